@@ -1,4 +1,7 @@
-"""Wires the HTTP service for a live cluster: from options to an application, and the lifecycle that runs next to it."""
+"""Wires the HTTP service for a live cluster.
+
+Options become an application, and a lifecycle that runs next to it.
+"""
 
 from __future__ import annotations
 

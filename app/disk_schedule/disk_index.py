@@ -1,7 +1,8 @@
-"""What is on each disk and what is left there, kept up to date with the caches.
+"""Index of what each disk holds and what is left there.
 
-Data flow: an event of a Replica, Volume, BackingImage, DiskSchedule or Longhorn node marks the disks that it concerns; `space`
-and `occupancy` compute the marked disks again. So a decision costs what has changed since the last one, not what exists.
+The index follows the caches. Data flow: an event of a Replica, Volume, BackingImage, DiskSchedule or Longhorn node
+marks the disks that it concerns; `space` and `occupancy` compute the marked disks again. So a decision costs what has
+changed since the last one, not what exists.
 """
 
 from __future__ import annotations
@@ -98,7 +99,10 @@ class DiskIndex:
         return frozenset(self._disks_of_node.get(node, ()))
 
     def assume(self, replica: str, uuid: str) -> None:
-        """Counts a replica on a disk where it is about to be placed, until `refresh` or its next event."""
+        """Counts a replica on the disk that it will be placed on.
+
+        It counts there until `refresh` or its next event.
+        """
         value = self._replicas.value(replica)
         if isinstance(value, Replica):
             volume = self._volume(value.volume)

@@ -143,12 +143,17 @@ class Informer(Generic[_Value]):
             self._set(written.name, written)
             self._written_versions[written.name] = (cached.version, written.version)
 
-    def wrote(self, name: str, version: str) -> bool:
-        """Whether the cache has this version of an object, or a newer one, because this process wrote it."""
+    def has_own_write_since(self, name: str, version: str) -> bool:
+        """Whether this process wrote this version of an object, or replaced it.
+
+        Then the cache has this version or a newer one.
+        """
         return version in self._written_versions.get(name, ())
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
-        """Waits until the cache has another version of an object than this one, or none; returns whether it has.
+        """Waits for a different version of a cached object; returns whether it came.
+
+        It waits until the version is not `version`, for at most `seconds`. A removal counts as a different version.
 
         After a conflict there is another version, and the watch is about to deliver it.
         """
@@ -213,7 +218,7 @@ def reuse_written(informer: Informer[_Value], decode: Decode[InformerObject[_Val
     def decode_if_new(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value] | None]:
         metadata = header(raw)
         cached = informer.get(metadata.name)
-        if cached is not None and informer.wrote(metadata.name, metadata.version):
+        if cached is not None and informer.has_own_write_since(metadata.name, metadata.version):
             return metadata.name, cached
         return decode(raw)
 
@@ -264,7 +269,10 @@ def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
 
 
 def volume_label(raw: bytes) -> str:
-    """Returns the volume that a replica's label names, also of a replica that cannot be read; "" for none."""
+    """Returns the volume that a replica's label names; "" for none.
+
+    The replica itself may be unreadable.
+    """
     try:
         return msgspec.json.decode(raw, type=_Labelled).metadata.labels.get(_VOLUME_LABEL, "")
     except msgspec.DecodeError:

@@ -9,29 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.resources import Resource
+from app.kube.resources import DISK_SCHEDULES, EVENTS
+from scheduler_core.convert.event import ObjectEvent, ObjectReference, event_patch, new_event
 from scheduler_core.convert.object_header import header
 from scheduler_core.lru import LruMap
 
 log = structlog.get_logger("controllers")
 
-EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)
 QUIET_SECONDS: Final = 10.0
 _COMPONENT: Final = "longhorn-disk-schedule"
 _MAX_EVENTS: Final = 10_000
 # Of the object's part; an Event's name has 253 characters at most.
 _MAX_NAME: Final = 200
-# Kubernetes' limit for an Event's message.
-_MAX_MESSAGE: Final = 1024
-_API_VERSION: Final = "longhorn.io/v1beta2"
 
 
 class Recorder(Protocol):
@@ -49,19 +46,16 @@ class NoEvents:
 
 
 @dataclass(slots=True)
-class _Event:
-    """The Event of an object and a reason.
+class _RecordedEvent:
+    """An Event as it should be written.
 
     Attributes:
-        body: as it is created
-        count: how often it was recorded
         created: whether the API server has it
         written_at: seconds of the clock
         waits: whether a newer message waits to be written
     """
 
-    body: dict[str, Any]
-    count: int = 0
+    event: ObjectEvent
     created: bool = False
     written_at: float = -float("inf")
     waits: bool = False
@@ -89,7 +83,7 @@ class ObjectEventRecorder:
         self._allowed = allowed
         self._clock = clock
         self._now = now
-        self._events: LruMap[str, _Event] = LruMap(_MAX_EVENTS)
+        self._events: LruMap[str, _RecordedEvent] = LruMap(_MAX_EVENTS)
         self._waiting: dict[str, None] = {}
         self._not_empty = asyncio.Event()
 
@@ -97,31 +91,20 @@ class ObjectEventRecorder:
         """Records an Event; within the quiet time only the latest message is kept."""
         metadata = header(raw)
         name = f"{metadata.name[:_MAX_NAME]}.{_digest(kind, metadata.name, metadata.uid, reason)}"
-        event = self._events.get(name)
         time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if event is None:
-            event = _Event(
-                {
-                    "metadata": {"name": name, "namespace": self._namespace},
-                    "involvedObject": {
-                        "apiVersion": _API_VERSION,
-                        "kind": kind,
-                        "name": metadata.name,
-                        "namespace": self._namespace,
-                        "uid": metadata.uid,
-                    },
-                    "reason": reason,
-                    "type": "Normal" if normal else "Warning",
-                    "source": {"component": _COMPONENT},
-                    "firstTimestamp": time,
-                }
-            )
-            self._events.put(name, event)
-        event.count += 1
-        event.body.update(message=message[:_MAX_MESSAGE], lastTimestamp=time, count=event.count)
-        if not event.waits:
-            event.waits = True
-            self._wait(name, event.written_at + QUIET_SECONDS - self._clock())
+        recorded = self._events.get(name)
+        if recorded is None:
+            # All kinds of Longhorn have one apiVersion.
+            about = ObjectReference(DISK_SCHEDULES.api_version, kind, self._namespace, metadata.name, metadata.uid)
+            event = ObjectEvent(name, about, reason, message, normal, _COMPONENT, time, time)
+            recorded = _RecordedEvent(event)
+            self._events.put(name, recorded)
+        else:
+            before = recorded.event
+            recorded.event = replace(before, message=message, last=time, count=before.count + 1)
+        if not recorded.waits:
+            recorded.waits = True
+            self._wait(name, recorded.written_at + QUIET_SECONDS - self._clock())
 
     async def run(self) -> None:
         """Writes until cancelled."""
@@ -131,11 +114,11 @@ class ObjectEventRecorder:
                 await self._not_empty.wait()
             name = next(iter(self._waiting))
             del self._waiting[name]
-            event = self._events.get(name)
-            if event is not None and self._allowed():
-                event.waits = False
-                event.written_at = self._clock()
-                await self._write(name, event)
+            recorded = self._events.get(name)
+            if recorded is not None and self._allowed():
+                recorded.waits = False
+                recorded.written_at = self._clock()
+                await self._write(recorded)
 
     def _wait(self, name: str, seconds: float) -> None:
         if seconds > 0:
@@ -144,28 +127,27 @@ class ObjectEventRecorder:
         self._waiting[name] = None
         self._not_empty.set()
 
-    async def _write(self, name: str, event: _Event) -> None:
-        body = dict(event.body)
+    async def _write(self, recorded: _RecordedEvent) -> None:
+        event = recorded.event
         try:
-            if not event.created:
+            if not recorded.created:
                 try:
-                    await self._client.create(EVENTS.path(self._namespace), body)
+                    await self._client.create(EVENTS.path(self._namespace), new_event(event))
                 except ApiError as error:
                     # An earlier process has written it, or the answer was lost.
                     if not error.conflict:
                         raise
-                    await self._patch(name, body)
-                event.created = True
+                    await self._patch(event)
+                recorded.created = True
             else:
-                await self._patch(name, body)
+                await self._patch(event)
         except ApiError as error:
             # The API server deletes an Event after an hour.
-            event.created = event.created and not error.not_found
-            log.warning("an Event is dropped", event_name=name, problem=str(error))
+            recorded.created = recorded.created and not error.not_found
+            log.warning("an Event is dropped", event_name=event.name, problem=str(error))
 
-    async def _patch(self, name: str, body: Mapping[str, Any]) -> None:
-        changed = {key: body[key] for key in ("message", "lastTimestamp", "count")}
-        await self._client.patch(EVENTS.path(self._namespace, name), changed)
+    async def _patch(self, event: ObjectEvent) -> None:
+        await self._client.patch(EVENTS.path(self._namespace, event.name), event_patch(event))
 
 
 def _digest(*parts: str) -> str:

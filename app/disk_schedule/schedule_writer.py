@@ -1,4 +1,6 @@
-"""Writes DiskSchedules: in this process one writer at a time per disk, each write against the newest version.
+"""Writes DiskSchedules, each against its newest version.
+
+In this process each disk has one writer at a time.
 
 Data flow: a caller describes a change of one disk → it waits until no other write of this disk is under way → all changes that
 wait for the disk by then are applied to the newest cached version, in one PUT → the response is stored in the cache, before the
@@ -168,7 +170,10 @@ class ScheduleWriter:
 
 
 def _apply(changes: list[_Change], schedule: DiskSchedule) -> DiskScheduleSpec:
-    """Returns the spec with the changes that were decided from the same request and answer; the others fail."""
+    """Returns the spec with the changes that still apply.
+
+    A change applies if it was decided from the request and answer that `schedule` has. Every other change fails.
+    """
     spec = schedule.spec
     for change in changes:
         write = change.write

@@ -206,7 +206,9 @@ class VolumeController(Controller):
 
 
 def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObject[DiskSchedule]]) -> bool:
-    """Whether a decision from caches has to be made again from objects that are certainly newer than the DiskSchedules.
+    """Whether a decision from caches must be made again from newer objects.
+
+    They are read, so that they are certainly newer than the cached DiskSchedules.
 
     It need not be if every write finds out by itself that the cache is behind: the place of a replica is written against the
     version of the Replica, and its request follows from that; a condition is written against the version of the volume. A
@@ -222,7 +224,11 @@ def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObje
                 if condition.reason in _EXPANSION_REASONS:
                     return True
             case SetRequirement():
-                if write.stray or write.name in assigned or _is_rejected(write, schedules.get(write.disk)):
+                if (
+                    write.stray
+                    or write.name in assigned
+                    or _withdraws_after_rejection(write, schedules.get(write.disk))
+                ):
                     continue
                 return True
             case _:
@@ -230,7 +236,7 @@ def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObje
     return False
 
 
-def _is_rejected(write: SetRequirement, cached: InformerObject[DiskSchedule] | None) -> bool:
+def _withdraws_after_rejection(write: SetRequirement, cached: InformerObject[DiskSchedule] | None) -> bool:
     """Whether a write withdraws a request that was rejected and holds nothing."""
     if write.size or cached is None or isinstance(cached.value, Fault):
         return False

@@ -108,7 +108,9 @@ class ObjectWriter:
             raise
 
     async def list_all(self, resource: Resource) -> list[bytes]:
-        """Returns all objects of a kind as they are now; none if the kind does not exist.
+        """Returns all objects of a kind as the API server has them.
+
+        There are none if the kind does not exist.
 
         Raises:
             ApiError: as read
@@ -264,7 +266,10 @@ class ObjectWriter:
 
 
 def store_raw(informer: Informer[_Value], decode: Decode[InformerObject[_Value]], raw: bytes) -> None:
-    """Stores an object in the cache as it was just read or written, unless the cache is newer."""
+    """Stores in the cache an object that was just read or written.
+
+    A newer cached version stays.
+    """
     informer.store_written(decoded_object(decode, raw))
 
 

@@ -1,7 +1,8 @@
-"""Where API servers reach the placement guard: the leader's port with TLS, behind a Service of its own.
+"""Publishes the endpoint where API servers reach the placement guard.
 
-The Service leads here while this process leads, the guard is switched on, and there is a certificate that API servers accept. Otherwise
-its EndpointSlice has no endpoint, so that Longhorn's placements wait for nothing.
+The endpoint is the leader's port with TLS, behind a Service of its own. The Service leads here while this process
+leads, the guard is switched on, and there is a certificate that API servers accept. Otherwise its EndpointSlice has no
+endpoint, so that Longhorn's placements wait for nothing.
 """
 
 from __future__ import annotations

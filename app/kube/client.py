@@ -339,7 +339,10 @@ class KubeClient:
 
 
 def _environment_proxy(server: str) -> str | None:
-    """Returns the proxy that HTTPS_PROXY or HTTP_PROXY name for a server; None if there is none, or NO_PROXY excludes the server."""
+    """Returns the proxy that the environment names for a server.
+
+    HTTPS_PROXY or HTTP_PROXY name it. None if there is none, or if NO_PROXY excludes the server.
+    """
     address = urlsplit(server)
     return None if proxy_bypass(address.netloc) else getproxies().get(address.scheme)
 

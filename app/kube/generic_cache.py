@@ -1,6 +1,6 @@
-"""The cache of what the rules of a policy read of a live cluster, in addition to Longhorn's objects.
+"""The cache of what a policy's rules read of a live cluster.
 
-A kind is watched only while it is wanted. Data flow:
+Longhorn's objects are in other caches. A kind is watched only while it is wanted. Data flow:
 reflectors → `_KindHandler` → the objects of each kind, and the keys of changed objects → `state()` updates the state
 from them when a request needs it. The cost is proportional to the changes.
 """
@@ -22,19 +22,15 @@ from app.kube.reflector import CacheStatus, Decode, Key, Reflector, Timing
 from app.kube.reflector_group import Member, ReflectorGroup
 from app.kube.resources import Resource
 from scheduler_core.convert.binding import PendingPod, pending_pod, unbound_pod_key
-from scheduler_core.convert.generic import (
-    GenericNamespace,
-    GenericNode,
-    GenericReplicationController,
-    GenericService,
-    GenericWorkload,
-    generic_namespace,
-    generic_node,
-    generic_service,
-    replication_controller,
-    workload,
+from scheduler_core.convert.generic_kinds import (
+    NAMESPACE,
+    NODE,
+    REPLICA_SET,
+    REPLICATION_CONTROLLER,
+    SERVICE,
+    STATEFUL_SET,
+    GenericKind,
 )
-from scheduler_core.convert.meta import decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller, Namespace, Node, Pod, Service
@@ -75,7 +71,7 @@ class _NoObserver:
 
 
 def _decode_node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
-    node = generic_node(decode_json("Node", raw, GenericNode))
+    node = NODE.decode(raw)
     intern_texts(node)
     return node.name, node
 
@@ -95,22 +91,17 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, PendingPod | None]:
 
 
 def _decode_service(raw: bytes | msgspec.Raw) -> tuple[Key, Service | None]:
-    service = generic_service(decode_json("Service", raw, GenericService))
+    service = SERVICE.decode(raw)
     return (service.namespace, service.name), service
 
 
 def _decode_namespace(raw: bytes | msgspec.Raw) -> tuple[Key, Namespace | None]:
-    namespace = generic_namespace(decode_json("Namespace", raw, GenericNamespace))
+    namespace = NAMESPACE.decode(raw)
     return namespace.name, namespace
 
 
-def _decode_replication_controller(raw: bytes | msgspec.Raw) -> tuple[Key, Controller | None]:
-    controller = replication_controller(decode_json("ReplicationController", raw, GenericReplicationController))
-    return (controller.namespace, controller.name), controller
-
-
-def _decode_workload(kind: str, raw: bytes | msgspec.Raw) -> tuple[Key, Controller | None]:
-    controller = workload(kind, decode_json(kind, raw, GenericWorkload))
+def _decode_controller(kind: GenericKind[Controller], raw: bytes | msgspec.Raw) -> tuple[Key, Controller | None]:
+    controller = kind.decode(raw)
     return (controller.namespace, controller.name), controller
 
 
@@ -129,12 +120,12 @@ class _Kind:
     drop: Callable[[GenericClusterState, Any], GenericClusterState]
 
 
-def _controller_kind(resource: Resource, decode: Decode[Any]) -> _Kind:
+def _controller_kind(resource: Resource, kind: GenericKind[Controller]) -> _Kind:
     return _Kind(
         resource,
-        decode,
+        partial(_decode_controller, kind),
         GenericClusterState.with_controller,
-        lambda state, key: state.without_controller(resource.kind, *key),
+        lambda state, key: state.without_controller(kind.kind, *key),
     )
 
 
@@ -153,9 +144,9 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         GenericClusterState.with_namespace,
         GenericClusterState.without_namespace,
     ),
-    "replicationcontrollers": _controller_kind(resources.REPLICATION_CONTROLLERS, _decode_replication_controller),
-    "replicasets": _controller_kind(resources.REPLICA_SETS, partial(_decode_workload, "ReplicaSet")),
-    "statefulsets": _controller_kind(resources.STATEFUL_SETS, partial(_decode_workload, "StatefulSet")),
+    "replicationcontrollers": _controller_kind(resources.REPLICATION_CONTROLLERS, REPLICATION_CONTROLLER),
+    "replicasets": _controller_kind(resources.REPLICA_SETS, REPLICA_SET),
+    "statefulsets": _controller_kind(resources.STATEFUL_SETS, STATEFUL_SET),
 }
 # They are in the first state of a cluster; objects of the other kinds are added to it.
 _FIRST_KINDS: Final = ("nodes", "pods", "services")

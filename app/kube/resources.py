@@ -50,6 +50,7 @@ REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet", namesp
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True)
 PERSISTENT_VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume")
+EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
 SECRETS: Final = Resource("", "v1", "secrets", "Secret", namespaced=True)
 STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass")

@@ -11,19 +11,8 @@ from typing import Final, TypeVar
 
 from app.kube.snapshot_file import read_from, read_objects, snapshot_of
 from scheduler_core.convert.binding import PendingPod, read_pending_pod
-from scheduler_core.convert.generic import (
-    GenericNamespace,
-    GenericNode,
-    GenericReplicationController,
-    GenericService,
-    GenericWorkload,
-    generic_namespace,
-    generic_node,
-    generic_service,
-    replication_controller,
-    workload,
-)
-from scheduler_core.convert.meta import decode_object, object_name
+from scheduler_core.convert.generic_kinds import CONTROLLERS, NAMESPACE, NODE, SERVICE
+from scheduler_core.convert.meta import object_name
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
@@ -35,15 +24,7 @@ _POD_COUNT_RULE: Final = "PodFitsResources"
 # The same, as kube-scheduler counts today.
 _ALLOCATABLE_RULE: Final = "NodeResourcesFit"
 _NAMESPACE_RULE: Final = "MatchInterPodAffinity"
-_GENERIC_KINDS: Final = frozenset(
-    {
-        ("Service", ""),
-        ("Namespace", ""),
-        ("ReplicationController", ""),
-        ("ReplicaSet", "apps"),
-        ("StatefulSet", "apps"),
-    }
-)
+_GENERIC_KINDS: Final = frozenset({("Service", ""), ("Namespace", ""), *CONTROLLERS})
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -100,7 +81,7 @@ class _Reader:
         """
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
-                node = generic_node(decode_object(kind, raw, GenericNode))
+                node = NODE.read(raw)
                 _put(self.nodes, node.name, node, object_name(kind, raw))
             elif (kind, group) == ("Pod", ""):
                 key, pod = read_pending_pod(raw)
@@ -110,13 +91,11 @@ class _Reader:
 
     def _read_other(self, kind: str, group: str, raw: object) -> None:
         if (kind, group) == ("Service", ""):
-            self._services.append(generic_service(decode_object(kind, raw, GenericService)))
+            self._services.append(SERVICE.read(raw))
         elif (kind, group) == ("Namespace", ""):
-            self.namespaces.append(generic_namespace(decode_object(kind, raw, GenericNamespace)))
-        elif (kind, group) == ("ReplicationController", ""):
-            self._controllers.append(replication_controller(decode_object(kind, raw, GenericReplicationController)))
-        elif (kind, group) in _GENERIC_KINDS:
-            self._controllers.append(workload(kind, decode_object(kind, raw, GenericWorkload)))
+            self.namespaces.append(NAMESPACE.read(raw))
+        elif (kind, group) in CONTROLLERS:
+            self._controllers.append(CONTROLLERS[kind, group].read(raw))
 
     def state(self) -> GenericClusterState:
         """Returns the state of all objects."""

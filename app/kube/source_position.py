@@ -24,9 +24,10 @@ _FIELD_PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
 def position(text: bytes, loader: type, error: ObjectError) -> str:
-    """Returns where an object's wrong field is: ``line 5, column 7``; "" if it cannot be located.
+    """Returns the position of an object's wrong field: ``line 5, column 7``.
 
-    Of several objects of the name it is the last one, because only a duplicate makes that an error.
+    It is "" if the field cannot be located. Of several objects of the name the last one counts, because only a
+    duplicate makes that an error.
 
     Args:
         text: the file
@@ -37,11 +38,13 @@ def position(text: bytes, loader: type, error: ObjectError) -> str:
         return ""
     field = _field_path(error.field)
     if text.lstrip()[:1] == b"{":
-        paths = [path for path, raw in _objects(msgspec.json.decode(text), ()) if _is_named(raw, error.subject)]
+        paths = [path for path, raw in _objects(msgspec.json.decode(text), ()) if _matches_subject(raw, error.subject)]
         content = text.decode()
         return line_and_column(content, find_offset(content, (*paths[-1], *field))) if paths else ""
     documents = yaml.compose_all(text, Loader=loader)
-    nodes = [node for document in documents for node in _nodes(document) if _is_named(_plain(node), error.subject)]
+    nodes = [
+        node for document in documents for node in _nodes(document) if _matches_subject(_plain(node), error.subject)
+    ]
     if not nodes:
         return ""
     mark = _descend(nodes[-1], field).start_mark
@@ -58,7 +61,7 @@ def _field_path(field: str) -> Path:
     return tuple(parts)
 
 
-def _is_named(raw: object, subject: str) -> bool:
+def _matches_subject(raw: object, subject: str) -> bool:
     if not isinstance(raw, dict):
         return False
     kind = str(raw.get("kind"))

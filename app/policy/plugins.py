@@ -1,4 +1,6 @@
-"""Loads rules from outside the package, and keeps a rule that fails or hangs from taking the program with it.
+"""Loads rules from outside the package, and contains their failures.
+
+A rule that fails or hangs neither ends nor blocks the program.
 
 Rules come from entry points of installed packages (`PREDICATES_GROUP`, `PRIORITIES_GROUP`), and from modules that the command line
 names, which have them in the sequences `PREDICATES` and `PRIORITIES`.
@@ -51,8 +53,8 @@ def load_plugins(modules: Sequence[str] = ()) -> Plugins:
     Raises:
         PluginError: a plugin cannot be loaded, or defines something else than rules
     """
-    predicates: list[Any] = [*_installed(PREDICATES_GROUP)]
-    priorities: list[Any] = [*_installed(PRIORITIES_GROUP)]
+    predicates: list[Any] = [*_load_entry_points(PREDICATES_GROUP)]
+    priorities: list[Any] = [*_load_entry_points(PRIORITIES_GROUP)]
     for name in modules:
         module = _load(name, partial(_import_module, name))
         rules = [getattr(module, attribute, ()) for attribute in ("PREDICATES", "PRIORITIES")]
@@ -63,8 +65,11 @@ def load_plugins(modules: Sequence[str] = ()) -> Plugins:
     return Plugins.of(predicates, priorities, PluginThreads().run)
 
 
-def _installed(group: str) -> Iterable[Any]:
-    """Loads the rules of a group; an entry point refers to a rule, or to a sequence of rules."""
+def _load_entry_points(group: str) -> Iterable[Any]:
+    """Loads the rules of a group of entry points.
+
+    An entry point refers to a rule, or to a sequence of rules.
+    """
     for entry_point in entry_points(group=group):
         rules = _load(f"{group}: {entry_point.name}", entry_point.load)
         yield from rules if isinstance(rules, Sequence) else (rules,)

@@ -1,7 +1,7 @@
-"""Checks a pod's claims before a node is selected: a pod whose claim does not exist can run nowhere.
+"""Checks a pod's claims before a node is selected.
 
-kube-scheduler looks at them first, too (VolumeBinding, PreFilter). Without the check each attempt would fail while the pod is bound,
-for a different node each time.
+A pod whose claim does not exist can run nowhere. kube-scheduler checks claims first, too (VolumeBinding, PreFilter).
+Without the check each attempt would fail while the pod is bound, for a different node each time.
 """
 
 from __future__ import annotations

@@ -17,16 +17,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.resources import Resource
+from app.kube.resources import EVENTS, PODS
 from app.scheduler.api_dispatcher import ApiDispatcher
 from app.scheduler.event_correlator import EventCorrelator, EventKey
 from app.scheduler.pod_condition import Conditions
-from scheduler_core.convert.binding import PodEvent, event_patch, new_event, truncate_message
+from scheduler_core.convert.event import ObjectEvent, ObjectReference, event_patch, new_event, truncate_message
 from scheduler_core.lru import LruMap
 from scheduler_core.model.generic import Pod
 
 EVENT: Final = "event"
-EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)
 QUIET_SECONDS: Final = 10.0
 # Some hundred bytes each; a pod that is evicted here gets a new Event object.
 _MAX_EVENTS: Final = 10_000
@@ -43,7 +42,7 @@ class _RecordedEvent:
         written_at: seconds of the clock
     """
 
-    event: PodEvent
+    event: ObjectEvent
     created: bool = False
     written_at: float = -float("inf")
 
@@ -88,7 +87,8 @@ class EventRecorder:
         now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         recorded = self._events.get(key)
         if recorded is None:
-            event = PodEvent(self._name(pod, key), pod, reason, message, normal, self._component, now, now)
+            name = self._name(pod, key)
+            event = ObjectEvent(name, _reference(pod), reason, message, normal, self._component, now, now)
             recorded = _RecordedEvent(event)
             repeated = False
         else:
@@ -136,7 +136,7 @@ class EventRecorder:
 
     async def _create_or_patch(self, recorded: _RecordedEvent) -> None:
         event = recorded.event
-        namespace = event.pod.namespace
+        namespace = event.about.namespace
         if recorded.created:
             try:
                 await self._client.patch(EVENTS.path(namespace, event.name), event_patch(event))
@@ -154,3 +154,7 @@ class EventRecorder:
                 raise
             await self._client.patch(EVENTS.path(namespace, event.name), event_patch(event))
         recorded.created = True
+
+
+def _reference(pod: Pod) -> ObjectReference:
+    return ObjectReference(PODS.api_version, PODS.kind, pod.namespace, pod.name, pod.uid)

@@ -238,7 +238,7 @@ class GenericScheduler:
                 return
             if self._cache.state.nodes.get(result.node) is before.nodes.get(result.node):
                 self._metrics.observe_decision(self._clock() - began)
-                self._warn_about_unsupported(pending, result.node)
+                self._warn_about_constraints(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
                 return
         self._back_off(pending.pod.key)
@@ -257,7 +257,10 @@ class GenericScheduler:
         return await run_in_slices(decision)
 
     def _unsupported_problem(self, pending: PendingPod) -> str:
-        """Returns which constraints of a pod the policy does not read, "" if that is none or does not matter."""
+        """Returns why constraints that the policy does not read refuse a pod.
+
+        It is "" if there are none, or if they do not matter (`UnsupportedMode`).
+        """
         if self._config.unsupported is not UnsupportedMode.REFUSE:
             return ""
         policy, _ = self._policy_sources.current()
@@ -271,7 +274,7 @@ class GenericScheduler:
         closed = unsupported_nodes(pod, state, policy)
         return {name: node_refusal(constraint) for name, constraint in closed.items()}
 
-    def _warn_about_unsupported(self, pending: PendingPod, node: str) -> None:
+    def _warn_about_constraints(self, pending: PendingPod, node: str) -> None:
         """Logs and records what the policy did not read when it selected a node."""
         if self._config.unsupported is not UnsupportedMode.WARN:
             return

@@ -10,9 +10,11 @@ snapshot_kinds          the kinds that a snapshot may hold, and how each is read
 kube                    nodes, pods, claims, volumes, classes and attachments
 longhorn                Longhorn's custom resources
 generic                 nodes, pods, services and controllers as the generic scheduler reads them
+generic_kinds           the kinds that the generic scheduler reads, and how each is read
 pod_requests            a pod's requests and host ports, and their sums
 selectors               label selectors, affinity, spreading, taints and tolerations
-binding                 pending pods; Bindings, Events and selected nodes as a scheduler writes them
+binding                 pending pods; Bindings and selected nodes as a scheduler writes them
+event                   Events about any object, as recorders write them
 pod_patch               patches of a pod: the nudge, the condition PodScheduled
 disk_schedule           DiskSchedules and related objects as the DiskSchedule controllers read and write them
 redacted_disk_schedule  a DiskSchedule cut down to requests and answers

@@ -1,6 +1,6 @@
 """Pending pods, and the objects that a scheduler writes for them.
 
-These are Bindings, Events, and a claim's selected node.
+These are Bindings, and a claim's selected node.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey
 
-# The API server refuses longer notes of events.k8s.io; kube-scheduler cuts there, too.
-MAX_MESSAGE: Final = 1024
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 # RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -191,55 +189,3 @@ def binding(pod: Pod, node: str) -> dict[str, Any]:
         "metadata": {"name": pod.name, "namespace": pod.namespace, **({"uid": pod.uid} if pod.uid else {})},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
-
-
-@dataclass(frozen=True, slots=True)
-class PodEvent:
-    """The content of an Event: something has happened to a pod, `count` times.
-
-    Attributes:
-        name: of the Event object
-        component: the component that reports it
-        first, last: when it happened first and last, in the API's form
-    """
-
-    name: str
-    pod: Pod
-    reason: str
-    message: str
-    normal: bool
-    component: str
-    first: str
-    last: str
-    count: int = 1
-
-
-def new_event(event: PodEvent) -> dict[str, Any]:
-    """The body that creates an Event."""
-    pod = event.pod
-    involved_object = {"kind": "Pod", "apiVersion": "v1", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": event.name, "namespace": pod.namespace},
-        "involvedObject": involved_object,
-        "reason": event.reason,
-        "type": "Normal" if event.normal else "Warning",
-        "source": {"component": event.component},
-        "reportingComponent": event.component,
-        "firstTimestamp": event.first,
-        **event_patch(event),
-    }
-
-
-def truncate_message(message: str) -> str:
-    """The text as an Event can hold it.
-
-    Other reports of the same message are truncated in the same way, so that all of them are equal.
-    """
-    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 4]} ..."
-
-
-def event_patch(event: PodEvent) -> dict[str, Any]:
-    """The patch of an Event that happened again."""
-    return {"message": truncate_message(event.message), "count": event.count, "lastTimestamp": event.last}

@@ -1,4 +1,4 @@
-"""Where the values of a JSON text are, and which keys of an object are written twice: for error messages.
+"""Locates values and repeated keys in a JSON text, for error messages.
 
 Decoders return values only. This module reads the text once more, when a message needs a place in it. It takes text that a
 decoder has accepted; of other text it reads as much as it can.

@@ -1,4 +1,7 @@
-"""Says in sentences what a new status of a DiskSchedule changes for its requests: granted, rejected, released."""
+"""Sentences about what a new status of a DiskSchedule changes.
+
+They say which requests were granted, rejected or released.
+"""
 
 from __future__ import annotations
 

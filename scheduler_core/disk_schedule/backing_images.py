@@ -100,7 +100,10 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
 
 
 def _shortage(snapshot: ImageSnapshot, copies: int) -> str:
-    """Says for which copies there is no room, and what the disks with the most space have left; "" if for none."""
+    """Returns for which copies there is no room, as a sentence.
+
+    The sentence also says what the disks with the most space have left. It is "" if every copy has room.
+    """
     refused = [
         uuid for uuid in sorted(snapshot.needed_disks & snapshot.schedules.keys()) if _rejects_request(snapshot, uuid)
     ]

@@ -82,10 +82,11 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
 
 
 def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]) -> Iterator[Mapping[str, Node]]:
-    """Yields the nodes to evaluate: first few of them, then more, then all that would grant the request.
+    """Yields the nodes to evaluate: first few, then more, then all.
 
-    As in kube-scheduler (percentageOfNodesToScore), few nodes suffice, and those with the most space left come first. The nodes of the
-    volume's replicas are always there, because anti-affinity depends on them.
+    "All" are those that would grant the request. As in kube-scheduler (percentageOfNodesToScore), few nodes suffice,
+    and those with the most space left come first. The nodes of the volume's replicas are always there, because
+    anti-affinity depends on them.
     """
     for limit in _EVALUATED_NODES:
         names, complete = _roomiest_nodes(view, needs, hosts, limit)
@@ -157,7 +158,10 @@ class _Needs:
         self._image_size = image.real_size if image else 0
 
     def of(self, uuid: str) -> int:
-        """The bytes that the replica needs on a disk: also the image's if that claims nothing there yet."""
+        """The bytes that the replica needs on a disk.
+
+        The bytes of its backing image are included if that claims nothing there yet.
+        """
         if not self._image:
             return self.size
         return self.size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
@@ -179,14 +183,20 @@ class _Needs:
             yield disk if able else replace(disk, allow_scheduling=False)
 
     def closed_nodes(self, names: AbstractSet[str]) -> dict[str, Node]:
-        """Returns these nodes, by name in order, with the disks closed that would not grant the request."""
+        """Returns these nodes with every disk closed that would reject the request.
+
+        They are in order of their names.
+        """
         nodes = self._view.cluster.nodes
         return {
             name: replace(nodes[name], disks=tuple(self._close(nodes[name]))) for name in sorted(names) if name in nodes
         }
 
     def explain(self) -> DiskChoice:
-        """Returns why no disk is chosen: the disks with the most free space, and what stands against each."""
+        """Returns why no disk is chosen.
+
+        The message names the disks with the most free space, and the obstacle on each.
+        """
         ranked = sorted(self._view.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
         wanted = format_bytes(self.size)
         if self._image:
@@ -204,7 +214,10 @@ class _Needs:
 
 
 def unclaimed_image_bytes(schedule: DiskSchedule | None, image: str, size: int) -> int:
-    """Returns the bytes that a backing image still needs on a disk; 0 if it claims some there, or none is needed."""
+    """Returns the bytes that a backing image still needs on a disk.
+
+    It needs 0 if it claims some there already, or if `image` is "".
+    """
     if schedule is None or not image:
         return size if image else 0
     return size if claim(schedule.spec.backing_images.get(image), schedule.status.backing_images.get(image)) == 0 else 0

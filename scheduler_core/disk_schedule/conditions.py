@@ -42,7 +42,7 @@ _GONE: Final = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
 
 
 def gone_disk(schedule: DiskSchedule) -> str:
-    """Returns why a DiskSchedule's disk is not there at all, as a sentence; "" if it is.
+    """Returns why a DiskSchedule's disk is gone; "" if it exists.
 
     Its node is gone, or lists no such disk, or lists a different one under its name: nothing on it can be reached.
     """

@@ -78,7 +78,10 @@ class DiskSpaces(Mapping[str, DiskSpace]):
             insort(self._ranking, _rank(uuid, space))
 
     def roomiest(self, size: int) -> Iterator[tuple[str, str]]:
-        """Yields node and UUID of the disks with at least `size` free bytes, those with the most first, ties by node and UUID."""
+        """Yields node and UUID of disks with at least `size` free bytes.
+
+        The disks with the most free bytes come first, and equal ones in order of node and UUID.
+        """
         for free, node, uuid in self._ranking:
             if -free < size:
                 return

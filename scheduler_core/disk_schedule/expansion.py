@@ -147,7 +147,10 @@ def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[W
 
 
 def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
-    """Returns the bytes that all of the volume's growing replicas on a disk lack together, by UUID."""
+    """Returns the bytes that the volume's growing replicas lack, by disk UUID.
+
+    Replicas on one disk count together.
+    """
     growth = Counter[str]()
     for entry in growing:
         growth[entry.replica.disk_id] += max(0, volume.size - _taken_by(entry))

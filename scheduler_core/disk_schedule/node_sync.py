@@ -52,9 +52,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Recreate:
-    """Let go of a DiskSchedule that is being deleted although its disk is there, so that a successor can be created.
+    """Remove the finalizer of a DiskSchedule whose disk still exists.
 
-    The successor gets its requests and grants (`new_schedule`).
+    The DiskSchedule is being deleted, so this lets a successor be created, which gets its requests and grants
+    (`new_schedule`).
     """
 
     schedule: DiskSchedule

@@ -1,4 +1,4 @@
-"""What is on a disk, as the Replica and BackingImage objects say: the side that a DiskSchedule does not record.
+"""What is on a disk according to the Replica and BackingImage objects.
 
 A DiskSchedule records requests and grants. After a first start, or after a DiskSchedule was lost, objects are on the disk that
 have not requested anything yet, and requests do not say which of them have data. So everything that promises bytes of a disk
@@ -40,7 +40,10 @@ class Occupant:
 
     @property
     def waits_for(self) -> str:
-        """The backing image that has to be granted together with a replica; "" for none, as for one with data."""
+        """The backing image that must be granted together with a replica.
+
+        "" if it needs none, or if it has data.
+        """
         return "" if self.has_data else self.backing_image
 
 
@@ -63,11 +66,13 @@ class DiskOccupancy:
         if not adoption.replicas and not adoption.backing_images:
             return self
         return DiskOccupancy(
-            self._add_adopted(RequestKind.REPLICA, adoption, spec),
-            self._add_adopted(RequestKind.BACKING_IMAGE, adoption, spec),
+            self._occupants_with_adoption(RequestKind.REPLICA, adoption, spec),
+            self._occupants_with_adoption(RequestKind.BACKING_IMAGE, adoption, spec),
         )
 
-    def _add_adopted(self, kind: RequestKind, adoption: Adoption, spec: DiskScheduleSpec) -> dict[str, Occupant]:
+    def _occupants_with_adoption(
+        self, kind: RequestKind, adoption: Adoption, spec: DiskScheduleSpec
+    ) -> dict[str, Occupant]:
         occupants = dict(self.occupants(kind))
         for name in adoption.sizes(kind):
             requested = spec.requests(kind).get(name)
@@ -81,9 +86,10 @@ NO_OCCUPANTS: Final = DiskOccupancy()
 
 
 def replica_occupant(replica: Replica, volume: Volume | None) -> Occupant | None:
-    """Returns a placed replica as an occupant; None if it is deleted, or has neither a place nor a size.
+    """Returns a placed replica as an occupant of its disk.
 
-    A replica without a size of its own needs its volume's.
+    A replica without a size of its own needs its volume's. None if it is being deleted, has no place, or needs no
+    bytes.
     """
     size = replica.size or (volume.size if volume else 0)
     if replica.deleting or not replica.disk_id or not replica.node_id or size <= 0:

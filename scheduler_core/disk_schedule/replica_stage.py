@@ -104,11 +104,11 @@ def replica_allocation(
         stage = refused if schedule.deleting else Stage.UNREQUESTED
     elif allocation is not None and allocation.size >= current_size:
         stage = Stage.ALLOCATED
-        obstacle = _rejected(gone) if gone else _image_obstacle(schedule, volume.backing_image)
+        obstacle = _rejection(gone) if gone else _image_obstacle(schedule, volume.backing_image)
     else:
         rejected = allocation is not None and allocation.state is AllocationState.REJECTED
         stage = refused if rejected else Stage.PENDING
-    if not has_data and (gone or _image_is_refused(schedule, volume.backing_image)):
+    if not has_data and (gone or _refuses_image(schedule, volume.backing_image)):
         stage = Stage.REFUSED_NEW
     return ReplicaAllocation(
         replica,
@@ -122,24 +122,27 @@ def replica_allocation(
 
 
 def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
-    """Why the backing image of a replica cannot be used on its disk; None if it can, or none is needed."""
+    """Returns why a replica's backing image cannot be used on its disk.
+
+    None if it can be used, or if the replica needs none.
+    """
     allocation = schedule.status.backing_images.get(image)
     if not image or (allocation is not None and allocation.size > 0):
         return None
     size = schedule.spec.backing_images.get(image)
     requested = f" of {format_bytes(size)}" if size else ""
     where = f"disk {schedule.spec.disk} on node {schedule.spec.node}"
-    if _image_is_refused(schedule, image):
-        return _rejected(f"backing image {image}{requested} is refused by {where}")
+    if _refuses_image(schedule, image):
+        return _rejection(f"backing image {image}{requested} is refused by {where}")
     message = f"backing image {image}{requested} has no answer from {where} yet"
     return Condition(DISK_ALLOCATION, "False", ALLOCATION_PENDING, message)
 
 
-def _rejected(message: str) -> Condition:
+def _rejection(message: str) -> Condition:
     return Condition(DISK_ALLOCATION, "False", ALLOCATION_REJECTED, message)
 
 
-def _image_is_refused(schedule: DiskSchedule, image: str) -> bool:
+def _refuses_image(schedule: DiskSchedule, image: str) -> bool:
     allocation = schedule.status.backing_images.get(image)
     refused = allocation is not None and allocation.state is AllocationState.REJECTED and not allocation.size
     return refused and image in schedule.spec.backing_images

@@ -81,7 +81,10 @@ class VolumeSnapshot:
 
     @property
     def image_problem(self) -> Condition | None:
-        """The condition of a volume whose backing image is not known; None if it is, or none is needed."""
+        """The condition of a volume whose backing image is not known.
+
+        None if the image and its size are known, or if the volume needs none.
+        """
         name = self.volume.backing_image
         image = self.cluster.backing_image(name) if name else None
         if not name or (image is not None and image.real_size > 0):
@@ -164,10 +167,10 @@ def _listed_disks(cluster: Cluster) -> frozenset[str]:
 
 
 def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> ReplicaAllocation:
-    """Returns the allocation of a replica that never ran; refused if its disk cannot grant it any more.
+    """Returns the allocation, refused if the disk cannot grant it any more.
 
-    Either its place was noted, and then the process ended, and meanwhile the space was given to another; or its backing image
-    was deleted while it waited.
+    It is refused only for a replica that never ran. Either its place was noted, and then the process ended, and
+    meanwhile the space was given to another; or its backing image was deleted while it waited.
     """
     if entry.stage not in {Stage.UNREQUESTED, Stage.PENDING} or has_run(entry.replica):
         return entry

@@ -151,7 +151,7 @@ def _disk_problem(placement: Placement, view: View) -> str:
 
 
 def _disk_with_schedule(node: str, view: View) -> str:
-    """Returns the name of a disk of the node whose space is allocated through a DiskSchedule, or "".
+    """Returns the name of a disk that has a DiskSchedule, or "".
 
     The DiskSchedule has promised the space to a replica on that disk, and on no other one.
     """

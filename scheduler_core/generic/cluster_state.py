@@ -96,7 +96,10 @@ class GenericClusterState:
         )
 
     def node_infos(self, names: Sequence[str] | None = None) -> list[NodeInfo | None]:
-        """Returns the nodes of these names, or all in order of their names; None for a node that does not exist."""
+        """Returns the nodes of these names; None where none exists.
+
+        Without `names` it returns all nodes, in order of their names.
+        """
         self.index.update(self.nodes, self.changes)
         return self.index.get(self.node_names if names is None else names)
 

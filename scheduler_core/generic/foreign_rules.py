@@ -1,7 +1,8 @@
-"""Names of rules that later Kubernetes versions have and this scheduler does not, with what to use in their place.
+"""Names of later Kubernetes rules that this scheduler does not have.
 
-The names of the policy files of Kubernetes 1.2 to 1.22, and the plugins that followed them. Sources: pkg/scheduler/algorithmprovider
-and pkg/scheduler/framework/plugins/legacy_registry.go.
+Each name comes with what to use in its place. They are the names of the policy files of Kubernetes 1.2 to 1.22, and of
+the plugins that followed them. Sources: pkg/scheduler/algorithmprovider and
+pkg/scheduler/framework/plugins/legacy_registry.go.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What each rule reads: the kinds of objects that a policy needs, and the fields for `policy check`."""
+"""The kinds and fields of objects that each rule reads.
+
+A policy needs these kinds, and `policy check` prints the fields.
+"""
 
 from __future__ import annotations
 

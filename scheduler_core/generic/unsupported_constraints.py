@@ -1,6 +1,7 @@
-"""Constraints that the rules of a policy do not read: of a pod, and of nodes and pods against it.
+"""Constraints that a policy's rules do not read.
 
-The classic rules are those of Kubernetes 1.1. What a pod says in fields that are newer would have no effect, without a word.
+They are constraints of a pod, and of nodes and other pods against it. The classic rules are those of Kubernetes 1.1.
+What a pod says in fields that are newer would have no effect, without a word.
 """
 
 from __future__ import annotations

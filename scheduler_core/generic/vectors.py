@@ -16,15 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.conformance import Runner
-from scheduler_core.convert.generic import (
-    GenericNode,
-    GenericPod,
-    GenericService,
-    generic_node,
-    generic_pod,
-    generic_service,
-)
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic_kinds import NODE, POD, SERVICE
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
@@ -102,11 +94,11 @@ def decide_scenario(scenario: Json) -> dict[str, Any]:
     except PolicyError as error:
         return {"policy_error": error.stage.value}
     state = GenericClusterState.of(
-        [generic_node(decode_object("Node", raw, GenericNode)) for raw in scenario["nodes"]],
-        [generic_pod(decode_object("Pod", raw, GenericPod)) for raw in scenario["pods"]],
-        [generic_service(decode_object("Service", raw, GenericService)) for raw in scenario["services"]],
+        [NODE.read(raw) for raw in scenario["nodes"]],
+        [POD.read(raw) for raw in scenario["pods"]],
+        [SERVICE.read(raw) for raw in scenario["services"]],
     )
-    pod = generic_pod(decode_object("Pod", scenario["pod"], GenericPod))
+    pod = POD.read(scenario["pod"])
     return _to_recorded_form(run_to_end(schedule(pod, None, state, policy, min)))
 
 

@@ -167,6 +167,7 @@ def test_a_disk_schedule_that_is_lost_while_its_disk_is_full_of_data_keeps_its_g
     longhorn.until("and it is said", lambda: longhorn.schedulable(DISK).get("reason") == "OverAllocated")
     for name in OLD:
         longhorn.wait_allocated(name)
+    assert granted(longhorn) == [f"{name}-r" for name in OLD]
 
 
 def test_a_granted_replica_that_never_ran_leaves_a_disk_that_is_gone(longhorn: Longhorn) -> None:

@@ -23,15 +23,7 @@ from app.kube.resources import NODES, PODS
 from devcluster import DevCluster
 from devcluster.components import CONTROLLER_MANAGER, KWOK, ClusterOptions
 from devcluster.stack import ROOT
-from scheduler_core.convert.generic import (
-    GenericNamespace,
-    GenericNode,
-    GenericPod,
-    generic_namespace,
-    generic_node,
-    generic_pod,
-)
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic_kinds import NAMESPACE, NODE, POD
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, parse_policy
@@ -240,12 +232,12 @@ class World:
         pods = {object_of(raw): raw for raw in api.get(PODS.path())["items"]}
         nodes = api.get(NODES.path())["items"]
         state = GenericClusterState.of(
-            [generic_node(decode_object("Node", raw, GenericNode)) for raw in nodes],
-            [generic_pod(decode_object("Pod", raw, GenericPod)) for raw in pods.values()],
+            [NODE.read(raw) for raw in nodes],
+            [POD.read(raw) for raw in pods.values()],
             [],
         )
         for raw in api.get(NAMESPACE_RESOURCE.path())["items"]:
-            state = state.with_namespace(generic_namespace(decode_object("Namespace", raw, GenericNamespace)))
+            state = state.with_namespace(NAMESPACE.read(raw))
         return state, pods
 
     def _delete(self, objects: RandomCluster) -> None:
@@ -262,7 +254,7 @@ def _is_decided(pod: Object) -> bool:
 
 def _decide(state: GenericClusterState, raw: Object) -> frozenset[str]:
     """The nodes on which the policy lets the pod run."""
-    pod = generic_pod(decode_object("Pod", raw, GenericPod))
+    pod = POD.read(raw)
     result = run_to_end(find_nodes_that_fit(pod, None, state, _policy()))
     return frozenset(node_info.node.name for node_info in result.feasible)
 

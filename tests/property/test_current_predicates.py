@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.convert.generic import GenericNode, GenericPod, generic_node, generic_pod
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic_kinds import NODE, POD
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.scheduler import find_nodes_that_fit
@@ -39,8 +38,8 @@ def cluster(seed: int) -> tuple[RandomCluster, GenericClusterState, DocumentedSc
     for pod in (*objects.placed, *objects.pending):
         admitted(pod)
     state = GenericClusterState.of(
-        [generic_node(decode_object("Node", raw, GenericNode)) for raw in objects.nodes],
-        [generic_pod(decode_object("Pod", raw, GenericPod)) for raw in objects.placed],
+        [NODE.read(raw) for raw in objects.nodes],
+        [POD.read(raw) for raw in objects.placed],
         [],
     )
     for name, labels in NAMESPACES.items():
@@ -51,7 +50,7 @@ def cluster(seed: int) -> tuple[RandomCluster, GenericClusterState, DocumentedSc
 
 def fitting_nodes(state: GenericClusterState, raw: Object) -> set[str]:
     """The nodes on which the policy today.json lets a pod run."""
-    pod = generic_pod(decode_object("Pod", raw, GenericPod))
+    pod = POD.read(raw)
     result = run_to_end(find_nodes_that_fit(pod, None, state, policy("today")))
     return {node_info.node.name for node_info in result.feasible}
 
@@ -70,13 +69,13 @@ def test_objects_that_are_removed_and_added_leave_no_trace(seed: int) -> None:
     objects, state, _ = cluster(seed)
     changed = state
     for raw in objects.placed[:6]:
-        changed = changed.without_pod(generic_pod(decode_object("Pod", raw, GenericPod)).key)
+        changed = changed.without_pod(POD.read(raw).key)
     for raw in objects.placed[:6]:
-        changed = changed.with_pod(generic_pod(decode_object("Pod", raw, GenericPod)))
+        changed = changed.with_pod(POD.read(raw))
     for name in list(changed.node_names)[:3]:
         changed = changed.without_node(name)
     for raw in objects.nodes:
-        changed = changed.with_node(generic_node(decode_object("Node", raw, GenericNode)))
+        changed = changed.with_node(NODE.read(raw))
     assert changed.constrained_nodes == state.constrained_nodes
     for pod in objects.pending:
         assert fitting_nodes(changed, pod) == fitting_nodes(state, pod)

@@ -37,14 +37,13 @@ from scheduler_core.model.disk_schedule import (
     DiskScheduleSpec,
     RequestKind,
 )
-from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import FILESYSTEM, BackingImage, Disk, Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
+from tests.worlds.allocations import READY
 
 GI = 1024**3
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIME = "2026-01-01T00:00:00Z"
-READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
 # Only storageAvailable decides.
 SETTINGS = {"storage-minimal-available-percentage": "0"}
 Actor = Generator[None, None, None]

@@ -120,7 +120,7 @@ def test_an_object_that_was_deleted_is_decoded_again() -> None:
     informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(6, "written"))
     informer.change("a", None)
-    assert not informer.wrote("a", "6")
+    assert not informer.has_own_write_since("a", "6")
 
 
 def test_kept_bytes_are_the_object_without_managed_fields() -> None:

@@ -12,9 +12,11 @@ from aiohttp import web
 
 from app.disk_schedule.object_events import QUIET_SECONDS, ObjectEventRecorder
 from app.kube.client import KubeClient
+from scheduler_core.convert.event import MAX_MESSAGE
 from tests.builders import Object
 from tests.worlds.fake_api import serve
 
+COMPONENT = "longhorn-disk-schedule"
 RAW = json.dumps({"metadata": {"name": "v", "uid": "1-2"}}).encode()
 
 
@@ -64,6 +66,18 @@ def test_an_event_names_its_object_as_kubectl_describe_looks_for_it(tmp_path: Pa
         "uid": "1-2",
     }
     assert (body["firstTimestamp"], body["lastTimestamp"]) == ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z")
+
+
+def test_an_event_names_the_component_that_reports_it(tmp_path: Path) -> None:
+    """In both fields, as client-go does."""
+    [(_, body)] = written(tmp_path, lambda recorder: recorder.record("Volume", RAW, "R", "m"))
+    assert (body["source"], body["reportingComponent"]) == ({"component": COMPONENT}, COMPONENT)
+
+
+def test_a_message_that_is_too_long_ends_with_dots(tmp_path: Path) -> None:
+    """So a reader sees that something is missing."""
+    [(_, body)] = written(tmp_path, lambda recorder: recorder.record("Volume", RAW, "R", "m" * 2000))
+    assert body["message"] == "m" * (MAX_MESSAGE - 4) + " ..."
 
 
 def test_events_of_one_reason_are_counted_and_written_together(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from app.extender.offers import ANSWER_TIMEOUT, MAX_WAIT, SETTLE_TIMEOUT, Offers
 from app.extender.verbs import Verbs
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
+from app.policy.plugins import load_plugins
 from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError
 from scheduler_core.errors import ResolutionError
@@ -101,6 +102,14 @@ class World:
         self.offers = Offers(self.cache, self.evaluator, lambda: settings, self.metrics, self.loop.time, store=store)
         self.verbs = Verbs(self.evaluator, PolicyInForce(), decider=self.offers)
 
+    def use_policy(self, file: Path, priority: Object, *plugins: str, gold: str = "") -> None:
+        """Ranks nodes by one priority of a policy file; the node `gold` has a label gold."""
+        file.write_text(json.dumps({"priorities": [priority]}))
+        nodes = [generic.Node(name, labels={"gold": "yes"} if name == gold else {}) for name in NODES]
+        source = SnapshotGenericState(GenericClusterState.of(nodes, [], []))
+        policy = PolicyFile(str(file), load_plugins(plugins))
+        self.verbs = Verbs(self.evaluator, PolicyInForce(policy, source), decider=self.offers)
+
     def create(self, number: int, size: int) -> None:
         """Creates a pod and its unbound claim."""
         self.cache.put(make.claim(f"data-{number}", size), database_pod(number))
@@ -118,6 +127,11 @@ class World:
     ) -> Decision:
         """Sends /filter for a pod."""
         return (await self.verbs.filter(make.as_pod(raw_pod), None, nodes, hung_up)).decision
+
+    async def filter_whole_pod(self, number: int) -> None:
+        """Sends /filter for the pod of this number, which a policy's rules read, too."""
+        whole = generic.Pod("default", f"database-{number}")
+        await self.verbs.filter(make.as_pod(database_pod(number)), whole, NODES, caller_waits)
 
     async def filter(self, number: int) -> list[str]:
         """Sends /filter for the pod of this number; returns the nodes that fit."""
@@ -184,21 +198,39 @@ async def test_in_a_burst_each_pod_is_offered_the_nodes_with_most_free_space() -
 def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_path: Path) -> None:
     """The policy prefers b; a has more free space."""
     argument = {"labelPreference": {"label": "gold", "presence": True}}
-    file = tmp_path / "policy.json"
-    file.write_text(json.dumps({"priorities": [{"name": "PreferGold", "weight": 10, "argument": argument}]}))
-    nodes = [generic.Node("a"), generic.Node("b", labels={"gold": "yes"})]
-    source = SnapshotGenericState(GenericClusterState.of(nodes, [], []))
+    priority = {"name": "PreferGold", "weight": 10, "argument": argument}
 
     async def test() -> None:
         world = World()
-        world.verbs = Verbs(world.evaluator, PolicyInForce(PolicyFile(str(file)), source), decider=world.offers)
+        world.use_policy(tmp_path / "policy.json", priority, gold="b")
         world.resize("a", space=70)
         world.resize("b", space=60)
         for number in (0, 1):
             world.create(number, 25)
-            whole = generic.Pod("default", f"database-{number}")
-            await world.verbs.filter(make.as_pod(database_pod(number)), whole, NODES, caller_waits)
+            await world.filter_whole_pod(number)
         assert world.offered_nodes(1) == ["b"]
+        world.offers.clear()
+
+    run(test())
+
+
+def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
+    """Space alone then decides which nodes are offered."""
+    plugin = tmp_path / "broken_priority.py"
+    plugin.write_text(
+        "from scheduler_core.generic.plugin_rules import PriorityPlugin\n"
+        "def broken(state, argument, nodes):\n"
+        "    raise ValueError('no score')\n"
+        "PRIORITIES = [PriorityPlugin('Broken', broken)]\n"
+    )
+
+    async def test() -> None:
+        world = World()
+        world.use_policy(tmp_path / "policy.json", {"name": "Broken", "weight": 1}, str(plugin))
+        for number in (0, 1):
+            world.create(number, 30)
+            await world.filter_whole_pod(number)
+        assert world.offered_nodes(1) == ["a"]
         world.offers.clear()
 
     run(test())

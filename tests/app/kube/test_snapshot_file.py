@@ -22,6 +22,21 @@ def _load(folder: Path, text: str | bytes) -> LoadedSnapshot:
     return load_snapshot(str(file))
 
 
+def _error_line(run: Run, *command: str) -> str:
+    """The line that a command prints when it refuses its snapshot."""
+    result = run(*command)
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
+    return line
+
+
+def _pod_error(source: str) -> str:
+    """The error about a pod's file, or about the name of a pod that an empty snapshot does not have."""
+    with pytest.raises(SnapshotFileError) as raised:
+        load_pod(source, Snapshot())
+    return str(raised.value)
+
+
 def _list(objects: list[Object]) -> Object:
     return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": objects}
 
@@ -206,9 +221,7 @@ def test_a_broken_snapshot_is_an_error_of_one_line(tmp_path: Path, run: Run, tex
     """The exit code is 2; the line names file, object and field."""
     file = tmp_path / "snapshot"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
-    result = run("explain", "--snapshot", str(file), "--pod", "x")
-    assert (result.code, result.out) == (2, "")
-    (line,) = result.err.splitlines()
+    line = _error_line(run, "explain", "--snapshot", str(file), "--pod", "x")
     assert line.startswith(f"longhorn-extender: {file}: ")
     assert problem in line
 
@@ -221,9 +234,7 @@ def test_a_setting_that_longhorn_cannot_read_is_an_error_of_one_line(
     file = tmp_path / "snapshot.json"
     name = "storage-over-provisioning-percentage"
     file.write_text(json.dumps(_list([*CLUSTER, pod(name="x"), setting(name, "lots")])))
-    result = run(*command, "--snapshot", str(file))
-    assert result.code == 2
-    (line,) = result.err.splitlines()
+    line = _error_line(run, *command, "--snapshot", str(file))
     assert line.startswith(f"longhorn-extender: {file}: Setting.longhorn.io {name}: value: 'lots' is not ")
 
 
@@ -259,15 +270,12 @@ def test_a_pods_file_must_have_one_pod(tmp_path: Path, objects: list[Object], pr
     """It must be readable; the text names the file."""
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(_list(objects)))
-    with pytest.raises(SnapshotFileError) as raised:
-        load_pod(str(file), Snapshot())
-    assert str(raised.value).startswith(f"{file}: ")
-    assert problem in str(raised.value)
+    error = _pod_error(str(file))
+    assert error.startswith(f"{file}: ")
+    assert problem in error
 
 
 @pytest.mark.parametrize("name", ["nothing", "x" * 5000, "a\0b", "shop/nothing"])
 def test_a_pod_that_is_neither_file_nor_in_the_snapshot_is_named(name: str) -> None:
     """The text says what may be given instead."""
-    with pytest.raises(SnapshotFileError) as raised:
-        load_pod(name, Snapshot())
-    assert str(raised.value).startswith(f"{name}: is neither a file nor a pod of the snapshot")
+    assert _pod_error(name).startswith(f"{name}: is neither a file nor a pod of the snapshot")

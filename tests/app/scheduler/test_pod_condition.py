@@ -17,7 +17,7 @@ from app.kube.client import ApiError, KubeClient
 from app.scheduler.api_dispatcher import MAX_REFUSALS, ApiDispatcher
 from app.scheduler.event_recorder import EventRecorder
 from scheduler_core.backoff import Backoff
-from scheduler_core.convert.binding import MAX_MESSAGE
+from scheduler_core.convert.event import MAX_MESSAGE
 from scheduler_core.convert.pod_patch import not_scheduled_patch
 from scheduler_core.model.generic import Pod
 from tests.worlds.fake_api import failing, until

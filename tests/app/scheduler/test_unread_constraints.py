@@ -78,7 +78,9 @@ async def test_a_policy_that_reads_the_constraint_decides_about_it(tmp_path: Pat
     policy = parse_policy(b'{"predicates": [{"name": "NodeAffinity"}, {"name": "PodToleratesNodeTaints"}]}')
     api = SchedulingApi(node("a"), node("b", zone="z"), tainted("c"), pod("picky", affinity=affinity))
     async with running_scheduler(api, tmp_path, policy):
-        await until("the pod", lambda: api.bindings == [("picky", "b")])
+        await until("the event", lambda: api.events_with("Scheduled"))
+    assert api.bindings == [("picky", "b")]
+    assert [event["reason"] for event in api.events.values()] == ["Scheduled"]
 
 
 async def test_controllers_and_namespaces_are_read_only_while_a_rule_reads_them(tmp_path: Path) -> None:
@@ -110,7 +112,8 @@ async def test_pods_of_a_replica_set_are_spread(tmp_path: Path) -> None:
     api.add(PODS, placed, pending)
     policy = parse_policy(json.dumps({"priorities": [{"name": "SelectorSpreadPriority", "weight": 1}]}).encode())
     async with running_scheduler(api, tmp_path, policy):
-        await until("the pod", lambda: api.bindings == [("web-1", "b")])
+        await until("the pod", lambda: api.bindings)
+    assert api.bindings == [("web-1", "b")]
 
 
 async def test_a_missing_claim_is_found_before_a_node_is_selected(tmp_path: Path) -> None:

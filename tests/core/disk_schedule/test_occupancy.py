@@ -19,30 +19,18 @@ from scheduler_core.model.disk_schedule import (
     FINALIZER,
     Adoption,
     Allocation,
-    AllocationState,
     BackingImageCopies,
     DiskSchedule,
     DiskScheduleSpec,
     DiskScheduleStatus,
 )
-from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
+from tests.worlds.allocations import READY, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"
-READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
 RUNNING = Occupant(20)
 NEW = Occupant(20, has_data=False)
 CREATE = Create("u", "disk", "n")
-
-
-def grant(size: int) -> Allocation:
-    """The answer to a request that is granted."""
-    return Allocation(AllocationState.SCHEDULED, size)
-
-
-def rejection(held: int = 0) -> Allocation:
-    """The answer to a request that is rejected; `held` bytes stay held."""
-    return Allocation(AllocationState.REJECTED, held)
 
 
 def node(available: int = 100) -> Node:
@@ -87,6 +75,13 @@ def node(available: int = 100) -> Node:
             {"z": Occupant(40)},
             {"y": rejection(), "z": rejection()},
             id="what data lacks stays reserved although it is refused",
+        ),
+        pytest.param(
+            {"y": 20, "z": 10},
+            {},
+            {"z": RUNNING},
+            {"y": rejection(), "z": grant(10)},
+            id="what data lacks stays reserved although its request is for less",
         ),
     ],
 )

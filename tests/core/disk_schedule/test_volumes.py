@@ -31,7 +31,6 @@ from scheduler_core.disk_schedule.writes import (
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import (
     Allocation,
-    AllocationState,
     BackingImageCopies,
     DiskSchedule,
     DiskScheduleSpec,
@@ -51,20 +50,10 @@ from scheduler_core.model.longhorn import (
     Volume,
 )
 from scheduler_core.model.snapshot import Snapshot
+from tests.worlds.allocations import READY, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"
-READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
 Entry = tuple[int, Allocation | None]
-
-
-def grant(size: int) -> Allocation:
-    """The answer to a request that is granted."""
-    return Allocation(AllocationState.SCHEDULED, size)
-
-
-def rejection(held: int = 0) -> Allocation:
-    """The answer to a request that is rejected; `held` bytes stay held."""
-    return Allocation(AllocationState.REJECTED, held)
 
 
 def node(name: str, available: int = 100) -> Node:

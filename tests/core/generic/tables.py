@@ -13,15 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from scheduler_core.convert.generic import (
-    GenericNode,
-    GenericPod,
-    GenericService,
-    generic_node,
-    generic_pod,
-    generic_service,
-)
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic_kinds import NODE, POD, SERVICE
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, CycleState
@@ -57,11 +49,11 @@ def cluster() -> tuple[GenericClusterState, tuple[Pod, ...]]:
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for raw in items:
         by_kind.setdefault(raw["kind"], []).append(raw)
-    pods = tuple(generic_pod(decode_object("Pod", raw, GenericPod)) for raw in by_kind["Pod"])
+    pods = tuple(POD.read(raw) for raw in by_kind["Pod"])
     state = GenericClusterState.of(
-        [generic_node(decode_object("Node", raw, GenericNode)) for raw in by_kind["Node"]],
+        [NODE.read(raw) for raw in by_kind["Node"]],
         pods,
-        [generic_service(decode_object("Service", raw, GenericService)) for raw in by_kind["Service"]],
+        [SERVICE.read(raw) for raw in by_kind["Service"]],
     )
     return state, tuple(pod for pod in pods if not pod.node_name)
 

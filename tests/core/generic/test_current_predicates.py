@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic import GenericNode, GenericPod, generic_node, generic_pod
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic_kinds import NODE, POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.current_predicates import AFFINITY_MISMATCH, UNSCHEDULABLE, UNTOLERATED_TAINT
 from scheduler_core.generic.policy import parse_policy
@@ -35,7 +34,7 @@ def pod(name: str = "new", app: str = "web", *, phase: str = "Pending", deleted:
     if deleted:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     raw = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
-    return generic_pod(decode_object("Pod", raw, GenericPod))
+    return POD.read(raw)
 
 
 def node(name: str = "a", *, ready: bool = True, spec: Any = None, allocatable: Any = None, **labels: str) -> Node:
@@ -45,7 +44,7 @@ def node(name: str = "a", *, ready: bool = True, spec: Any = None, allocatable: 
         "conditions": [{"type": "Ready", "status": str(ready)}],
     }
     raw = {"metadata": {"name": name, "labels": labels}, "spec": spec or {}, "status": status}
-    return generic_node(decode_object("Node", raw, GenericNode))
+    return NODE.read(raw)
 
 
 def container(ports: Any = (), *, sidecar: bool = False, **requests: str) -> dict[str, Any]:

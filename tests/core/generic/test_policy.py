@@ -31,16 +31,26 @@ ZONE = {"name": "Zone", "argument": {"serviceAffinity": {"labels": ["zone"]}}}
 RACK = {"name": "RackSpread", "weight": 2, "argument": {"serviceAntiAffinity": {"label": "rack"}}}
 
 
+def policy_text(predicates: object, priorities: object, **fields: object) -> bytes:
+    """A policy file with these sections."""
+    return json.dumps({"predicates": predicates, "priorities": priorities, **fields}).encode()
+
+
 def read(predicates: object = (PORTS,), priorities: object = (EQUAL,), **fields: object) -> Policy:
     """Reads a policy of these sections."""
-    return parse_policy(json.dumps({"predicates": predicates, "priorities": priorities, **fields}).encode())
+    return parse_policy(policy_text(predicates, priorities, **fields))
+
+
+def parse_error(text: bytes) -> PolicyError:
+    """The error about a policy file."""
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text)
+    return caught.value
 
 
 def read_error(predicates: object = (PORTS,), priorities: object = (EQUAL,), **fields: object) -> PolicyError:
     """The error about a policy of these sections."""
-    with pytest.raises(PolicyError) as caught:
-        read(predicates, priorities, **fields)
-    return caught.value
+    return parse_error(policy_text(predicates, priorities, **fields))
 
 
 def entry_with(arguments: dict[str, Any], name: str = "Mine", **fields: object) -> dict[str, Any]:
@@ -145,10 +155,9 @@ def test_a_byte_order_mark_is_skipped() -> None:
 )
 def test_a_key_that_is_written_twice_is_refused(text: bytes, fault: str) -> None:
     """Of the two values one would be lost without a word."""
-    with pytest.raises(PolicyError) as caught:
-        parse_policy(text)
-    assert caught.value.stage is PolicyStage.DECODE
-    assert fault in str(caught.value)
+    error = parse_error(text)
+    assert error.stage is PolicyStage.DECODE
+    assert fault in str(error)
 
 
 def test_two_entries_may_have_the_same_keys() -> None:
@@ -176,9 +185,7 @@ def test_two_entries_may_have_the_same_keys() -> None:
 )
 def test_an_error_names_line_and_column(text: str, place: str) -> None:
     """Both from 1; columns count characters."""
-    with pytest.raises(PolicyError) as caught:
-        parse_policy(text.encode())
-    assert str(caught.value).endswith(place)
+    assert str(parse_error(text.encode())).endswith(place)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +261,9 @@ def test_absent_sections_are_empty_with_a_warning(absent: dict[str, None] | None
 )
 def test_a_file_that_is_no_policy_is_refused_when_decoding(text: bytes, problem: str) -> None:
     """The error names the place."""
-    with pytest.raises(PolicyError) as caught:
-        parse_policy(text)
-    assert caught.value.stage is PolicyStage.DECODE
-    assert problem in str(caught.value)
+    error = parse_error(text)
+    assert error.stage is PolicyStage.DECODE
+    assert problem in str(error)
 
 
 @pytest.mark.parametrize("weight", ["1", 1.5, 1.0, True, [], 2**63, -(2**63) - 1])

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic import GenericNode, GenericPod, generic_node, generic_pod
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic_kinds import NODE, POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from scheduler_core.generic.unsupported_constraints import (
@@ -30,7 +29,7 @@ TAINT = {"key": "dedicated", "effect": "NoSchedule"}
 def pod(name: str = "new", **spec: Any) -> Pod:
     """A pod of the app `web`."""
     raw = {"metadata": {"name": name, "namespace": "shop", "labels": {"app": "web"}}, "spec": spec}
-    return generic_pod(decode_object("Pod", raw, GenericPod))
+    return POD.read(raw)
 
 
 def node(name: str, *taints: dict[str, str], ready: bool = True, cordoned: bool = False, **labels: str) -> Node:
@@ -40,7 +39,7 @@ def node(name: str, *taints: dict[str, str], ready: bool = True, cordoned: bool 
         "spec": {"taints": list(taints), "unschedulable": cordoned},
         "status": {"conditions": [{"type": "Ready", "status": str(ready)}]},
     }
-    return generic_node(decode_object("Node", raw, GenericNode))
+    return NODE.read(raw)
 
 
 def container(**resources: Any) -> dict[str, Any]:
