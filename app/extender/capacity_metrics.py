@@ -37,17 +37,20 @@ class CapacityCollector(Collector):
 
     Args:
         read: returns the current state, None while another process reports it; it is called in another thread
+        with_disks: whether each disk has series of its own
     """
 
-    def __init__(self, read: Callable[[], ClusterState | None]) -> None:
+    def __init__(self, read: Callable[[], ClusterState | None], *, with_disks: bool) -> None:
         self._read = read
+        self._with_disks = with_disks
 
     def collect(self) -> Iterable[Metric]:
         """Returns one sample per disk and number."""
         state = self._read()
-        report = CapacityReport.of(state) if state is not None else _NO_DISKS
-        yield from _disk_sizes(report)
-        yield from _disk_states(report)
+        report = CapacityReport.of(state, with_disks=self._with_disks) if state is not None else _NO_DISKS
+        if self._with_disks:
+            yield from _disk_sizes(report)
+            yield from _disk_states(report)
         demand = GaugeMetricFamily(
             f"{PREFIX}_node_demand_bytes",
             "Sizes of volumes that will take room on the node and have no replica there yet",

@@ -407,13 +407,13 @@ class Metrics:
         """
         self.registry.register(_OutstandingCollector(read))
 
-    def capacity(self, read: Callable[[], ClusterState | None]) -> None:
+    def capacity(self, read: Callable[[], ClusterState | None], *, with_disks: bool = True) -> None:
         """Adds the space of disks, nodes and StorageClasses.
 
         `read` returns the current state, None while another process reports it. It is called in another thread when Prometheus scrapes,
-        and must change nothing.
+        and must change nothing. Without `with_disks` disks have no series.
         """
-        self.registry.register(CapacityCollector(read))
+        self.registry.register(CapacityCollector(read, with_disks=with_disks))
 
     def request_memory(self, budget: MemoryBudget) -> None:
         """Adds what requests hold of their memory budget, and how many were refused for it."""

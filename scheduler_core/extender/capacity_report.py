@@ -61,7 +61,7 @@ class CapacityReport:
     """The space of a cluster at one time.
 
     Attributes:
-        disks: by node and name
+        disks: by node and name; none if they were left out
         demand: by node, bytes of volumes that will take space there and have no replica there yet
         largest_volumes: by Longhorn's StorageClasses, bytes of the largest new volume of which some node can take a replica now;
             0 if nothing fits. Demand, offers and further replicas are not counted
@@ -72,13 +72,14 @@ class CapacityReport:
     largest_volumes: Mapping[str, int]
 
     @classmethod
-    def of(cls, state: ClusterState) -> CapacityReport:
+    def of(cls, state: ClusterState, *, with_disks: bool = True) -> CapacityReport:
         """Reports a state; the cost grows with disks, and with nodes times different StorageClasses."""
         view = state.view
         nodes = sorted(view.cluster.nodes)
+        reported = nodes if with_disks else []
         by_node = state.demand.by_node
         return cls(
-            disks=tuple(usage for name in nodes for usage in _disk_usages(view, view.cluster.nodes[name])),
+            disks=tuple(usage for name in reported for usage in _disk_usages(view, view.cluster.nodes[name])),
             demand={name: sum(demand.volume.volume.size for demand in by_node.get(name) or ()) for name in nodes},
             largest_volumes=_largest_volumes(view),
         )

@@ -41,6 +41,16 @@ def test_every_disk_and_class_has_its_series() -> None:
     assert series(metrics, "node_demand_bytes") == {("n1",): 0, ("n2",): 0}
 
 
+def test_disks_can_be_left_out() -> None:
+    """They have most of the series; nodes and StorageClasses keep theirs."""
+    metrics = Metrics()
+    metrics.capacity(lambda: make.state(NODES, make.storage_class()), with_disks=False)
+    text = generate_latest(metrics.registry).decode()
+    assert f"{PREFIX}_disk_" not in text
+    assert series(metrics, "largest_fitting_volume_bytes") == {("longhorn",): 80 * GI}
+    assert series(metrics, "node_demand_bytes") == {("n1",): 0, ("n2",): 0}
+
+
 def test_a_process_that_does_not_lead_has_no_such_series() -> None:
     """Two processes would report every disk twice."""
     metrics = Metrics()
