@@ -131,7 +131,7 @@ _DiskMetrics = Annotated[
     typer.Option(
         "--disk-metrics/--no-disk-metrics",
         envvar=f"{_ENV}DISK_METRICS",
-        help="Have the space of every disk in /metrics; that is eight series for each.",
+        help="Have the space of every disk in /metrics: seven series for each, eight for a closed one.",
     ),
 ]
 _StaleAfter = Annotated[

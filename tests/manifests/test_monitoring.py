@@ -158,6 +158,13 @@ def test_there_are_twelve_alerts_and_each_has_a_scenario() -> None:
     assert set(SCENARIOS) == set(ALERTS)
 
 
+def test_no_alert_reads_the_series_of_disks() -> None:
+    """`--no-disk-metrics` leaves them out, and must silence nothing."""
+    names = {name for rule in ALERTS.values() for name in metric_names(rule["expr"])}
+    assert f"{PREFIX}_heartbeat" in names
+    assert [name for name in names if name.startswith(f"{PREFIX}_disk_")] == []
+
+
 @pytest.mark.parametrize("alert", ALERTS)
 def test_every_alert_has_a_section_of_the_runbook(alert: str) -> None:
     """The annotation leads there."""
