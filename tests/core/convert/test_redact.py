@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.convert.redact import PROVISIONER, STORAGE_CLASS_PARAMETERS, redact
+from scheduler_core.convert.redact import (
+    PROVISIONER,
+    STORAGE_CLASS_PARAMETERS,
+    keep_selected_labels,
+    redact,
+    redact_namespace,
+)
 from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.provisioned_volume import DRIVER, volume_for_claim
@@ -56,7 +62,7 @@ def test_a_redacted_object_is_read_as_the_same_model(raw: Object) -> None:
     extra=st.dictionaries(st.sampled_from(["env", "data", "secret", "labels", "managedFields", "x"]), st.just("SECRET"))
 )
 def test_unknown_fields_are_removed(raw: Object, extra: Mapping[str, str]) -> None:
-    """At any depth; only nodes keep their labels."""
+    """At any depth; only nodes keep their labels, and pods those that a selector names."""
     metadata = {**raw["metadata"], **{key: value for key, value in extra.items() if key != "labels"}}
     if raw["kind"] != "Node" or raw["apiVersion"] != "v1":
         metadata["labels"] = {"label": "SECRET"}
@@ -66,7 +72,39 @@ def test_unknown_fields_are_removed(raw: Object, extra: Mapping[str, str]) -> No
         if "spec" in raw
         else {}
     )
-    assert "SECRET" not in json.dumps(redact_object({**raw, **extra, **spec, "metadata": metadata}))
+    redacted = redact_object({**raw, **extra, **spec, "metadata": metadata})
+    keep_selected_labels([redacted])
+    assert "SECRET" not in json.dumps(redacted)
+
+
+def test_labels_that_a_selector_of_some_pod_names_are_kept() -> None:
+    """Affinity between pods and topology spread constraints read them; other labels are removed."""
+    labels = {"app": "web", "version": "2", "team": "x", "owner": "me"}
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
+    term["namespaceSelector"] = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
+    pod = make.pod()
+    pod["metadata"]["labels"] = labels
+    pod["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pod["spec"]["topologySpreadConstraints"] = [{"topologyKey": "zone", "matchLabelKeys": ["version"]}]
+    objects = [redact_object(pod), redact_namespace(json.dumps({"metadata": {"name": "n", "labels": labels}}).encode())]
+    keep_selected_labels(objects)
+    assert [raw["metadata"]["labels"] for raw in objects] == [{"app": "web", "version": "2", "team": "x"}] * 2
+
+
+def test_what_kube_scheduler_filters_is_kept() -> None:
+    """Requests, constraints and taints; environment and commands are not."""
+    pod = make.pod()
+    requests = {"resources": {"requests": {"cpu": "1"}}}
+    pod["spec"] |= {"nodeSelector": {"disk": "fast"}, "tolerations": [{"key": "k"}]}
+    pod["spec"]["containers"] = [{"env": [{"name": "A", "value": "SECRET"}], "command": ["SECRET"], **requests}]
+    spec = redact_object(pod)["spec"]
+    assert (spec["nodeSelector"], spec["tolerations"], spec["containers"]) == (
+        {"disk": "fast"}, [{"key": "k"}], [requests],
+    )  # fmt: skip
+    node = {**make.kube_node("a"), "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}
+    node["status"] = {"allocatable": {"cpu": "4"}}
+    redacted = redact_object(node)
+    assert (redacted["spec"], redacted["status"]) == (node["spec"], node["status"])
 
 
 class _RecordingParameters(dict[str, str]):
