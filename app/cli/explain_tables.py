@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.schemas.explain import ExplainAnswer, NodeAnswer, VolumeAnswer
+from app.schemas.explain import NodeAnswer, VolumeAnswer
+from app.schemas.pod_explanation import CandidateNodeAnswer, PodExplanation
 from app.schemas.volume import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
 from scheduler_core.model.quantity import format_bytes
 
 _MAX_COMPETING_VOLUMES: Final = 4
+_MIN_GROUPED_NODES: Final = 30
+_MAX_NAMES: Final = 3
+_MAX_REASONS: Final = 2
 
 
-def print_pod(answer: ExplainAnswer, disks: Mapping[str, str], console: Console) -> None:
+def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     """Prints the pod's volumes and one line per node.
 
-    `disks` has the name of each disk by UUID.
+    From 30 nodes on, nodes that are refused alike share a line, unless `wide` is set; it adds plans and details.
     """
     console.print(Text(f"pod {answer.pod}", style="bold"))
     for volume in answer.volumes:
@@ -28,19 +33,79 @@ def print_pod(answer: ExplainAnswer, disks: Mapping[str, str], console: Console)
         console.print("  no Longhorn volumes")
     for skipped in answer.skipped_claims:
         console.print(Text(f"  claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}"))
-    table = Table("NODE", "FITS", "REASON", "MISSING", "PLAN AND DETAIL", box=None, pad_edge=False)
-    for name, entry in answer.nodes.items():
-        table.add_row(
-            name,
-            Text("yes", style="green") if entry.fits else Text("no", style="red"),
-            entry.reason,
-            format_bytes(entry.missing) if entry.missing else "",
-            Text(_plan_and_detail(entry, disks)),
-        )
     console.print()
+    console.print(_node_table(answer, wide=wide))
+    console.print()
+    if not answer.resources_compared:
+        console.print("requests of CPU and memory are not compared: no node says what is allocatable")
+    fitting = sum(entry.schedulable for entry in answer.nodes.values())
+    console.print(Text(f"{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
+
+
+def _node_table(answer: PodExplanation, *, wide: bool) -> Table:
+    table = Table("NODE", "FITS", "KUBE-SCHEDULER", "LONGHORN", "MISSING", box=None, pad_edge=False)
+    if wide:
+        table.add_column("PLAN AND DETAIL")
+    grouped = len(answer.nodes) >= _MIN_GROUPED_NODES and not wide
+    groups: dict[object, list[str]] = {}
+    for name, entry in answer.nodes.items():
+        alike = grouped and not entry.schedulable
+        groups.setdefault((_kube_scheduler(entry), entry.fits, entry.reason) if alike else name, []).append(name)
+    for names in groups.values():
+        entry = answer.nodes[names[0]]
+        cells: list[str | Text] = [
+            Text(_names(names)),
+            Text("yes", style="green") if entry.schedulable else Text("no", style="red"),
+            Text(_kube_scheduler(entry)),
+            Text(entry.reason),
+            _missing([answer.nodes[name].missing for name in names]),
+        ]
+        table.add_row(*cells, *([Text(_plan_and_detail(entry))] if wide else []))
+    return table
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{len(names)} nodes: {', '.join(names[:_MAX_NAMES])}" + (", ..." if len(names) > _MAX_NAMES else "")
+
+
+def _kube_scheduler(entry: CandidateNodeAnswer) -> str:
+    if entry.kube_scheduler is None:
+        return "-"
+    return entry.kube_scheduler.reason or "ok"
+
+
+def _missing(sizes: Sequence[int]) -> str:
+    """The least and the most bytes that are missing, where that is known."""
+    missing = [format_bytes(size) for size in sorted({min(sizes), max(sizes)}) if size]
+    return "-".join(missing)
+
+
+def print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: bool) -> None:
+    """Prints one line per pod; `wide` adds all reasons."""
+    if not answers:
+        console.print("no pod waits for a node")
+        return
+    table = Table("POD", "NODES", "REASONS", box=None, pad_edge=False)
+    for answer in answers:
+        fitting = sum(entry.schedulable for entry in answer.nodes.values())
+        reasons = Counter(_refusal(entry) for entry in answer.nodes.values() if not entry.schedulable)
+        shown = reasons.most_common(None if wide else _MAX_REASONS)
+        texts = [f"{count} {reason}" for reason, count in shown]
+        table.add_row(
+            answer.pod,
+            Text(f"{fitting}/{len(answer.nodes)}", style="green" if fitting else "red"),
+            Text(answer.error or ", ".join(texts)),
+        )
     console.print(table)
-    fitting = sum(entry.fits for entry in answer.nodes.values())
-    console.print(Text(f"\n{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
+    waiting = sum(not answer.schedulable for answer in answers)
+    console.print(Text(f"\n{len(answers)} waiting pods, {waiting} without a node that fits", style="bold"))
+
+
+def _refusal(entry: CandidateNodeAnswer) -> str:
+    kube_scheduler = entry.kube_scheduler
+    return kube_scheduler.reason if kube_scheduler is not None and not kube_scheduler.fits else entry.reason
 
 
 def _volume_line(volume: VolumeAnswer) -> str:
@@ -59,8 +124,8 @@ def _volume_line(volume: VolumeAnswer) -> str:
     return f"{line}; replicas: {replicas}" if replicas else line
 
 
-def _plan_and_detail(entry: NodeAnswer, disks: Mapping[str, str]) -> str:
-    plan = ", ".join(f"{volume} on {disks.get(uuid, uuid)}" for volume, uuid in entry.plan.items())
+def _plan_and_detail(entry: CandidateNodeAnswer) -> str:
+    plan = ", ".join(f"{volume} on {disk.name}" for volume, disk in entry.disks.items())
     return "; ".join(part for part in (plan, entry.detail, _competing_volumes(entry)) if part)
 
 

@@ -18,6 +18,12 @@ from scheduler_core.errors import CoreError
 NAME = "longhorn-extender"
 BAD_INPUT = 2
 
+
+def show_version() -> None:
+    """Print the version."""
+    typer.echo(version(DISTRIBUTION))
+
+
 cli = typer.Typer(
     name=NAME,
     help="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
@@ -32,6 +38,7 @@ cli.command("explain")(explain.explain)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)
+cli.command("version")(show_version)
 policy = typer.Typer(rich_markup_mode=None)
 policy.command("check")(policy_check.check)
 cli.add_typer(policy, name="policy")
@@ -53,11 +60,11 @@ def _require_command(context: typer.Context) -> None:
 @cli.callback(invoke_without_command=True)
 def options(
     context: typer.Context,
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002
+    version_only: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002
 ) -> None:
     """Options of the program itself."""
-    if show_version:
-        typer.echo(version(DISTRIBUTION))
+    if version_only:
+        show_version()
         raise typer.Exit
     _require_command(context)
 
