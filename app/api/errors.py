@@ -5,6 +5,7 @@ Only `/filter` says with status 200 why it cannot answer now, in the form that k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ from app.runtime.probes import UnavailableError
 
 log = structlog.get_logger("http")
 FILTER_PATH: Final = "/filter"
-_NO_NODES: Final = {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
+_NO_NODES: Final[Mapping[str, object]] = {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
 
 
 class RequestError(Exception):

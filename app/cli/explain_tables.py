@@ -100,7 +100,8 @@ def print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: boo
         )
     console.print(table)
     waiting = sum(not answer.schedulable for answer in answers)
-    console.print(Text(f"\n{len(answers)} waiting pods, {waiting} without a node that fits", style="bold"))
+    noun = "pod" if len(answers) == 1 else "pods"
+    console.print(Text(f"\n{len(answers)} waiting {noun}, {waiting} without a node that fits", style="bold"))
 
 
 def _refusal(entry: CandidateNodeAnswer) -> str:
