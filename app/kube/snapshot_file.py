@@ -28,6 +28,8 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
 STDIN: Final = "-"
+# `longhorn-extender snapshot` writes them for `explain`.
+_SILENTLY_IGNORED: Final = frozenset({("Namespace", "")})
 # No Kubernetes object is nested nearly as deeply.
 _MAX_DEPTH: Final = 200
 _Result = TypeVar("_Result")
@@ -58,7 +60,7 @@ def load_snapshot(source: str) -> LoadedSnapshot:
     Raises:
         SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
     """
-    return snapshot_of(source, read_objects(source))
+    return snapshot_of(source, read_objects(source), _SILENTLY_IGNORED)
 
 
 def snapshot_of(
