@@ -19,7 +19,12 @@ from app.runtime.probes import UnavailableError
 
 log = structlog.get_logger("http")
 FILTER_PATH: Final = "/filter"
-_NO_NODES: Final[Mapping[str, object]] = {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
+_NO_NODES: Final[Mapping[str, object]] = {
+    "Nodes": None,
+    "NodeNames": None,
+    "FailedNodes": {},
+    "FailedAndUnresolvableNodes": {},
+}
 
 
 class RequestError(Exception):

@@ -49,9 +49,10 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import NO_CONTENDERS, Competing, FilterOptions, Packing
+from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.kube_scheduler_filters import compares_resources, kube_scheduler_refusals
+from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -165,6 +166,14 @@ class _Question:
         self._options = options
         self._alone = alone
         self._all_nodes = all_nodes
+        self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
+
+    def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
+        """The state of a snapshot and the volumes that count in it; pods of one snapshot share both."""
+        if self._latest is None or self._latest[0] is not snapshot:
+            state = ClusterState.of(View.of(snapshot, now()))
+            self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
+        return self._latest[1:]
 
     def try_to_ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
         """Returns the explanation of a pod, or why there is none."""
@@ -192,8 +201,7 @@ class _Question:
         if not self._all_nodes:
             affinities = source.objects.volume_affinities(pod.pod, snapshot)
             refusals = run_to_end(kube_scheduler_refusals(pod.generic_pod, candidates, cluster, affinities))
-        state = ClusterState.of(View.of(snapshot, now()))
-        contenders = NO_CONTENDERS if self._alone else Competing.without_offers(state)
+        state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
         explanations = [run_to_end(explain_nodes(pod.pod, names, state, self._options, contenders)) for names in groups]

@@ -14,7 +14,6 @@ from app.cli.options import cluster_objects
 from app.kube.resources import Resource
 from app.kube.scheduling_objects import SCHEDULING_KINDS, SchedulingObjects, read_pod
 from app.kube.snapshot_file import is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
-from app.kube.snapshot_live import as_snapshot
 from scheduler_core.convert import kube as wire
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import group_of
@@ -79,6 +78,9 @@ def read_source(
         CoreError: it cannot be read
     """
     if file is None:
+        # Its import brings the Kubernetes client, which a snapshot file does not need.
+        from app.kube.snapshot_live import as_snapshot
+
         raw_objects = cluster_objects(kubeconfig, context, longhorn_namespace)
         objects = SchedulingObjects.of((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
         return ClusterSource(as_snapshot(raw_objects), objects, None, kubeconfig, context)

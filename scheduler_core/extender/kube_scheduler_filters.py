@@ -20,8 +20,8 @@ from scheduler_core.model.generic import Node, Pod
 RESOURCES_PLUGIN: Final = "NodeResourcesFit"
 VOLUME_PLUGIN: Final = "VolumeBinding"
 VOLUME_AFFINITY: Final = "volume node affinity does not match"
-# Each plugin by the name of the predicate that decides as it does, in kube-scheduler's order.
-_RULES: Final = {
+# The predicate that decides as each plugin does, in kube-scheduler's order.
+PLUGIN_RULES: Final = {
     "NodeUnschedulable": "CheckNodeUnschedulable",
     "TaintToleration": "PodToleratesNodeTaints",
     "NodeAffinity": "NodeAffinity",
@@ -78,8 +78,8 @@ def kube_scheduler_refusals(
 
 def _policy(cluster: GenericClusterState) -> Policy:
     compares = compares_resources(cluster)
-    plugins = [plugin for plugin in _RULES if compares or plugin != RESOURCES_PLUGIN]
-    return Policy(tuple(PolicyPredicate(plugin, _RULES[plugin]) for plugin in plugins))
+    plugins = [plugin for plugin in PLUGIN_RULES if compares or plugin != RESOURCES_PLUGIN]
+    return Policy(tuple(PolicyPredicate(plugin, PLUGIN_RULES[plugin]) for plugin in plugins))
 
 
 def _admits(affinities: Sequence[VolumeAffinity], node: Node) -> bool:

@@ -121,7 +121,7 @@ async def test_a_daemon_sets_pod_tolerates_a_cordon(tmp_path: Path, run: Run) ->
     api = FakeApi()
     for plural, kind in (("daemonsets", "DaemonSet"), ("deployments", "Deployment")):
         metadata = {"name": "web", "namespace": "default"}
-        spec = {"template": {"spec": {"containers": []}}}
+        spec: Object = {"template": {"spec": {"containers": []}}}
         api.add(f"/apis/apps/v1/namespaces/default/{plural}", {"kind": kind, "metadata": metadata, "spec": spec})
     async with live_cluster(tmp_path, cordoned, api) as kubeconfig:
         daemon = await run_in_thread(run, "explain", "--kubeconfig", kubeconfig, "ds/web")

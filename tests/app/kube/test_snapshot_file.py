@@ -271,3 +271,11 @@ def test_a_pod_that_is_neither_file_nor_in_the_snapshot_is_named(name: str) -> N
     with pytest.raises(SnapshotFileError) as raised:
         load_pod(name, Snapshot())
     assert str(raised.value).startswith(f"{name}: is neither a file nor a pod of the snapshot")
+
+
+def test_namespaces_are_ignored_without_a_warning(tmp_path: Path) -> None:
+    """`longhorn-extender snapshot` writes those that an affinity between pods selects, and only `explain` reads them."""
+    file = tmp_path / "snapshot.yaml"
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+    file.write_text(json.dumps({"kind": "List", "items": [longhorn_node("a"), namespace]}))
+    assert load_snapshot(str(file)).warnings == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from scheduler_core.convert.generic import (
 )
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity, kube_scheduler_refusals
+from scheduler_core.extender.kube_scheduler_filters import PLUGIN_RULES, VolumeAffinity, kube_scheduler_refusals
 from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.policy import parse_policy
 from scheduler_core.model.generic import Node, Pod
 
 LARGE = {"status": {"allocatable": {"pods": "10", "cpu": "4"}}}
@@ -103,3 +105,10 @@ def test_the_node_affinity_of_every_bound_volume_must_match() -> None:
     assert refusals(pod(), nodes, affinities=(affinity("e"), affinity("w"))) == dict.fromkeys(
         ("east", "west"), "VolumeBinding"
     )
+
+
+def test_the_predicates_are_those_of_the_example_of_todays_rules() -> None:
+    """All but HostName: a pod is judged as if it had no node."""
+    text = (Path(__file__).parents[3] / "examples/policies/today.json").read_bytes()
+    today = {entry.rule for entry in parse_policy(text).predicates}
+    assert set(PLUGIN_RULES.values()) == today - {"HostName"}
