@@ -83,7 +83,13 @@ def read_source(
 
         raw_objects = cluster_objects(kubeconfig, context, longhorn_namespace)
         objects = SchedulingObjects.of((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
-        return ClusterSource(as_snapshot(raw_objects), objects, None, kubeconfig, context)
+        snapshot = as_snapshot(raw_objects)
+        if not snapshot.longhorn_nodes:
+            typer.echo(
+                f"warning: no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace",
+                err=True,
+            )
+        return ClusterSource(snapshot, objects, None, kubeconfig, context)
     entries = list(read_objects(file))
     loaded = snapshot_of(file, entries, SCHEDULING_KINDS)
     for warning in loaded.warnings:

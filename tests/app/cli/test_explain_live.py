@@ -96,6 +96,16 @@ async def test_namespaces_that_may_not_be_listed_are_a_warning(tmp_path: Path, r
     )  # fmt: skip
 
 
+async def test_a_wrong_namespace_of_longhorn_is_a_warning(tmp_path: Path, run: Run) -> None:
+    """Every node would be refused for no visible reason."""
+    objects = [raw for raw in two_nodes() if raw["apiVersion"] != make.LONGHORN or raw["kind"] != "Node"]
+    async with live_cluster(tmp_path, [*objects, make.claim("data-0", 10), database_pod(0)]) as kubeconfig:
+        result = await run_in_thread(run, "explain", "--kubeconfig", kubeconfig, "db-0")
+    assert (result.code, result.err) == (
+        1, "warning: no nodes.longhorn.io in the namespace longhorn-system; see --longhorn-namespace\n",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["deploy/web", "deployments/web", "Deployment/web"])
 async def test_a_workload_is_read_from_the_cluster(tmp_path: Path, run: Run, name: str) -> None:
     """In the namespace of -n; the pod is the first that its template makes."""

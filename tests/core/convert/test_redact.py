@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_core.convert.generic import GenericNode, GenericPod, generic_node, generic_pod
+from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.redact import (
     PROVISIONER,
     STORAGE_CLASS_PARAMETERS,
@@ -22,8 +24,10 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.provisioned_volume import DRIVER, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
+from scheduler_core.model.generic import Node, Pod
 from tests import builders as make
 from tests.builders import Object
+from tests.worlds.scheduling_constraints import Generator
 
 
 def redact_object(raw: Object) -> Object:
@@ -159,3 +163,21 @@ def test_an_object_that_cannot_be_read_is_not_redacted() -> None:
 def test_absent_fields_are_not_written() -> None:
     """The file is as short as possible."""
     assert "null" not in json.dumps([redact_object(raw) for raw in EVERY_KIND])
+
+
+@given(seed=st.integers(0, 10**6))
+def test_kube_schedulers_filters_read_redacted_objects_as_the_originals(seed: int) -> None:
+    """Whatever constraints nodes and pods have."""
+    cluster = Generator(seed).cluster(nodes=2, placed=2, pending=4)
+    nodes = [{"apiVersion": "v1", "kind": "Node", **raw} for raw in cluster.nodes]
+    pods = [{"apiVersion": "v1", "kind": "Pod", **raw} for raw in (*cluster.placed, *cluster.pending)]
+    assert [_generic_node(redact_object(raw)) for raw in nodes] == [_generic_node(raw) for raw in nodes]
+    assert [_generic_pod(redact_object(raw)) for raw in pods] == [_generic_pod(raw) for raw in pods]
+
+
+def _generic_node(raw: Object) -> Node:
+    return generic_node(decode_object("Node", raw, GenericNode))
+
+
+def _generic_pod(raw: Object) -> Pod:
+    return generic_pod(decode_object("Pod", raw, GenericPod))
