@@ -159,7 +159,7 @@ def explain(
 
 
 class _Question:
-    """What is asked about each pod: which nodes, and what counts."""
+    """The nodes and options of an explanation."""
 
     def __init__(self, nodes: list[str] | None, options: FilterOptions, *, alone: bool, all_nodes: bool) -> None:
         self._nodes = nodes
@@ -169,14 +169,17 @@ class _Question:
         self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
 
     def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
-        """The state of a snapshot and the volumes that count in it; pods of one snapshot share both."""
+        """Returns the state and the contenders of a snapshot.
+
+        Pods of one snapshot share both.
+        """
         if self._latest is None or self._latest[0] is not snapshot:
             state = ClusterState.of(View.of(snapshot, now()))
             self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
         return self._latest[1:]
 
     def try_to_ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
-        """Returns the explanation of a pod, or why there is none."""
+        """Returns an explanation, or why there is none."""
         try:
             return self.ask(pod, source)
         except ResolutionError as error:

@@ -58,7 +58,7 @@ class ClusterSource:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPod:
-    """A pod as Longhorn's rules and as kube-scheduler's filters read it.
+    """A pod as both kinds of rules read it.
 
     Attributes:
         snapshot: the cluster with the other objects of the pod's file
@@ -72,7 +72,7 @@ class ExplainedPod:
 def read_source(
     file: str | None, kubeconfig: str | None, context: str | None, longhorn_namespace: str
 ) -> ClusterSource:
-    """Returns the cluster of a snapshot file, or the live one.
+    """Returns the cluster that is asked about.
 
     Raises:
         CoreError: it cannot be read
@@ -125,7 +125,7 @@ def _existing(pod: kube.Pod, source: ClusterSource) -> ExplainedPod:
 
 
 def _workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
-    """Returns a workload, undecoded, from the file or from the live cluster."""
+    """Returns a workload, undecoded, from its cluster."""
     if source.file is None:
         return asyncio.run(_get(resource.path(namespace, name), source.kubeconfig, source.context))
     raw = source.objects.workloads.get((resource.kind, namespace, name))
@@ -148,7 +148,9 @@ async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
 
 
 def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
-    """Returns the pod that uses a claim, or one that would mount it alone.
+    """Returns the pod that uses a claim.
+
+    Without one it is a pod that would mount the claim alone.
 
     Raises:
         CoreError: there is no such claim
@@ -170,7 +172,7 @@ def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> Explai
 
 
 def waiting_pods(namespace: str | None, source: ClusterSource) -> list[ExplainedPod]:
-    """Returns the pods without a node, by namespace and name."""
+    """Returns the pods without a node, in order."""
     pods: Iterable[kube.Pod] = source.snapshot.pods.values()
     waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
     return [_existing(pod, source) for pod in sorted(waiting, key=lambda pod: pod.key)]

@@ -34,7 +34,7 @@ SCHEDULING_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SchedulingObjects:
-    """The objects of a cluster as kube-scheduler's filters read them.
+    """A cluster as kube-scheduler's filters read it.
 
     Attributes:
         affinities: the required node affinity of PersistentVolumes, by name
@@ -48,7 +48,9 @@ class SchedulingObjects:
 
     @classmethod
     def of(cls, objects: Iterable[tuple[str, str, Any]]) -> SchedulingObjects:
-        """Reads (kind, API group, undecoded object); other kinds are left out.
+        """Reads the objects of a snapshot.
+
+        Each is (kind, API group, undecoded object); other kinds are left out.
 
         Raises:
             ObjectError: an object cannot be read
@@ -80,14 +82,14 @@ class SchedulingObjects:
         return cls(state, pods, affinities, workloads)
 
     def volume_affinities(self, pod: kube.Pod, snapshot: Snapshot) -> list[VolumeAffinity]:
-        """Returns the node affinities of the PersistentVolumes that the pod's claims are bound to."""
+        """Returns the node affinities of a pod's bound PersistentVolumes."""
         claims = (snapshot.claims.get((pod.namespace, volume.claim)) for volume in pod.volumes)
         names = (claim.spec.volume_name for claim in claims if claim is not None)
         return [self.affinities[name] for name in names if name in self.affinities]
 
 
 def read_pod(kind: str, raw: Any) -> Pod:
-    """Returns a pod, or the first pod of a workload.
+    """Returns a pod, or a workload's first pod.
 
     Raises:
         ObjectError: it cannot be read

@@ -109,7 +109,9 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
 
 
 def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[str, object]]:
-    """Returns the pod of a file, the snapshot with the file's other objects, and the undecoded pod or workload with its kind.
+    """Returns the pod that a file describes.
+
+    With it come the snapshot with the file's other objects, and the undecoded pod or workload with its kind.
 
     Raises:
         SnapshotFileError: the file cannot be read, or holds none or several pods
@@ -132,7 +134,7 @@ def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[s
 
 
 def is_file(source: str) -> bool:
-    """Whether a text names an existing file, or standard input."""
+    """Whether a text names a file or standard input."""
     try:
         return source == STDIN or Path(source).exists()
     except OSError:
@@ -147,7 +149,9 @@ def _decode_pod(kind: str, raw: object) -> Pod:
 
 
 def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Pod:
-    """Returns the pod of a name, or of ``namespace/name``; a name alone is sought in `namespace`, if given.
+    """Returns the pod of a name or ``namespace/name``.
+
+    A name alone is sought in `namespace`, if given.
 
     Raises:
         SnapshotFileError: there is no such pod, or there are several

@@ -59,7 +59,10 @@ def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
 
 
 async def _list_namespaces(client: KubeClient, warn: Report) -> list[dict[str, Any]]:
-    """Lists namespaces, whose labels affinity between pods selects; without permission there are none."""
+    """Lists namespaces; without permission there are none.
+
+    Affinity between pods selects their labels.
+    """
     namespaces: list[dict[str, Any]] = []
     try:
         async for page in pages(client, NAMESPACES.path()):

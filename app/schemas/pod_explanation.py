@@ -31,7 +31,10 @@ class PlannedDiskAnswer(Answer):
 
 
 class CandidateNodeAnswer(NodeAnswer):
-    """What is said about one node; `fits` is about Longhorn's disks alone."""
+    """What is said about one node.
+
+    `fits` is about Longhorn's disks alone.
+    """
 
     schedulable: bool = Field(description="whether the disks have room and kube-scheduler's own plugins admit the node")
     kube_scheduler: KubeSchedulerAnswer | None = Field(
@@ -73,7 +76,7 @@ class PodExplanationList(Answer):
 def candidate_answer(
     name: str, entry: NodeAnswer, kube_scheduler: KubeSchedulerAnswer | None, longhorn_nodes: Mapping[str, Node]
 ) -> CandidateNodeAnswer:
-    """Returns what is said about a node, with what kube-scheduler says."""
+    """Returns both answers about a node."""
     longhorn_node = longhorn_nodes.get(name)
     names = {disk.uuid: disk.name for disk in longhorn_node.disks} if longhorn_node is not None else {}
     return CandidateNodeAnswer(
@@ -90,7 +93,7 @@ def candidate_answer(
 
 
 def kube_scheduler_answer(refusal: PluginRefusal | None) -> KubeSchedulerAnswer:
-    """Returns a refusal, or that there is none, as data."""
+    """Returns a refusal, or none, as data."""
     if refusal is None:
         return KubeSchedulerAnswer(fits=True, plugin="", reason="")
     return KubeSchedulerAnswer(fits=False, plugin=refusal.plugin, reason=refusal.text)
@@ -99,7 +102,10 @@ def kube_scheduler_answer(refusal: PluginRefusal | None) -> KubeSchedulerAnswer:
 def pod_explanation(
     answers: list[ExplainAnswer], nodes: dict[str, CandidateNodeAnswer], *, resources_compared: bool
 ) -> PodExplanation:
-    """Returns the explanation of a pod from one or several answers about different nodes; volumes are those of the first."""
+    """Returns the explanation of a pod.
+
+    `answers` are about different nodes; volumes are those of the first.
+    """
     first = answers[0]
     return PodExplanation(
         pod=first.pod,
