@@ -83,7 +83,7 @@ def explain(
     subject: Annotated[
         str | None,
         typer.Argument(
-            metavar="[POD]",
+            metavar="POD",
             help="NAME, NAMESPACE/NAME or pod/NAME of a pod; deploy/NAME, sts/NAME, ... for the first pod of a workload; or "
             "a file as for --pod. Without it: all waiting pods.",
         ),

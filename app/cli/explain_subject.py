@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -110,6 +111,9 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
         return _existing(named_pod(name, source.snapshot, namespace), source)
     if slash and prefix.lower() in _WORKLOADS and not is_file(text):
         resource = _WORKLOADS[prefix.lower()]
+        pods = _stateful_pods(resource, name, namespace or DEFAULT_NAMESPACE, source)
+        if pods:
+            return _existing(pods[0], source)
         raw = _workload(resource, name, namespace or DEFAULT_NAMESPACE, source)
         pod = wire.workload_pod(resource.kind, decode_object(resource.kind, raw, wire.Workload))
         return ExplainedPod(pod, read_pod(resource.kind, raw), source.snapshot)
@@ -122,6 +126,23 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
 def _existing(pod: kube.Pod, source: ClusterSource) -> ExplainedPod:
     generic_pod = source.objects.pods[pod.namespace, pod.name]
     return ExplainedPod(pod, generic_pod, source.snapshot)
+
+
+def _stateful_pods(resource: Resource, name: str, namespace: str, source: ClusterSource) -> list[kube.Pod]:
+    """Returns the pods of a StatefulSet that a snapshot file lacks.
+
+    They are found by their names, which a StatefulSet determines. Pods that wait come first, then by number.
+    """
+    key = (resource.kind, namespace, name)
+    if source.file is None or resource.kind != "StatefulSet" or key in source.objects.workloads:
+        return []
+    pattern = re.compile(rf"{re.escape(name)}-([0-9]+)")
+    numbered = [
+        (bool(pod.node_name), int(match[1]), pod)
+        for pod in source.snapshot.pods.values()
+        if pod.namespace == namespace and (match := pattern.fullmatch(pod.name))
+    ]
+    return [pod for *_, pod in sorted(numbered, key=lambda entry: entry[:2])]
 
 
 def _workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:

@@ -131,6 +131,16 @@ def test_a_pod_is_named_as_for_kubectl(run: Run, tmp_path: Path, arguments: list
     assert (result.err, json.loads(result.out)["pod"]) == ("", "shop/db-0")
 
 
+def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(run: Run, tmp_path: Path) -> None:
+    """`longhorn-extender snapshot` writes pods and no workloads; a StatefulSet determines its pods' names."""
+    others = [
+        pod(name=name, namespace="shop", node=node) for name, node in (("db-1", "b"), ("db-10", ""), ("db-2", ""))
+    ]
+    objects = [*two_nodes()[:-1], pod("data", name="db-0", namespace="shop", node="a"), *others]
+    arguments = ["explain", "--snapshot", write(tmp_path, objects), "sts/db", "-n", "shop", "-o", "json"]
+    assert json.loads(run(*arguments).out)["pod"] == "shop/db-2"
+
+
 def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) -> None:
     """As if a pod mounted it and nothing else."""
     snapshot = write(tmp_path, two_nodes()[:-1])
