@@ -46,8 +46,8 @@ audit: .venv/dev ## look for known vulnerabilities of the locked dependencies (a
 unit: .venv/dev
 	$(BIN)/pytest -n $(WORKERS) -m "not e2e" -q
 
-fuzz: .venv/dev controlplane ## try many mutated requests, snapshots and policies; EXAMPLES=1000 of each kind (`make test` tries 60); and 3,000 operations on DiskSchedules
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),5000) $(BIN)/pytest -n auto -q tests/fuzz
+fuzz: .venv/dev controlplane ## try many mutated requests, snapshots, policies and clusters; EXAMPLES=1000 of each kind (`make test` tries 60); and 3,000 operations on DiskSchedules
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),5000) $(BIN)/pytest -n auto -q tests/fuzz tests/property/test_classic_rules.py
 	DISK_SCHEDULE_OPERATIONS=3000 DISK_SCHEDULE_STARTS=34 $(BIN)/pytest -n 1 -m e2e -q tests/e2e/test_disk_schedule_campaign.py tests/e2e/test_disk_schedule_starts.py
 
 lint: .venv/dev

@@ -10,20 +10,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import structlog
+
 from app.decisions.evaluator import Evaluator
 from app.extender.availability import ALWAYS_AVAILABLE, Availability, HungUp, check
 from app.policy.in_force import PolicyInForce
 from app.runtime.probes import UnavailableError
 from app.schemas.policy import PolicyAnswer
+from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.extender.explain import Explanation
 from scheduler_core.extender.offered_nodes import may_narrow
+from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.generic.longhorn_facts import NO_FACTS
 from scheduler_core.generic.policy_filter import PolicyRefusal, policy_refusals, priorities_read_longhorn
 from scheduler_core.generic.scheduler import prioritize_names
 from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord
+
+log = structlog.get_logger("filter")
 
 # They are made one at a time, and each that waits keeps its request in memory.
 MAX_EXPLANATIONS: Final = 16
@@ -255,7 +261,12 @@ class Verbs:
             return NO_SCORES
         if not may_narrow(self._evaluator.view, contenders.ledger.outstanding):
             return NO_SCORES
-        return await self._scores(pod, whole, names)
+        try:
+            return await self._scores(pod, whole, names)
+        except (ResolutionError, UndecidableError) as error:
+            # Without scores the pod can still be decided about; what else is wrong with it, that decision says.
+            log.warning("scores are missing", pod=pod.key, uid=pod.uid, error=str(error))
+            return NO_SCORES
 
     async def _scores(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, int]:
         policy = self._policy.policy

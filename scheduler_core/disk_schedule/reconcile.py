@@ -121,17 +121,20 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
     """
     disk = _find_disk(node, schedule.spec.disk)
     where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
-    if schedule.deleting:
-        successor = disk is not None and disk.uuid == schedule.name
-        return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted", deferred=successor)
     if isinstance(node, Fault):
+        if schedule.deleting:
+            return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted")
         return Limit(None, message=f"{where}: the node cannot be read: {node}")
+    # A disk that is gone keeps its reason while its DiskSchedule is being deleted: volumes depend on it.
+    deletion = "; its DiskSchedule is being deleted" if schedule.deleting else ""
     if node is None:
-        return Limit(0, NODE_MISSING, f"{where}: there is no such Longhorn node")
+        return Limit(0, NODE_MISSING, f"{where}: there is no such Longhorn node{deletion}")
     if disk is None:
-        return Limit(0, DISK_MISSING, f"{where}: the node's status lists no such disk")
+        return Limit(0, DISK_MISSING, f"{where}: the node's status lists no such disk{deletion}")
     if disk.uuid != schedule.name:
-        return Limit(0, DISK_REPLACED, f"{where} has the UUID {disk.uuid or 'none'}, not {schedule.name}")
+        return Limit(0, DISK_REPLACED, f"{where} has the UUID {disk.uuid or 'none'}, not {schedule.name}{deletion}")
+    if schedule.deleting:
+        return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted", deferred=True)
     for kind, reason in (("Ready", DISK_NOT_READY), (SCHEDULABLE, DISK_NOT_SCHEDULABLE)):
         entry = condition(disk.conditions, kind)
         if entry.status != "True":

@@ -220,8 +220,9 @@ def test_a_disk_schedule_is_deleted_with_its_disk_once_it_grants_nothing(longhor
     assert missing
     longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "n1-disk-1", "--wait=false")
     longhorn.until(
-        "it says that it is being deleted", lambda: longhorn.schedulable("n1-disk-1")["reason"] == "BeingDeleted"
+        "it says that it is being deleted", lambda: "is being deleted" in longhorn.schedulable("n1-disk-1")["message"]
     )
+    assert longhorn.schedulable("n1-disk-1")["reason"] == "NodeMissing", "volumes on the disk depend on this reason"
     assert longhorn.status("n1-disk-1")["storageScheduled"] == 10 * GI
     longhorn.delete(LONGHORN_REPLICAS, "r")
     longhorn.until("it is gone, too", lambda: not longhorn.exists(DISK_SCHEDULES, "n1-disk-1"))
@@ -295,12 +296,13 @@ def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longh
     longhorn.until(
         "it grants nothing any more",
         lambda: (
-            longhorn.schedulable("foreign")["reason"] == "BeingDeleted"
+            "is being deleted" in longhorn.schedulable("foreign")["message"]
             and not longhorn.status("foreign").get("replicas")
         ),
     )
     longhorn.delete(LONGHORN_REPLICAS, "odd-r")
     longhorn.until("the unreadable replica is gone", lambda: not longhorn.exists(LONGHORN_REPLICAS, "odd-r"))
+    assert longhorn.schedulable("foreign")["reason"] == "DiskMissing"
     finalizers = longhorn.get(DISK_SCHEDULES, "foreign")["metadata"]["finalizers"]
     assert finalizers == ["example.com/mine"], "the controllers must not remove a foreign finalizer"
     assert process.running

@@ -15,13 +15,21 @@ from tests.e2e.objects import Object
 
 _UNITS: Final[dict[str, int | Fraction]] = {
     "": 1,
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
     "m": Fraction(1, 1000),
     "k": 1000,
     "M": 10**6,
     "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
     "Ki": 2**10,
     "Mi": 2**20,
     "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
 }
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _Labels = dict[str, str]
@@ -85,7 +93,7 @@ class DocumentedScheduler:
         )
 
     def _has_resources(self, pod: Object, node: Object) -> bool:
-        allocatable = {name: _quantity(value) for name, value in node["status"]["allocatable"].items()}
+        allocatable = {name: quantity(value) for name, value in node["status"]["allocatable"].items()}
         pods = self._pods(node)
         if len(pods) + 1 > allocatable["pods"]:
             return False
@@ -177,13 +185,13 @@ class DocumentedScheduler:
         selector = term.get("namespaceSelector")
         if not named and selector is None:
             named = [owner["metadata"]["namespace"]]
-        selected = selector is not None and _selects(selector, self.namespaces[namespace])
+        selected = selector is not None and selects(selector, self.namespaces[namespace])
         # Not documented: in terms of a pod that has no node, kube-scheduler also matches the selector with no labels.
         if "nodeName" not in owner["spec"]:
-            selected = selected or (selector is not None and _selects(selector, {}))
+            selected = selected or (selector is not None and selects(selector, {}))
         if namespace not in named and not selected:
             return False
-        return term.get("labelSelector") is not None and _selects(term["labelSelector"], pod["metadata"]["labels"])
+        return term.get("labelSelector") is not None and selects(term["labelSelector"], pod["metadata"]["labels"])
 
 
 def _terms(pod: Object, kind: str) -> list[Object]:
@@ -199,10 +207,11 @@ def _spreads(entry: Object, pod: Object, labels: _Labels) -> bool:
     selector = entry.get("labelSelector")
     own = pod["metadata"]["labels"]
     keys = [key for key in entry.get("matchLabelKeys", []) if key in own]
-    return selector is not None and _selects(selector, labels) and all(labels.get(key) == own[key] for key in keys)
+    return selector is not None and selects(selector, labels) and all(labels.get(key) == own[key] for key in keys)
 
 
-def _selects(selector: Object, labels: _Labels) -> bool:
+def selects(selector: Object, labels: _Labels) -> bool:
+    """Whether a label selector selects an object with these labels."""
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
         _meets(entry, labels) for entry in selector.get("matchExpressions", [])
     )
@@ -260,8 +269,8 @@ def _requests(pod: Object) -> dict[str, int]:
     total = {
         name: max(need.get(name, Fraction(0)) for need in needs) for name in {name for need in needs for name in need}
     }
-    total |= {name: _quantity(value) for name, value in spec.get("resources", {}).get("requests", {}).items()}
-    overhead = {name: _quantity(value) for name, value in spec.get("overhead", {}).items()}
+    total |= {name: quantity(value) for name, value in spec.get("resources", {}).get("requests", {}).items()}
+    overhead = {name: quantity(value) for name, value in spec.get("overhead", {}).items()}
     total = _sum([total, overhead])
     # CPU is counted in thousandths.
     return {name: math.ceil(value * 1000) if name == "cpu" else math.ceil(value) for name, value in total.items()}
@@ -270,7 +279,7 @@ def _requests(pod: Object) -> dict[str, int]:
 def _container_requests(container: Object) -> dict[str, Fraction]:
     resources = container["resources"]
     amounts = {**resources.get("limits", {}), **resources.get("requests", {})}
-    return {name: _quantity(value) for name, value in amounts.items()}
+    return {name: quantity(value) for name, value in amounts.items()}
 
 
 def _sum(amounts: list[dict[str, Fraction]]) -> dict[str, Fraction]:
@@ -278,7 +287,8 @@ def _sum(amounts: list[dict[str, Fraction]]) -> dict[str, Fraction]:
     return {name: sum((entry.get(name, Fraction(0)) for entry in amounts), Fraction(0)) for name in names}
 
 
-def _quantity(text: str) -> Fraction:
-    match = re.fullmatch(r"([0-9.]+)([a-zA-Z]*)", text)
+def quantity(text: str) -> Fraction:
+    """The number that a quantity stands for."""
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", text)
     assert match is not None
     return Fraction(match[1]) * _UNITS[match[2]]

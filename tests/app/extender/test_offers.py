@@ -19,6 +19,7 @@ from app.extender.offers import ANSWER_TIMEOUT, MAX_WAIT, SETTLE_TIMEOUT, Offers
 from app.extender.verbs import Verbs
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
+from app.policy.plugins import load_plugins
 from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError
 from scheduler_core.errors import ResolutionError
@@ -199,6 +200,33 @@ def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_pa
             whole = generic.Pod("default", f"database-{number}")
             await world.verbs.filter(make.as_pod(database_pod(number)), whole, NODES, caller_waits)
         assert world.offered_nodes(1) == ["b"]
+        world.offers.clear()
+
+    run(test())
+
+
+def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
+    """Space alone then decides which nodes are offered."""
+    plugin = tmp_path / "broken_priority.py"
+    plugin.write_text(
+        "from scheduler_core.generic.plugin_rules import PriorityPlugin\n"
+        "def broken(state, argument, nodes):\n"
+        "    raise ValueError('no score')\n"
+        "PRIORITIES = [PriorityPlugin('Broken', broken)]\n"
+    )
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps({"priorities": [{"name": "Broken", "weight": 1}]}))
+    policy = PolicyFile(str(file), load_plugins([str(plugin)]))
+    source = SnapshotGenericState(GenericClusterState.of([generic.Node("a"), generic.Node("b")], [], []))
+
+    async def test() -> None:
+        world = World()
+        world.verbs = Verbs(world.evaluator, PolicyInForce(policy, source), decider=world.offers)
+        for number in (0, 1):
+            world.create(number, 30)
+            whole = generic.Pod("default", f"database-{number}")
+            await world.verbs.filter(make.as_pod(database_pod(number)), whole, NODES, caller_waits)
+        assert world.offered_nodes(1) == ["a"]
         world.offers.clear()
 
     run(test())

@@ -14,7 +14,7 @@ from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_byt
 from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.observed_allocation import mirror_spec, mirror_status
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS
-from scheduler_core.disk_schedule.reconcile import Reconciliation, limit_of, reconcile
+from scheduler_core.disk_schedule.reconcile import NodeLookup, Reconciliation, limit_of, reconcile
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.uncounted_space import DiskAccounting, account
 from scheduler_core.model.disk_schedule import (
@@ -401,11 +401,31 @@ def test_a_deleted_object_loses_its_finalizer_once_nothing_is_held() -> None:
     after, outcome = step(body, None)
     assert after["status"]["replicas"]["r4"]["state"] == "rejected"
     assert after["status"]["replicas"]["r1"]["state"] == "scheduled"
-    assert (after["status"]["conditions"][0]["reason"], outcome.remove_finalizer) == ("BeingDeleted", False)
+    assert (after["status"]["conditions"][0]["reason"], outcome.remove_finalizer) == ("NodeMissing", False)
     empty, outcome = step({**after, "spec": {"name": "example-disk", "nodeID": "example-node"}}, None)
     assert outcome.remove_finalizer
     assert convert.without_finalizer(empty)["metadata"]["finalizers"] == ["example.com/other"]
     assert not reconcile(read(convert.without_finalizer(empty)), None, NOW).remove_finalizer
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (None, "NodeMissing"),
+        (node(100 * GI, in_status=False), "DiskMissing"),
+        (node(100 * GI, uuid="other"), "DiskReplaced"),
+        (Fault("spec.disks", "is a text"), "BeingDeleted"),
+        (node(100 * GI), "BeingDeleted"),
+    ],
+    ids=["node gone", "disk gone", "disk replaced", "not known", "there"],
+)
+def test_a_deleted_object_says_that_its_disk_is_gone(found: NodeLookup, reason: str) -> None:
+    """Its replicas hold their bytes, and their volumes would look fine for ever."""
+    body = example("r3")
+    body["metadata"]["deletionTimestamp"] = NOW
+    limit = limit_of(read(body), found)
+    assert (limit.reason, limit.grants(0, 1)) == (reason, False)
+    assert limit.message.endswith("its DiskSchedule is being deleted")
 
 
 def test_a_deleted_object_whose_disk_is_there_leaves_its_requests_to_its_successor() -> None:
