@@ -141,6 +141,7 @@ def explain(
     if len(given) > 1:
         raise CoreError("explain takes one of a pod, --claim and --volume; see --help")
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    _warn_of_unknown_nodes(node, source.snapshot)
     if volume is not None:
         succeeds = _explain_volume(volume, source, node, output)
     else:
@@ -197,9 +198,9 @@ class _Question:
             ResolutionError: an object that the pod names does not exist or contradicts it
         """
         snapshot = pod.snapshot
+        cluster = source.objects.state
         # A snapshot without Kubernetes nodes has Longhorn's.
         candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes))
-        cluster = source.objects.state
         refusals = {}
         if not self._all_nodes:
             affinities = source.objects.volume_affinities(pod.pod, snapshot)
@@ -222,6 +223,13 @@ class _Question:
         }
         compared = self._all_nodes or not judged or compares_resources(cluster)
         return pod_explanation(answers, nodes, resources_compared=compared)
+
+
+def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
+    """Warns of nodes that do not exist; they are answered for none the less."""
+    for name in names or ():
+        if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
+            typer.echo(f"warning: --node {name}: there is no such node", err=True)
 
 
 def _print_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
@@ -269,11 +277,15 @@ def _print(data: dict[str, Any], output: ExplainOutput, table: Callable[[Console
     elif output in (ExplainOutput.JSON, ExplainOutput.YAML):
         show(data, Output(output.value), table)
     else:
-        show(data, Output.TABLE, table)
+        # As kubectl's, the wide table has one line per row, however wide the terminal is.
+        show(data, Output.TABLE, table, wrapped=output is ExplainOutput.TABLE)
 
 
-def show(data: dict[str, Any], output: Output, table: Callable[[Console], None]) -> None:
-    """Prints a result as JSON, as YAML, or by calling `table`."""
+def show(data: dict[str, Any], output: Output, table: Callable[[Console], None], *, wrapped: bool = True) -> None:
+    """Prints a result as JSON, as YAML, or by calling `table`.
+
+    A table fits the width of a terminal, unless `wrapped` is false.
+    """
     # When the reader of a pipe, such as `head`, closes its end, this program ends as any filter does.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if output is Output.JSON:
@@ -282,10 +294,10 @@ def show(data: dict[str, Any], output: Output, table: Callable[[Console], None])
         import yaml
 
         typer.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
-    elif sys.stdout.isatty():
+    elif wrapped and sys.stdout.isatty():
         table(_console(sys.stdout, None))
     else:
-        # Without a terminal lines need not fit any width, and end where their text ends.
+        # Lines that need not fit any width end where their text ends.
         text = io.StringIO()
         table(_console(text, _UNLIMITED_WIDTH))
         typer.echo("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()), nl=False)

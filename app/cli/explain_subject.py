@@ -106,10 +106,15 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
     Raises:
         CoreError: there is no such pod, or there are several
     """
-    prefix, slash, name = text.partition("/")
-    if slash and prefix.lower() in _POD_PREFIXES and not is_file(text):
-        return _existing(named_pod(name, source.snapshot, namespace), source)
-    if slash and prefix.lower() in _WORKLOADS and not is_file(text):
+    prefix, _, name = text.partition("/")
+    if not text or text.endswith("/"):
+        raise CoreError(f"'{text}': the name of a pod is missing; see --help")
+    if is_file(text):
+        pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
+        return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot)
+    if name and prefix.lower() in _POD_PREFIXES:
+        return _existing(_named_pod(text, name, namespace, source), source)
+    if name and prefix.lower() in _WORKLOADS:
         resource = _WORKLOADS[prefix.lower()]
         pods = _stateful_pods(resource, name, namespace or DEFAULT_NAMESPACE, source)
         if pods:
@@ -117,10 +122,15 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
         raw = _workload(resource, name, namespace or DEFAULT_NAMESPACE, source)
         pod = wire.workload_pod(resource.kind, decode_object(resource.kind, raw, wire.Workload))
         return ExplainedPod(pod, read_pod(resource.kind, raw), source.snapshot)
-    if is_file(text):
-        pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
-        return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot)
-    return _existing(named_pod(text, source.snapshot, namespace), source)
+    return _existing(_named_pod(text, text, namespace, source), source)
+
+
+def _named_pod(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
+    """Returns the pod of a name or namespace/name; `text` is how the user wrote it."""
+    named_namespace, slash, _ = name.partition("/")
+    if slash and namespace is not None and namespace != named_namespace:
+        raise CoreError(f"{text}: contradicts --namespace {namespace}")
+    return named_pod(name, source.snapshot, namespace)
 
 
 def _existing(pod: kube.Pod, source: ClusterSource) -> ExplainedPod:
@@ -177,6 +187,8 @@ def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> Explai
         CoreError: there is no such claim
     """
     head, slash, tail = text.partition("/")
+    if slash and namespace is not None and namespace != head:
+        raise CoreError(f"--claim {text}: contradicts --namespace {namespace}")
     key = (head, tail) if slash else (namespace or DEFAULT_NAMESPACE, text)
     if key not in source.snapshot.claims:
         raise CoreError(f"--claim {text}: there is no PersistentVolumeClaim {'/'.join(key)}")

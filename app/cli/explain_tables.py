@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
+from rich.table import Column, Table
 from rich.text import Text
 
 from app.schemas.explain import NodeAnswer, VolumeAnswer
@@ -18,7 +20,14 @@ from scheduler_core.model.quantity import format_bytes
 _MAX_COMPETING_VOLUMES: Final = 4
 _MIN_GROUPED_NODES: Final = 30
 _MAX_NAMES: Final = 3
+_MAX_NAMES_WIDTH: Final = 12
 _MAX_REASONS: Final = 2
+# Of all columns but the nodes' names.
+_MIN_TEXT_WIDTH: Final = 56
+# With it, the longest texts of kube-scheduler and Longhorn share a line.
+_FULL_WIDTH: Final = 140
+# It leaves room for "has room for all local volumes" on a terminal of 80 columns.
+_NARROW_TEXT_WIDTH: Final = 24
 
 
 def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
@@ -28,13 +37,18 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     """
     console.print(Text(f"pod {answer.pod}", style="bold"))
     for volume in answer.volumes:
-        console.print(Text(f"  {_volume_line(volume)}"))
+        _print_indented(_volume_line(volume), console)
     if not answer.volumes:
-        console.print("  no Longhorn volumes")
+        _print_indented("no Longhorn volumes", console)
     for skipped in answer.skipped_claims:
-        console.print(Text(f"  claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}"))
+        _print_indented(f"claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}", console)
     console.print()
-    console.print(_node_table(answer, wide=wide))
+    table = _node_table(answer, wide=wide)
+    # Where names are long, the terminal breaks the lines: narrower columns of text cannot be read.
+    console.width = max(console.width, max(len(str(cell)) for cell in table.columns[0].cells) + _MIN_TEXT_WIDTH)
+    if console.width < _FULL_WIDTH:
+        table.columns[2].max_width = _NARROW_TEXT_WIDTH
+    console.print(table)
     console.print()
     if not answer.resources_compared:
         console.print("requests of CPU and memory are not compared: no node says what is allocatable")
@@ -42,10 +56,20 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     console.print(Text(f"{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
 
 
+def _print_indented(text: str, console: Console) -> None:
+    """Prints a text whose further lines are indented, too."""
+    console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
+
+
+def _table(*headers: str) -> Table:
+    """Returns a table without lines that shortens no word."""
+    return Table(*(Column(header, overflow="fold") for header in headers), box=None, pad_edge=False)
+
+
 def _node_table(answer: PodExplanation, *, wide: bool) -> Table:
-    table = Table("NODE", "FITS", "KUBE-SCHEDULER", "LONGHORN", "MISSING", box=None, pad_edge=False)
-    if wide:
-        table.add_column("PLAN AND DETAIL")
+    headers = ("NODE", "FITS", "KUBE-SCHEDULER", "LONGHORN", "MISSING")
+    table = _table(*headers, "PLAN AND DETAIL") if wide else _table(*headers)
+    table.columns[0].no_wrap = True
     grouped = len(answer.nodes) >= _MIN_GROUPED_NODES and not wide
     groups: dict[object, list[str]] = {}
     for name, entry in answer.nodes.items():
@@ -67,7 +91,8 @@ def _node_table(answer: PodExplanation, *, wide: bool) -> Table:
 def _names(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
-    return f"{len(names)} nodes: {', '.join(names[:_MAX_NAMES])}" + (", ..." if len(names) > _MAX_NAMES else "")
+    shown = max(1, sum(width <= _MAX_NAMES_WIDTH for width in accumulate(map(len, names[:_MAX_NAMES]))))
+    return f"{len(names)} nodes: {', '.join(names[:shown])}" + (", ..." if len(names) > shown else "")
 
 
 def _kube_scheduler(entry: CandidateNodeAnswer) -> str:
@@ -87,12 +112,14 @@ def print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: boo
     if not answers:
         console.print("no pod waits for a node")
         return
-    table = Table("POD", "NODES", "REASONS", box=None, pad_edge=False)
+    table = _table("POD", "NODES", "REASONS")
     for answer in answers:
         fitting = sum(entry.schedulable for entry in answer.nodes.values())
         reasons = Counter(_refusal(entry) for entry in answer.nodes.values() if not entry.schedulable)
         shown = reasons.most_common(None if wide else _MAX_REASONS)
-        texts = [f"{count} {reason}" for reason, count in shown]
+        texts = [f"{reason} ({count})" for reason, count in shown]
+        others = reasons.total() - sum(count for _, count in shown)
+        texts += [f"other reasons ({others})"] if others else []
         table.add_row(
             answer.pod,
             Text(f"{fitting}/{len(answer.nodes)}", style="green" if fitting else "red"),
@@ -151,7 +178,7 @@ def print_volume(answer: VolumeExplainAnswer, console: Console) -> None:
     """
     console.print(Text(f"volume {answer.volume}", style="bold"))
     for line in _headlines(answer):
-        console.print(Text(f"  {line}"))
+        _print_indented(line, console)
     console.print()
     console.print(_volume_table(answer))
     count = len(answer.candidates)
@@ -178,7 +205,7 @@ def _headlines(answer: VolumeExplainAnswer) -> Iterable[str]:
 
 
 def _volume_table(answer: VolumeExplainAnswer) -> Table:
-    table = Table("NODE", "DISK", "CANDIDATE", "RULE", "NUMBERS", box=None, pad_edge=False)
+    table = _table("NODE", "DISK", "CANDIDATE", "RULE", "NUMBERS")
     for name, node in answer.nodes.items():
         refusal = _failure(node.rules)
         if refusal is not None:

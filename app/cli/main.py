@@ -13,15 +13,20 @@ import typer
 
 from app import DISTRIBUTION
 from app.cli import disk_schedule, explain, policy_check, schedule, serve, snapshot
+from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.errors import CoreError
 
 NAME = "longhorn-extender"
 BAD_INPUT = 2
 
 
-def show_version() -> None:
+def show_version(
+    output: Annotated[explain.Output, typer.Option("--output", "-o", help="How to print.")] = explain.Output.TABLE,
+) -> None:
     """Print the version."""
-    typer.echo(version(DISTRIBUTION))
+    number = version(DISTRIBUTION)
+    data = {"apiVersion": API_VERSION, "kind": "Version", "version": number}
+    explain.show(data, output, lambda console: console.print(number))
 
 
 cli = typer.Typer(

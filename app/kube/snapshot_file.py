@@ -162,9 +162,11 @@ def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Po
         if name == pod.key or (name == pod.name and namespace in (None, pod.namespace))
     ]
     if len(matches) != 1:
-        place = "the snapshot" if namespace is None else f"namespace {namespace}"
-        problem = f"is neither a file nor a pod of {place}" if not matches else f"names several pods of {place}"
-        raise SnapshotFileError(f"{name}: {problem}; give a file, or namespace/name of a pod in it")
+        place = "" if namespace is None else f" in namespace {namespace}"
+        problem = (
+            f"there is neither such a file nor such a pod{place}" if not matches else "several pods have this name"
+        )
+        raise SnapshotFileError(f"{name}: {problem}; give a file, or namespace/name of a pod")
     return matches[0]
 
 

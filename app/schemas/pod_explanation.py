@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import Field
 
-from app.schemas.explain import Answer, ExplainAnswer, NodeAnswer, SkippedClaimAnswer, VolumeAnswer
+from app.schemas.explain import Answer, ExplainAnswer, NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names
 from scheduler_core.extender.kube_scheduler_filters import PluginRefusal
 from scheduler_core.model.longhorn import Node
 
@@ -77,8 +77,7 @@ def candidate_answer(
     name: str, entry: NodeAnswer, kube_scheduler: KubeSchedulerAnswer | None, longhorn_nodes: Mapping[str, Node]
 ) -> CandidateNodeAnswer:
     """Returns both answers about a node."""
-    longhorn_node = longhorn_nodes.get(name)
-    names = {disk.uuid: disk.name for disk in longhorn_node.disks} if longhorn_node is not None else {}
+    names = disk_names(longhorn_nodes, name)
     return CandidateNodeAnswer(
         **dict(entry),
         schedulable=entry.fits and (kube_scheduler is None or kube_scheduler.fits),

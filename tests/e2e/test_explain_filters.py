@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.kube.resources import NODES, PODS
+from app.kube.resources import LONGHORN_NODES, NODES, PODS
 from devcluster import ClusterOptions, DevCluster
-from devcluster.programs import start_simulator
+from devcluster.programs import NAMESPACE, start_simulator
+from simulator.objects import DISKS
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("explain"), pytest.mark.timeout(300)]
@@ -44,17 +45,26 @@ def message_about(cluster: DevCluster, pod: str) -> str:
         time.sleep(0.1)
 
 
+def wait_for_longhorn_node(cluster: DevCluster) -> None:
+    """Returns once Longhorn has a node; without one the command warns."""
+    deadline = time.monotonic() + 60
+    while not cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]:
+        assert time.monotonic() < deadline, "waited 60 s in vain for a Longhorn node"
+        time.sleep(0.1)
+
+
 def test_explain_names_the_plugins_that_refuse_a_waiting_pod(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Each of four nodes is refused by another plugin; the pod has no Longhorn volume."""
     with DevCluster(tmp_path_factory.mktemp("explain"), ClusterOptions(nodes=0)) as cluster:
         fast = {"disk": "fast"}
         cluster.create_node("cordoned", labels=fast)
         cluster.create_node("tainted", labels=fast, taints=[{"key": "dedicated", "effect": "NoSchedule"}])
-        cluster.create_node("slow")
+        cluster.create_node("slow", annotations={DISKS: '[{"size": "400Gi"}]'})
         cluster.create_node("small", labels=fast, allocatable={"cpu": "1", "memory": "1Gi", "pods": "10"})
         cluster.wait_nodes_ready()
         cluster.api.patch(NODES.path(name="cordoned"), {"spec": {"unschedulable": True}})
         start_simulator(cluster)
+        wait_for_longhorn_node(cluster)
         container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "2"}}}
         body = {"metadata": {"name": "waiting"}, "spec": {"nodeSelector": fast, "containers": [container]}}
         cluster.api.create(PODS.path("default"), {"apiVersion": "v1", "kind": "Pod", **body})

@@ -71,13 +71,13 @@ def node_of(cluster: DevCluster, name: str) -> str:
 def test_the_reason_is_in_the_pods_condition(refusing: RefusingExtender) -> None:
     """It is what the extender said, and not the number of an HTTP status."""
     refusing.cluster.use_scheduler_config(RECOMMENDED, refusing.address)
-    create_pod(refusing.cluster, "told")
-    until(lambda: bool(condition(refusing.cluster, "told")))
-    body = {"Pod": {"metadata": {"name": "told"}}, "NodeNames": ["node-1"]}
+    create_pod(refusing.cluster, "refused")
+    until(lambda: bool(condition(refusing.cluster, "refused")))
+    body = {"Pod": {"metadata": {"name": "refused"}}, "NodeNames": ["node-1"]}
     status, answer = http_request(f"http://{refusing.address}/filter", body, 5)
     assert (status, bool(answer["Error"])) == (200, True)
-    assert answer["Error"] in condition(refusing.cluster, "told")
-    assert node_of(refusing.cluster, "told") == ""
+    assert answer["Error"] in condition(refusing.cluster, "refused")
+    assert node_of(refusing.cluster, "refused") == ""
 
 
 def test_ignorable_is_honoured_for_an_answer_with_an_error(refusing: RefusingExtender, tmp_path: Path) -> None:

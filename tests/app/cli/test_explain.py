@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ def test_a_name_in_two_namespaces_must_be_given_in_full(run: Run, tmp_path: Path
     snapshot = _write(tmp_path / "snapshot.json", [*small_cluster(), *twins])
     result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
     assert (result.code, result.out) == (2, "")
-    assert "db-0: names several pods of the snapshot" in result.err
+    assert "db-0: several pods have this name" in result.err
     assert (
         _explain_json(run("explain", "--snapshot", snapshot, "--pod", "shop/db-0", "-o", "json"))["pod"] == "shop/db-0"
     )
@@ -293,6 +293,14 @@ def test_the_version_is_printed(run: Run, command: str) -> None:
     result = run(command)
     assert (result.code, result.err) == (0, "")
     assert result.out.strip().replace(".", "").isdigit()
+
+
+@pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_the_version_is_an_object(run: Run, output: str, load: Callable[[str], Any]) -> None:
+    """With a kind, as other answers."""
+    answer = load(run("version", "-o", output).out)
+    assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Version")
+    assert answer["version"] == run("version").out.strip()
 
 
 @pytest.mark.e2e

@@ -152,7 +152,11 @@ def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        pytest.param(["db-0", "-n", "other"], "nor a pod of namespace other", id="pod elsewhere"),
+        pytest.param(["db-0", "-n", "other"], "nor such a pod in namespace other", id="pod elsewhere"),
+        pytest.param(["shop/db-0", "-n", "other"], "contradicts --namespace other", id="two namespaces"),
+        pytest.param(["pod/"], "the name of a pod is missing", id="kind alone"),
+        pytest.param([""], "the name of a pod is missing", id="empty"),
+        pytest.param(["--claim", "shop/data", "-n", "other"], "contradicts --namespace other", id="claim elsewhere"),
         pytest.param(["deploy/web", "-n", "shop"], "has no Deployment shop/web", id="no such workload"),
         pytest.param(["--claim", "shop/log"], "there is no PersistentVolumeClaim shop/log", id="no such claim"),
     ],
@@ -162,6 +166,12 @@ def test_a_wrong_name_is_an_error_of_one_line(run: Run, snapshot: str, arguments
     result = run("explain", "--snapshot", snapshot, *arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert problem in result.err
+
+
+def test_a_node_that_does_not_exist_is_refused_with_a_warning(run: Run, snapshot: str) -> None:
+    """It may be a typing error."""
+    result = run("explain", "--snapshot", snapshot, "db-0", "--node", "c")
+    assert (result.code, result.err) == (1, "warning: --node c: there is no such node\n")
 
 
 def test_without_a_pod_all_waiting_pods_are_listed(run: Run, tmp_path: Path) -> None:
@@ -215,6 +225,53 @@ def test_equal_refusals_share_a_row_from_thirty_nodes_on(run: Run, tmp_path: Pat
     wide = run("explain", "--snapshot", snapshot, "db-0", "-o", "wide").out
     assert all(name in wide for name in names)
     assert ("29 nodes: n-00, n-01, n-02, ..." in "".join(body)) == (nodes == 30)
+
+
+def test_a_row_of_nodes_with_long_names_has_one_name(run: Run, tmp_path: Path) -> None:
+    """Others are counted."""
+    objects = [kube_node(f"worker-{number:02}.example.com") for number in range(30)]
+    snapshot = write(tmp_path, [*objects, storage_class(), claim("x", 1), pod("x", name="db-0")])
+    out = run("explain", "--snapshot", snapshot, "db-0").out
+    assert "\n30 nodes: worker-00.example.com, ...  no " in out
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes standard output a terminal of 80 columns."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")  # which has no colours
+
+
+def test_the_table_fits_a_terminal_of_80_columns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts take several lines; further lines of a volume are indented."""
+    use_terminal(monkeypatch)
+    lines = run("explain", "--snapshot", write(tmp_path, [*small_cluster(), db_pod()]), "db-0").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith("  claim data-db-0")
+    assert lines[2].split() == ["node"]
+    assert lines[2].startswith("  ")
+    (row,) = [line for line in lines if line.startswith("node-1")]
+    assert "has room for all local volumes" in row
+
+
+def test_the_wide_table_has_one_line_per_node_on_a_terminal(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of kubectl."""
+    use_terminal(monkeypatch)
+    snapshot = write(tmp_path, [*small_cluster(), db_pod()])
+    lines = run("explain", "--snapshot", snapshot, "db-0", "-o", "wide").out.splitlines()
+    body = lines[lines.index("") + 2 :]
+    assert [line.split()[0] for line in body[: body.index("")]] == ["node-1", "node-2", "node-3", "node-4"]
+
+
+def test_a_long_name_of_a_node_stays_whole(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the lines are longer than the terminal."""
+    use_terminal(monkeypatch)
+    name = "ip-192-168-112-34.eu-central-1.compute.internal"
+    objects = [kube_node(name), longhorn_node(name), pod(name="db-0")]
+    lines = run("explain", "--snapshot", write(tmp_path, objects), "db-0").out.splitlines()
+    assert any(line.startswith(f"{name}  yes   ok") for line in lines)
 
 
 def test_no_line_in_a_pipe_is_padded(run: Run, tmp_path: Path) -> None:

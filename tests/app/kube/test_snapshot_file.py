@@ -270,7 +270,7 @@ def test_a_pod_that_is_neither_file_nor_in_the_snapshot_is_named(name: str) -> N
     """The text says what may be given instead."""
     with pytest.raises(SnapshotFileError) as raised:
         load_pod(name, Snapshot())
-    assert str(raised.value).startswith(f"{name}: is neither a file nor a pod of the snapshot")
+    assert str(raised.value).startswith(f"{name}: there is neither such a file nor such a pod")
 
 
 def test_namespaces_are_ignored_without_a_warning(tmp_path: Path) -> None:
