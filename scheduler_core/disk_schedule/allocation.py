@@ -164,18 +164,28 @@ class _Draft:
     def _grant_together(self, keys: Sequence[_Key]) -> bool:
         """Grants some requests if all of them fit; otherwise rejects them. Returns whether it granted them."""
         sizes = {key: self._spec.requests(key[0])[key[1]] or 0 for key in keys}
-        additional = sum(size - self.size(key) for key, size in sizes.items())
-        reserved = 0 if all(map(self.restores, keys)) else sum(self.lacking.values())
-        reserved -= 0 if reserved == 0 else sum(self.lacking.get(key, 0) for key in keys)
-        granted = self._limit.grants(self.total + reserved, additional)
+        growth = {key: size - self.size(key) for key, size in sizes.items()}
+        reserved = 0
+        if not all(map(self.restores, keys)):
+            reserved = sum(self.lacking.values())
+            reserved -= sum(min(self.lacking.get(key, 0), additional) for key, additional in growth.items())
+        granted = self._limit.grants(self.total + reserved, sum(growth.values()))
         for key, size in sizes.items():
             if granted:
-                self.total += size - self.size(key)
-                self.held[key] = Allocation(AllocationState.SCHEDULED, size)
-                self.lacking.pop(key, None)
+                self._grant(key, size)
             else:
                 self._reject(key)
         return granted
+
+    def _grant(self, key: _Key, size: int) -> None:
+        growth = size - self.size(key)
+        self.total += growth
+        self.held[key] = Allocation(AllocationState.SCHEDULED, size)
+        # A request may ask for less than its occupant needs: what it lacks then stays reserved.
+        if self.lacking.get(key, 0) > growth:
+            self.lacking[key] -= growth
+        else:
+            self.lacking.pop(key, None)
 
     def _reject(self, key: _Key) -> None:
         self.held[key] = Allocation(AllocationState.REJECTED, self.size(key))

@@ -13,9 +13,9 @@ computed for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -37,8 +37,6 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 MAX_RESULTS: Final = 100_000
 _NODES_PER_PAUSE: Final = 256
 
-_NodeResult = tuple[Reason, Competitors | None]
-_UNKNOWN: Final[_NodeResult] = (Reason.UNDECIDED, None)
 _Version = tuple[ChangeLog, ChangeLog, ChangeLog]
 
 
@@ -85,14 +83,16 @@ class _Results:
 
     Attributes:
         version: the change logs when they were computed
-        by_node: the results that equivalent pods share
+        by_node: the reasons that equivalent pods share
+        competitors: the volumes of other pods that were counted for them, on nodes with any
         order: the nodes of the last request
         reasons: the reasons of the last request, in its order
         own_nodes: nodes whose reasons hold for the last request's pod alone
     """
 
     version: _Version
-    by_node: Mapping[str, _NodeResult]
+    by_node: Mapping[str, Reason]
+    competitors: Mapping[str, Competitors]
     order: _NodeOrder
     reasons: Sequence[Reason]
     own_nodes: frozenset[str]
@@ -110,62 +110,16 @@ class _Lookup:
     """What the cache has for a request.
 
     Attributes:
-        by_node: a copy without the nodes that changed
+        by_node, competitors: copies without the nodes that changed
         reasons: in the order of the request; those of `missing` nodes are to be replaced
         missing: the nodes to evaluate now
     """
 
     order: _NodeOrder
-    by_node: dict[str, _NodeResult]
+    by_node: dict[str, Reason]
+    competitors: dict[str, Competitors]
     reasons: list[Reason]
     missing: list[str]
-
-
-class CompetitorsByNode(Mapping[str, Competitors]):
-    """Competitors by node, from cached and new results.
-
-    Nodes without competitors are left out.
-    """
-
-    def __init__(self, cached: Mapping[str, _NodeResult], new: Mapping[str, Competitors | None]) -> None:
-        self._cached = cached
-        self._new = new
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Returns the competitors on a node."""
-        if name in self._new:
-            return self._new[name] or default
-        result = self._cached.get(name)
-        return (result[1] or default) if result is not None else default
-
-    def __getitem__(self, name: str) -> Competitors:
-        competitors: Competitors | None = self.get(name)
-        if competitors is None:
-            raise KeyError(name)
-        return competitors
-
-    def on_nodes(self, names: Iterable[str]) -> dict[str, Competitors]:
-        """Returns the competitors of some nodes at once: each `get` costs a call."""
-        cached = self._cached.get
-        competitors = {
-            name: result[1] for name in names if (result := cached(name)) is not None and result[1] is not None
-        }
-        for name, on_node in self._new.items():
-            if on_node:
-                competitors[name] = on_node
-            else:
-                competitors.pop(name, None)
-        return competitors
-
-    def with_nodes(self, competitors: Mapping[str, Competitors]) -> CompetitorsByNode:
-        """Returns this mapping with the competitors of more nodes."""
-        return CompetitorsByNode(self._cached, {**self._new, **competitors}) if competitors else self
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in {*self._new, *self._cached} if name in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _weight(results: _Results) -> int:
@@ -178,7 +132,9 @@ class EquivalenceCache:
     def __init__(self) -> None:
         self._results: LruMap[object, _Results] = LruMap(MAX_RESULTS, _weight)
 
-    def evaluate(self, query: NodeQuery, names: Sequence[str]) -> Cooperative[tuple[list[Reason], CompetitorsByNode]]:
+    def evaluate(
+        self, query: NodeQuery, names: Sequence[str]
+    ) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
         """Returns each node's reason, in order, and the competitors counted."""
         budget = query.competition.budget
         gave_up = budget.gave_up
@@ -193,39 +149,56 @@ class EquivalenceCache:
         # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
         own_nodes |= query.contention.nodes_involving(query.competition.requester, lookup.missing)
         exact = budget.gave_up == gave_up
-        by_node = lookup.by_node
         for number, name in enumerate(lookup.missing, start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield
             lookup.reasons[lookup.order.positions[name]] = reasons[name]
             if exact and name not in own_nodes:
-                by_node[name] = (reasons[name], competitors.get(name))
+                lookup.by_node[name] = reasons[name]
+                if name in competitors:
+                    lookup.competitors[name] = competitors[name]
         if exact:
-            self._store(key, _Results(query.version, by_node, lookup.order, tuple(lookup.reasons), own_nodes))
-        return lookup.reasons, CompetitorsByNode(by_node, {name: competitors.get(name) for name in lookup.missing})
+            results = _Results(
+                query.version, lookup.by_node, lookup.competitors, lookup.order, tuple(lookup.reasons), own_nodes
+            )
+            self._store(key, results)
+        return lookup.reasons, _with_own(lookup, competitors)
 
     def _look_up(self, key: object, version: _Version, names: Sequence[str], own_nodes: frozenset[str]) -> _Lookup:
         cached = self._results.get(key)
         changed = cached.changed_nodes(version) if cached is not None else None
         if cached is None or changed is None:
             order = cached.order if cached is not None and cached.order.names == names else _NodeOrder.of(names)
-            return _Lookup(order, {}, [Reason.UNDECIDED] * len(names), list(order.positions))
+            return _Lookup(order, {}, {}, [Reason.UNDECIDED] * len(names), list(order.positions))
         by_node = dict(cached.by_node)
+        competitors = dict(cached.competitors)
         for name in changed:
             by_node.pop(name, None)
+            competitors.pop(name, None)
         if cached.order.names == names:
             positions = cached.order.positions
             affected = (name for name in changed | own_nodes | cached.own_nodes if name in positions)
-            return _Lookup(cached.order, by_node, list(cached.reasons), sorted(affected, key=positions.__getitem__))
-        results = [_UNKNOWN if name in own_nodes else by_node.get(name) or _UNKNOWN for name in names]
-        missing = [name for name, result in zip(names, results, strict=True) if result is _UNKNOWN]
-        return _Lookup(_NodeOrder.of(names), by_node, [reason for reason, _ in results], missing)
+            missing = sorted(affected, key=positions.__getitem__)
+            return _Lookup(cached.order, by_node, competitors, list(cached.reasons), missing)
+        reasons = [Reason.UNDECIDED if name in own_nodes else by_node.get(name, Reason.UNDECIDED) for name in names]
+        missing = [name for name, reason in zip(names, reasons, strict=True) if reason is Reason.UNDECIDED]
+        return _Lookup(_NodeOrder.of(names), by_node, competitors, reasons, missing)
 
     def _store(self, key: object, results: _Results) -> None:
         if results.by_node:
             self._results.put(key, results)
         else:
             self._results.pop(key)
+
+
+def _with_own(lookup: _Lookup, competitors: Mapping[str, Competitors]) -> Mapping[str, Competitors]:
+    """Returns the competitors counted: the cached ones, and on the nodes evaluated now the latest."""
+    if not lookup.missing:
+        return lookup.competitors
+    counted = dict(lookup.competitors)
+    for name in lookup.missing:
+        counted.pop(name, None)
+    return counted | {name: competitors[name] for name in lookup.missing if name in competitors}
 
 
 def _own_nodes(query: NodeQuery) -> frozenset[str]:

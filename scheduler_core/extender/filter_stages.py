@@ -113,7 +113,7 @@ def _evaluate_others(
     if request.query is None or not isinstance(request.contenders, Competing):
         return (yield from _evaluate_alone(request, names)), competitors
     reasons, by_node = yield from request.contenders.equivalence.evaluate(request.query, names)
-    return reasons, by_node.with_nodes(competitors)
+    return reasons, {**by_node, **competitors}
 
 
 def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative[list[Reason]]:

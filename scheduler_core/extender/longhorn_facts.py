@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
 
+from scheduler_core.cluster.changelog import ChangeLog
 from scheduler_core.cluster.free_space import FreeSpace
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
@@ -75,13 +76,39 @@ class _DisksByFreeSpace:
         return cls(node, free_space, free, limits if distinct else ())
 
 
-_FactsInputs = tuple[Node, FreeSpace, Profile, int | None, Reason | None, int]
-"""What the facts about a node that fits depend on.
+_Circumstances = tuple[int | None, Reason | None, int]
+"""What the facts about a node that fits depend on, apart from the node itself and its disks.
 
-The Longhorn node and its free space, its profile, `Competitors.group` (None without competitors), the reason why it is not stale-safe
-(None where it is), and `NodeFacts.replica_bytes`.
+`Competitors.group` (None without competitors), the reason why it is not stale-safe (None where it is), and `NodeFacts.replica_bytes`.
 """
-_FactsByNode = dict[str, tuple[_FactsInputs, NodeFacts]]
+_FactsByNode = Mapping[str, tuple[_Circumstances, NodeFacts]]
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedFacts:
+    """Facts about nodes that fit, for some requirements.
+
+    Attributes:
+        version: the change log of the profiles when they were computed
+    """
+
+    version: ChangeLog
+    by_node: _FactsByNode
+
+    def at(self, version: ChangeLog) -> _FactsByNode:
+        """Returns the facts that still hold at a later version."""
+        changed = version.since(self.version)
+        if changed is None:
+            return {}
+        if not changed:
+            return self.by_node
+        by_node = dict(self.by_node)
+        for name in changed:
+            by_node.pop(name, None)
+        return by_node
+
+    def __len__(self) -> int:
+        return len(self.by_node)
 
 
 class PlanCache:
@@ -95,20 +122,16 @@ class PlanCache:
 
     def __init__(self) -> None:
         self.by_free_space: dict[str, _DisksByFreeSpace] = {}
-        self._facts: LruMap[object, _FactsByNode] = LruMap(MAX_CACHED_NODES, len)
+        self._facts: LruMap[object, _CachedFacts] = LruMap(MAX_CACHED_NODES, len)
 
-    def of(self, required: Requirements) -> _FactsByNode:
-        """Returns the cached facts for equal requirements, by node."""
-        facts = self._facts.get(required.key)
-        if facts is None:
-            facts = {}
-            # Stored before the first pause, so that concurrent requests of equal pods fill one mapping.
-            self._facts.put(required.key, facts)
-        return facts
+    def of(self, required: Requirements, version: ChangeLog) -> _FactsByNode:
+        """Returns the cached facts for equal requirements, by node, that hold at a version of the profiles."""
+        cached = self._facts.get(required.key)
+        return {} if cached is None else cached.at(version)
 
-    def store(self, required: Requirements, facts: _FactsByNode) -> None:
+    def store(self, required: Requirements, version: ChangeLog, by_node: _FactsByNode) -> None:
         """Caches the facts for some requirements."""
-        self._facts.put(required.key, facts)
+        self._facts.put(required.key, _CachedFacts(version, by_node))
         if len(self.by_free_space) > MAX_CACHED_NODES:
             self.by_free_space.clear()
 
@@ -215,21 +238,20 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
     resolution = planner.resolution
     required = requirements(resolution.local, resolution.volumes)
     with_replica = {replica.node_id for volume in resolution.local for replica in volume.replicas}
-    cached = planner.cache.of(required)
-    missing: dict[str, _FactsInputs] = {}
+    missing: dict[str, _Circumstances] = {}
     if with_replica:
         for name in with_replica.intersection(names):
             competitors = decision.competitors.get(name)
             disks = _disks_of_node_with_replica(planner, name, competitors.volumes if competitors else ())
             facts[name] = _facts(planner, name, disks)
         names = [name for name in names if name not in with_replica]
-    all_inputs = yield from _facts_inputs(planner, required, names)
-    yield
-    for name, inputs, entry in zip(names, all_inputs, map(cached.get, names), strict=True):
-        if entry is not None and entry[0] == inputs:
+    version = planner.state.profiles.changelog
+    cached = planner.cache.of(required, version)
+    for name, circumstances, entry in zip(names, _circumstances(planner, names), map(cached.get, names), strict=False):
+        if entry is not None and entry[0] == circumstances:
             facts[name] = entry[1]
         else:
-            missing[name] = inputs
+            missing[name] = circumstances
     yield
     if not missing:
         return
@@ -238,33 +260,20 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
     facts |= new_facts
     # Another request may have more budget for what was not found here.
     if not planner.budget.gave_up:
-        cached |= {name: (inputs, new_facts[name]) for name, inputs in missing.items()}
-        planner.cache.store(required, cached)
+        new_entries = {name: (circumstances, new_facts[name]) for name, circumstances in missing.items()}
+        planner.cache.store(required, version, {**cached, **new_entries})
 
 
-def _facts_inputs(
-    planner: _Planner, required: Requirements, names: Sequence[str]
-) -> Cooperative[Iterable[_FactsInputs]]:
-    """Returns what the facts about each node depend on, in order."""
-    view = planner.view
+def _circumstances(planner: _Planner, names: Sequence[str]) -> Iterable[_Circumstances]:
+    """Returns the circumstances of each node, in order."""
     decision = planner.decision
-    table = yield from planner.state.profiles.table(required.classes)
-    nodes = view.cluster.nodes
-    free_space = view.indexes.free_space
+    if not (decision.competitors or decision.unsafe or planner.replica_bytes):
+        return repeat((None, None, 0))
     groups: Iterable[int | None] = repeat(None)
     if decision.competitors:
         groups = [on_node.group if on_node else None for on_node in map(decision.competitors.get, names)]
-    unsafe: Iterable[Reason | None] = map(decision.unsafe.get, names) if decision.unsafe else repeat(None)
     sizes = [planner.replica_bytes.get(name, 0) for name in names] if planner.replica_bytes else repeat(0)
-    columns = (
-        map(nodes.__getitem__, names),
-        map(free_space.__getitem__, names),
-        table.of(names),
-        groups,
-        unsafe,
-        sizes,
-    )
-    return zip(*columns, strict=False)
+    return zip(groups, map(decision.unsafe.get, names), sizes, strict=False)
 
 
 def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
@@ -275,14 +284,14 @@ def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
     return NodeFacts(Reason.ROOM, order_safe, size, disks, stale_safe=unsafe is None)
 
 
-def _free_disks(planner: _Planner, inputs: Mapping[str, _FactsInputs]) -> Cooperative[dict[str, Disks]]:
+def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Cooperative[dict[str, Disks]]:
     """Returns what plans leave free on fitting nodes without replicas of the pod.
 
     Only open disks count. A node where nothing new is placed has ().
     """
     resolution = planner.resolution
     groups: dict[int | None, list[str]] = {}
-    for name, (_, _, _, group, _, _) in inputs.items():
+    for name, (group, _, _) in missing.items():
         groups.setdefault(group, []).append(name)
     disks: dict[str, Disks] = {}
     for members in groups.values():

@@ -25,7 +25,6 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors
-from scheduler_core.evaluation.equivalence_cache import CompetitorsByNode
 from scheduler_core.extender.decision import Decision, volumes_on_pod_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import offer_width
@@ -96,10 +95,7 @@ class _Room:
         self._decision = decision
         self._volumes = volumes_on_pod_node(decision.resolution)
         self._data = _data_on_nodes(self._volumes, view)
-        competitors = decision.competitors
-        self._competitors: Mapping[str, Competitors] = (
-            competitors.on_nodes(fitting) if isinstance(competitors, CompetitorsByNode) else competitors
-        )
+        self._competitors: Mapping[str, Competitors] = decision.competitors
         space_of = view.indexes.free_space.get
         # Upper bounds: free bytes of disks that are not open to the pod count too.
         self._bounds = {name: space.free if (space := space_of(name)) is not None else 0 for name in fitting}

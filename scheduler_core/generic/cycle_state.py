@@ -6,7 +6,7 @@ Each shared value is computed once, when the first rule reads it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -14,7 +14,7 @@ from typing import Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, SequenceNumber, ServicePods
-from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts, NodeFacts
+from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts, ScoreInputs
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.model.generic import Controller, Pod, Service
 
@@ -42,6 +42,22 @@ class Argument:
 NO_ARGUMENT: Final = Argument()
 
 
+@dataclass(frozen=True, slots=True)
+class _FactsOfNodes:
+    """Facts of some nodes: the distinct ones, and which of them each node has, in order."""
+
+    node_infos: Sequence[NodeInfo]
+    distinct: Sequence[ScoreInputs | None]
+    indexes: Sequence[int]
+
+    @classmethod
+    def of(cls, node_infos: Sequence[NodeInfo], longhorn_facts: LonghornFacts) -> _FactsOfNodes:
+        facts = map(longhorn_facts.nodes.get, map(attrgetter("node.name"), node_infos))
+        inputs = [None if entry is None else entry.score_inputs for entry in facts]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(inputs))}
+        return cls(node_infos, tuple(numbers), list(map(numbers.__getitem__, inputs)))
+
+
 @dataclass(frozen=True)
 class CycleState:
     """A pod, the cluster, and facts about its Longhorn volumes."""
@@ -49,9 +65,7 @@ class CycleState:
     pod: Pod
     cluster: GenericClusterState
     longhorn_facts: LonghornFacts = field(default=NO_FACTS)
-    _latest_facts: tuple[Sequence[NodeInfo], list[NodeFacts | None]] | None = field(
-        default=None, init=False, compare=False
-    )
+    _latest_facts: _FactsOfNodes | None = field(default=None, init=False, compare=False)
 
     @cached_property
     def services(self) -> tuple[ServicePods, ...]:
@@ -107,14 +121,15 @@ class CycleState:
             if pod.namespace == self.pod.namespace and any(owner.selects(pod.labels) for owner in owners)
         )
 
-    def fitting_facts(self, node_infos: Sequence[NodeInfo]) -> list[NodeFacts | None]:
-        """Facts about the pod's Longhorn volumes on each node, in order.
+    def score_facts(self, node_infos: Sequence[NodeInfo], score: Callable[[ScoreInputs], int]) -> list[int]:
+        """Scores the facts about the pod's Longhorn volumes on each node, in order.
 
-        None where the volumes do not fit or were not evaluated. They are kept for the next rule that asks about the same nodes.
+        0 where the volumes do not fit or were not evaluated. Equal facts are scored once. They are kept for the next rule that
+        asks about the same nodes.
         """
-        if self._latest_facts is None or self._latest_facts[0] is not node_infos:
-            facts = map(self.longhorn_facts.nodes.get, map(attrgetter("node.name"), node_infos))
-            fitting = [entry if entry is not None and entry.reason.fits else None for entry in facts]
-            object.__setattr__(self, "_latest_facts", (node_infos, fitting))
-            return fitting
-        return self._latest_facts[1]
+        facts = self._latest_facts
+        if facts is None or facts.node_infos is not node_infos:
+            facts = _FactsOfNodes.of(node_infos, self.longhorn_facts)
+            object.__setattr__(self, "_latest_facts", facts)
+        scores = [0 if inputs is None else score(inputs) for inputs in facts.distinct]
+        return list(map(scores.__getitem__, facts.indexes))

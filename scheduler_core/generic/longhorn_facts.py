@@ -8,9 +8,9 @@ replica there, and the bytes that the plan leaves free on each disk. This module
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, cmp_to_key
+from functools import cmp_to_key
 from typing import Final, NamedTuple
 
 from scheduler_core.model.verdict import Reason
@@ -39,7 +39,25 @@ class DiskFacts(NamedTuple):
     free: int
 
 
-@dataclass(frozen=True)
+class ScoreInputs(NamedTuple):
+    """What Longhorn's priorities read about a node that fits.
+
+    Thousands of nodes share a handful of values, so that a priority scores each value once.
+
+    Attributes:
+        order_safe, stale_safe, replica_bytes: as in `NodeFacts`
+        balance: how evenly the disks are filled: 10 less the difference of their free shares in tenths, rounded up
+        largest_share: the share of the free bytes that is on one disk, in tenths, cut off
+    """
+
+    order_safe: bool
+    stale_safe: bool
+    replica_bytes: int
+    balance: int
+    largest_share: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """Facts about the pod's volumes on one node.
 
@@ -50,6 +68,7 @@ class NodeFacts:
             also the bytes written, which need not be rebuilt
         disks: the open disks after the plan; empty where nothing would be placed
         stale_safe: whether Longhorn finds space even if it sees none of its latest placements; true where none is new
+        score_inputs: what the priorities read; None where the volumes do not fit
     """
 
     reason: Reason
@@ -57,29 +76,36 @@ class NodeFacts:
     replica_bytes: int = 0
     disks: tuple[DiskFacts, ...] = ()
     stale_safe: bool = False
-
     # Computed once, because the facts about a node are kept for later pods.
-    @cached_property
-    def balance(self) -> int:
-        """How evenly the disks are filled: 10 less the difference of their free shares in tenths, rounded up."""
-        shares = [(max(0, min(disk.free, disk.limit)), disk.limit) for disk in self.disks if disk.limit > 0]
-        if not shares:
-            return _ALL_TENTHS
-        limit = shares[0][1]
-        if all(share[1] == limit for share in shares):
-            # Mostly the disks of a node are alike, and need no comparison of fractions.
-            return _ALL_TENTHS - -(-_ALL_TENTHS * (max(shares)[0] - min(shares)[0]) // limit)
-        max_free, max_limit = max(shares, key=_BY_SIZE)
-        min_free, min_limit = min(shares, key=_BY_SIZE)
-        difference = max_free * min_limit - min_free * max_limit
-        return _ALL_TENTHS - -(-_ALL_TENTHS * difference // (max_limit * min_limit))
+    score_inputs: ScoreInputs | None = field(init=False, compare=False, repr=False)
 
-    @cached_property
-    def largest_share(self) -> int:
-        """The share of the free bytes that is on one disk, in tenths, cut off."""
-        free = [max(0, disk.free) for disk in self.disks]
-        total = sum(free)
-        return _ALL_TENTHS * max(free) // total if total else _ALL_TENTHS
+    def __post_init__(self) -> None:
+        inputs = None
+        if self.reason.fits:
+            balance = _balance(self.disks)
+            share = _largest_share(self.disks)
+            inputs = ScoreInputs(self.order_safe, self.stale_safe, self.replica_bytes, balance, share)
+        object.__setattr__(self, "score_inputs", inputs)
+
+
+def _balance(disks: Sequence[DiskFacts]) -> int:
+    shares = [(max(0, min(disk.free, disk.limit)), disk.limit) for disk in disks if disk.limit > 0]
+    if not shares:
+        return _ALL_TENTHS
+    limit = shares[0][1]
+    if all(share[1] == limit for share in shares):
+        # Mostly the disks of a node are alike, and need no comparison of fractions.
+        return _ALL_TENTHS - -(-_ALL_TENTHS * (max(shares)[0] - min(shares)[0]) // limit)
+    max_free, max_limit = max(shares, key=_BY_SIZE)
+    min_free, min_limit = min(shares, key=_BY_SIZE)
+    difference = max_free * min_limit - min_free * max_limit
+    return _ALL_TENTHS - -(-_ALL_TENTHS * difference // (max_limit * min_limit))
+
+
+def _largest_share(disks: Sequence[DiskFacts]) -> int:
+    free = [max(0, disk.free) for disk in disks]
+    total = sum(free)
+    return _ALL_TENTHS * max(free) // total if total else _ALL_TENTHS
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ arithmetic; each is 0 on a node where the pod's volumes do not fit or that was n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from scheduler_core.generic.cycle_state import Argument, CycleState
@@ -42,10 +43,7 @@ def data_locality(cycle_state: CycleState, _: Argument, node_infos: Sequence[Nod
     total = cycle_state.longhorn_facts.total_bytes
     if not total:
         return [MAX_SCORE] * len(node_infos)
-    return [
-        min(facts.replica_bytes, total) * MAX_SCORE // total if facts and facts.replica_bytes else 0
-        for facts in cycle_state.fitting_facts(node_infos)
-    ]
+    return cycle_state.score_facts(node_infos, lambda facts: min(facts.replica_bytes, total) * MAX_SCORE // total)
 
 
 def order_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -53,7 +51,7 @@ def order_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeIn
 
     Also 10 where Longhorn places no volume.
     """
-    return [MAX_SCORE if facts and facts.order_safe else 0 for facts in cycle_state.fitting_facts(node_infos)]
+    return cycle_state.score_facts(node_infos, lambda facts: MAX_SCORE if facts.order_safe else 0)
 
 
 def stale_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -61,7 +59,7 @@ def stale_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeIn
 
     Also 10 where Longhorn places no volume.
     """
-    return [MAX_SCORE if facts and facts.stale_safe else 0 for facts in cycle_state.fitting_facts(node_infos)]
+    return cycle_state.score_facts(node_infos, lambda facts: MAX_SCORE if facts.stale_safe else 0)
 
 
 def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -70,7 +68,7 @@ def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[No
     10 less the difference between the fullest and the emptiest disk, in tenths of their limits. 10 where nothing would be
     placed, or there is only one disk.
     """
-    return [facts.balance if facts else 0 for facts in cycle_state.fitting_facts(node_infos)]
+    return cycle_state.score_facts(node_infos, attrgetter("balance"))
 
 
 def least_fragmentation(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -79,4 +77,4 @@ def least_fragmentation(cycle_state: CycleState, _: Argument, node_infos: Sequen
     In tenths, after the plan: the larger the share, the larger a volume that still fits. 10 where nothing would be placed, or
     nothing is free.
     """
-    return [facts.largest_share if facts else 0 for facts in cycle_state.fitting_facts(node_infos)]
+    return cycle_state.score_facts(node_infos, attrgetter("largest_share"))

@@ -88,6 +88,13 @@ def node(available: int = 100) -> Node:
             {"y": rejection(), "z": rejection()},
             id="what data lacks stays reserved although it is refused",
         ),
+        pytest.param(
+            {"y": 20, "z": 10},
+            {},
+            {"z": RUNNING},
+            {"y": rejection(), "z": grant(10)},
+            id="what data lacks stays reserved although its request is for less",
+        ),
     ],
 )
 def test_occupants_with_data_come_first_as_in_this_table(

@@ -155,12 +155,13 @@ def test_the_demand_of_other_pods_is_subtracted_from_the_disks() -> None:
 
 
 def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
-    """Also after a disk changed or another pod came."""
+    """Also after a disk or a setting changed, another pod came, or for an older state than the latest."""
     plans = PlanCache()
     before = empty_state().update(changes_of(cluster(), engines(NAMES)), NOW)
     filled = before.update(changes_of(cluster(disk(100, scheduled=25), disk(100))), NOW)
+    provisioned = filled.update(changes_of([setting("storage-over-provisioning-percentage", "200")]), NOW)
     with_demand = state(cluster(), BOUND_POD_OF_Z)
-    for current in (before, before, filled, with_demand):
+    for current in (before, before, filled, before, provisioned, filled, with_demand):
         contenders = competing(current) if current is with_demand else NO_CONTENDERS
         cached = run_to_end(plans.longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
         assert cached == run_to_end(PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts, ScoreInputs
 from scheduler_core.generic.longhorn_rules import NOT_EVALUATED
 from scheduler_core.generic.policy import EXTENDER_POLICY
 from scheduler_core.generic.scheduler import prioritize_names
@@ -31,6 +31,13 @@ PRIORITIES = (
 def disks(*limits_and_free: tuple[int, int]) -> list[DiskFacts]:
     """Disks of these limits and free bytes."""
     return [DiskFacts(limit, free) for limit, free in limits_and_free]
+
+
+def score_inputs(disk_facts: Sequence[DiskFacts]) -> ScoreInputs:
+    """What the priorities read about a node that fits, with these disks."""
+    inputs = NodeFacts(Reason.ROOM, disks=tuple(disk_facts)).score_inputs
+    assert inputs is not None
+    return inputs
 
 
 def facts(*nodes: NodeFacts, total: int = 100) -> LonghornFacts:
@@ -103,7 +110,7 @@ def test_a_node_that_does_not_fit_gets_zero(priority: str) -> None:
 )
 def test_balanced_disks(disk_facts: Sequence[DiskFacts], score: int) -> None:
     """The score is 10 less the difference of the free shares in tenths, rounded up."""
-    assert NodeFacts(Reason.ROOM, disks=tuple(disk_facts)).balance == score
+    assert score_inputs(disk_facts).balance == score
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**50), st.integers(-(2**50), 2**50)), min_size=1, max_size=5))
@@ -111,7 +118,7 @@ def test_balanced_disks_is_the_documented_formula(limits_and_free: list[tuple[in
     """The formula is evaluated with exact fractions."""
     shares = [Fraction(max(0, min(free, limit)), limit) for limit, free in limits_and_free if limit]
     difference = max(shares) - min(shares) if shares else Fraction(0)
-    assert NodeFacts(Reason.ROOM, disks=tuple(disks(*limits_and_free))).balance == 10 - math.ceil(10 * difference)
+    assert score_inputs(disks(*limits_and_free)).balance == 10 - math.ceil(10 * difference)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +135,7 @@ def test_balanced_disks_is_the_documented_formula(limits_and_free: list[tuple[in
 )
 def test_least_fragmentation(disk_facts: Sequence[DiskFacts], score: int) -> None:
     """The score is the share of free bytes on the disk with most, in tenths."""
-    assert NodeFacts(Reason.ROOM, disks=tuple(disk_facts)).largest_share == score
+    assert score_inputs(disk_facts).largest_share == score
 
 
 def test_the_extender_policy_prefers_data_then_safety_then_even_disks() -> None:
