@@ -3,7 +3,7 @@
 It also says how a leader takes over and hands over.
 
     caches filled, enabled → compete for the Lease → elected → point the Service here, and catch up with everything that happened
-    before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → answer 503
+    before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → refuse
     SIGTERM → no new requests → answer accepted requests, and record the open offers for the successor → release the
     Lease, so that a successor answers at once, and remove this process from the Service
 
