@@ -12,6 +12,14 @@ from typing import Any, Final
 _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+def is_filtered(status: int, answer: Any) -> bool:
+    """Whether an answer of /filter is a decision.
+
+    A process that may not answer says so with status 200 and `Error`, which kube-scheduler shows.
+    """
+    return status == 200 and isinstance(answer, dict) and not answer.get("Error")
+
+
 def http_request(url: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
     """Sends a GET, or a POST of JSON; returns status and answer.
 

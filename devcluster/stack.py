@@ -24,7 +24,7 @@ from devcluster.components import CONTROLLER_MANAGER, ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.directories import Directories
 from devcluster.errors import DevClusterError
-from devcluster.http_check import http_request
+from devcluster.http_check import http_request, is_filtered
 from devcluster.ports import Ports
 from devcluster.process import Process
 from devcluster.programs import (
@@ -286,7 +286,7 @@ class Stack:
 
         It does when it leads and has read the cluster.
         """
-        return http_request(f"{self.url(name)}/filter", _PROBE_REQUEST)[0] == 200
+        return is_filtered(*http_request(f"{self.url(name)}/filter", _PROBE_REQUEST))
 
     def answering(self) -> list[str]:
         """Running candidates that answer; several are an error."""
@@ -331,7 +331,7 @@ class Stack:
         }
 
     def _is_leader_answering(self) -> bool:
-        return http_request(f"http://{self.address}/filter", _PROBE_REQUEST, 2)[0] == 200
+        return is_filtered(*http_request(f"http://{self.address}/filter", _PROBE_REQUEST, 2))
 
     def _host_and_port(self, name: str) -> str:
         return f"{primary_address()}:{self._candidates[name]}"

@@ -1,6 +1,12 @@
-"""Turns errors into JSON answers: ``{"error": "..."}`` with a 4xx or 5xx status, never a traceback."""
+"""Turns errors into JSON answers: ``{"error": "..."}`` with a 4xx or 5xx status, never a traceback.
+
+Only `/filter` says with status 200 why it cannot answer now, in the form that kube-scheduler shows to users.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 import structlog
 from fastapi import FastAPI, Request
@@ -12,6 +18,13 @@ from app.runtime.memory_budget import BudgetExceededError, SlowBodyError
 from app.runtime.probes import UnavailableError
 
 log = structlog.get_logger("http")
+FILTER_PATH: Final = "/filter"
+_NO_NODES: Final[Mapping[str, object]] = {
+    "Nodes": None,
+    "NodeNames": None,
+    "FailedNodes": {},
+    "FailedAndUnresolvableNodes": {},
+}
 
 
 class RequestError(Exception):
@@ -40,7 +53,12 @@ def install_error_handlers(app: FastAPI) -> None:
     async def unavailable(request: Request, error: UnavailableError) -> JSONResponse:
         log.info("refused question", path=request.url.path, why=str(error))
         # A new connection may reach the process that answers, and the unread end of a body must not be read as a request.
-        return JSONResponse({"error": str(error)}, 503, headers={"Connection": "close", "Retry-After": "1"})
+        headers = {"Connection": "close", "Retry-After": "1"}
+        if request.url.path == FILTER_PATH:
+            # kube-scheduler puts this text into the pod's event; of any status but 200 it shows the number alone. For both it fails the
+            # attempt, or goes on without the extender if that is ignorable (findNodesThatPassExtenders).
+            return JSONResponse({**_NO_NODES, "Error": str(error)}, headers=headers)
+        return JSONResponse({"error": str(error)}, 503, headers=headers)
 
     @app.exception_handler(BudgetExceededError)
     async def over_budget(request: Request, error: BudgetExceededError) -> JSONResponse:

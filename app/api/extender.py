@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.body import read_body
 from app.api.dependencies import AppState, RequestLease, state_of
+from app.api.errors import FILTER_PATH
 from app.api.extender_codec import (
     ExtenderArgs,
     decode_filter,
@@ -65,7 +66,7 @@ class _FilterResponse(Response):
 
 
 @router.post(
-    "/filter",
+    FILTER_PATH,
     openapi_extra=EXTENDER_ARGS,
     responses=BODY_ERRORS,
     summary="Which nodes can hold all the pod's Longhorn volumes",

@@ -1,41 +1,57 @@
-"""`longhorn-extender explain`: why a pod fits or does not fit on each node.
+"""`longhorn-extender explain`: why a pod can or cannot run on each node.
 
 With `--volume`: why a volume's replica can or cannot be placed.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.explain_subject import (
+    ClusterSource,
+    ExplainedPod,
+    claim_pod,
+    read_source,
+    select_pod,
+    waiting_pods,
+)
 from app.cli.options import (
     AloneOption,
     BestEffortOption,
     ContextOption,
     KubeconfigOption,
-    NamespaceOption,
+    LonghornNamespaceOption,
     PackingOption,
     SnapshotOption,
     filter_options,
     now,
-    read_snapshot,
 )
-from app.kube.snapshot_file import load_pod
-from app.schemas.explain import Answer, explain_answer
+from app.schemas.explain import explain_answer
+from app.schemas.pod_explanation import (
+    API_VERSION,
+    PodExplanation,
+    PodExplanationList,
+    candidate_answer,
+    kube_scheduler_answer,
+    pod_explanation,
+)
 from app.schemas.volume import explain_volume
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.errors import CoreError
+from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import NO_CONTENDERS, Competing, FilterOptions, Packing
+from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
+from scheduler_core.extender.kube_scheduler_filters import compares_resources, kube_scheduler_refusals
 from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -53,14 +69,38 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+class ExplainOutput(StrEnum):
+    """The format in which an explanation is printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
 def explain(
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="POD",
+            help="NAME, NAMESPACE/NAME or pod/NAME of a pod; deploy/NAME, sts/NAME, ... for the first pod of a workload; or "
+            "a file as for --pod. Without it: all waiting pods.",
+        ),
+    ] = None,
     snapshot: SnapshotOption = None,
     pod: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|NAME",
-            help="A file with a Pod, or a Deployment, StatefulSet, ... whose template is taken; or namespace/name of a "
-            "pod in the snapshot or cluster.",
+            help="The same as the argument. A file has a Pod, or a Deployment, StatefulSet, ... whose template is taken.",
+        ),
+    ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME",
+            help="The pod that uses a PersistentVolumeClaim, or one that would mount it alone.",
         ),
     ] = None,
     volume: Annotated[
@@ -70,74 +110,182 @@ def explain(
     node: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Ask about this node only; may be repeated.")
     ] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
+    all_nodes: Annotated[  # noqa: FBT002 # --all-nodes
+        bool, typer.Option("--all-nodes", help="Longhorn's rules alone: leave out what kube-scheduler filters first.")
+    ] = False,
+    output: Annotated[
+        ExplainOutput,
+        typer.Option("--output", "-o", help="How to print; wide adds plans and details, name prints what fits."),
+    ] = ExplainOutput.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
     alone: AloneOption = False,  # noqa: FBT002 # --alone
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pod or claim.")
+    ] = None,
+    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
-    """Tell on which nodes the pod's Longhorn volumes fit, and why not elsewhere.
+    """Tell on which nodes a pod can run, and why not elsewhere.
 
-    For every node: the disks that the volumes would use, and what is missing.
+    First what kube-scheduler filters: cordon, taints, node affinity, resources, volumes. Then Longhorn's disks.
 
     Space that other pods' volumes will take counts, as it does in /filter; --alone leaves it out.
 
     With --volume: by which rules Longhorn would place the volume's next replica, disk by disk, with the numbers.
 
-    Exit code 0: some node (or disk) fits. 1: none does. 2: bad input.
+    Exit code 0: every pod has a node (the volume a disk). 1: one has none. 2: bad input.
     """
-    if (pod is None) == (volume is None):
-        raise CoreError("explain needs either --pod or --volume; see --help")
-    cluster = read_snapshot(snapshot, kubeconfig, context, namespace)
+    given = [entry for entry in (subject, pod, claim, volume) if entry is not None]
+    if len(given) > 1:
+        raise CoreError("explain takes one of a pod, --claim and --volume; see --help")
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    _warn_of_unknown_nodes(node, source.snapshot)
     if volume is not None:
-        fits = _explain_volume(volume, cluster, node, output)
+        succeeds = _explain_volume(volume, source, node, output)
     else:
-        fits = _explain_pod(str(pod), cluster, node, output, filter_options(best_effort, packing), alone=alone)
-    if not fits:
+        question = _Question(node, filter_options(best_effort, packing), alone=alone, all_nodes=all_nodes)
+        if given:
+            named = (
+                claim_pod(claim, namespace, source) if claim is not None else select_pod(given[0], namespace, source)
+            )
+            succeeds = _print_pod(question.ask(named, source), output)
+        else:
+            succeeds = _print_pods(
+                [question.try_to_ask(entry, source) for entry in waiting_pods(namespace, source)], output
+            )
+    if not succeeds:
         raise typer.Exit(DOES_NOT_FIT)
 
 
-def _explain_pod(
-    source: str, snapshot: Snapshot, nodes: list[str] | None, output: Output, options: FilterOptions, *, alone: bool
-) -> bool:
-    pod, merged = load_pod(source, snapshot)
-    # A snapshot without Kubernetes nodes has Longhorn's.
-    candidates = sorted(set(nodes or merged.nodes or merged.longhorn_nodes))
-    state = ClusterState.of(View.of(merged, now()))
-    contenders = NO_CONTENDERS if alone else Competing.without_offers(state)
-    explanation = run_to_end(explain_nodes(pod, candidates, state, options, contenders))
-    answer = run_to_end(explain_answer(pod, explanation))
+class _Question:
+    """The nodes and options of an explanation."""
 
+    def __init__(self, nodes: list[str] | None, options: FilterOptions, *, alone: bool, all_nodes: bool) -> None:
+        self._nodes = nodes
+        self._options = options
+        self._alone = alone
+        self._all_nodes = all_nodes
+        self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
+
+    def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
+        """Returns the state and the contenders of a snapshot.
+
+        Pods of one snapshot share both.
+        """
+        if self._latest is None or self._latest[0] is not snapshot:
+            state = ClusterState.of(View.of(snapshot, now()))
+            self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
+        return self._latest[1:]
+
+    def try_to_ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
+        """Returns an explanation, or why there is none."""
+        try:
+            return self.ask(pod, source)
+        except ResolutionError as error:
+            return PodExplanation(
+                pod=pod.pod.key, volumes=[], skipped_claims=[], resources_compared=True, nodes={}, error=str(error)
+            )
+
+    def ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
+        """Returns the explanation of a pod.
+
+        As in the cluster, Longhorn's rules decide about the nodes that kube-scheduler's plugins admit. What they say about the other nodes
+        is decided apart.
+
+        Raises:
+            ResolutionError: an object that the pod names does not exist or contradicts it
+        """
+        snapshot = pod.snapshot
+        cluster = source.objects.state
+        # A snapshot without Kubernetes nodes has Longhorn's.
+        candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes))
+        refusals = {}
+        if not self._all_nodes:
+            affinities = source.objects.volume_affinities(pod.pod, snapshot)
+            refusals = run_to_end(kube_scheduler_refusals(pod.generic_pod, candidates, cluster, affinities))
+        state, contenders = self._state(snapshot)
+        admitted = [name for name in candidates if name not in refusals]
+        groups = [names for names in (admitted, list(refusals)) if names] or [[]]
+        explanations = [run_to_end(explain_nodes(pod.pod, names, state, self._options, contenders)) for names in groups]
+        answers = [run_to_end(explain_answer(pod.pod, explanation)) for explanation in explanations]
+        entries = {name: entry for answer in answers for name, entry in answer.nodes.items()}
+        judged = set() if self._all_nodes else set(cluster.node_names)
+        nodes = {
+            name: candidate_answer(
+                name,
+                entries[name],
+                kube_scheduler_answer(refusals.get(name)) if name in judged else None,
+                snapshot.longhorn_nodes,
+            )
+            for name in candidates
+        }
+        compared = self._all_nodes or not judged or compares_resources(cluster)
+        return pod_explanation(answers, nodes, resources_compared=compared)
+
+
+def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
+    """Warns of nodes that do not exist; they are answered for none the less."""
+    for name in names or ():
+        if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
+            typer.echo(f"warning: --node {name}: there is no such node", err=True)
+
+
+def _print_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
     def table(console: Console) -> None:
         from app.cli.explain_tables import print_pod
 
-        disks = {disk.uuid: disk.name for entry in merged.longhorn_nodes.values() for disk in entry.disks}
-        print_pod(answer, disks, console)
+        print_pod(answer, console, wide=output is ExplainOutput.WIDE)
 
-    _print(answer, output, table)
-    return any(entry.fits for entry in answer.nodes.values())
+    _print(answer.model_dump(by_alias=True), output, table, _node_names(answer))
+    return answer.schedulable
 
 
-def _explain_volume(name: str, snapshot: Snapshot, nodes: list[str] | None, output: Output) -> bool:
-    answer = explain_volume(View.of(snapshot, now()), name, nodes)
+def _node_names(answer: PodExplanation) -> list[str]:
+    return [f"node/{name}" for name, entry in answer.nodes.items() if entry.schedulable]
+
+
+def _print_pods(answers: list[PodExplanation], output: ExplainOutput) -> bool:
+    def table(console: Console) -> None:
+        from app.cli.explain_tables import print_pods
+
+        print_pods(answers, console, wide=output is ExplainOutput.WIDE)
+
+    names = [f"pod/{answer.pod.partition('/')[2]}" for answer in answers if answer.schedulable]
+    _print(PodExplanationList(items=answers).model_dump(by_alias=True), output, table, names)
+    return all(answer.schedulable for answer in answers)
+
+
+def _explain_volume(name: str, source: ClusterSource, nodes: list[str] | None, output: ExplainOutput) -> bool:
+    answer = explain_volume(View.of(source.snapshot, now()), name, nodes)
 
     def table(console: Console) -> None:
         from app.cli.explain_tables import print_volume
 
         print_volume(answer, console)
 
-    _print(answer, output, table)
+    data = {"apiVersion": API_VERSION, "kind": "VolumeExplanation", **answer.model_dump(by_alias=True)}
+    _print(data, output, table, [f"{entry.node}/{entry.disk}" for entry in answer.candidates])
     return bool(answer.candidates)
 
 
-def _print(answer: Answer, output: Output, table: Callable[[Console], None]) -> None:
-    show(answer.model_dump(by_alias=True), output, table)
+def _print(data: dict[str, Any], output: ExplainOutput, table: Callable[[Console], None], names: Iterable[str]) -> None:
+    if output is ExplainOutput.NAME:
+        for name in names:
+            typer.echo(name)
+    elif output in (ExplainOutput.JSON, ExplainOutput.YAML):
+        show(data, Output(output.value), table)
+    else:
+        # As kubectl's, the wide table has one line per row, however wide the terminal is.
+        show(data, Output.TABLE, table, wrapped=output is ExplainOutput.TABLE)
 
 
-def show(data: dict[str, Any], output: Output, table: Callable[[Console], None]) -> None:
-    """Prints a result as JSON, as YAML, or by calling `table`."""
+def show(data: dict[str, Any], output: Output, table: Callable[[Console], None], *, wrapped: bool = True) -> None:
+    """Prints a result as JSON, as YAML, or by calling `table`.
+
+    A table fits the width of a terminal, unless `wrapped` is false.
+    """
     # When the reader of a pipe, such as `head`, closes its end, this program ends as any filter does.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if output is Output.JSON:
@@ -146,9 +294,16 @@ def show(data: dict[str, Any], output: Output, table: Callable[[Console], None])
         import yaml
 
         typer.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+    elif wrapped and sys.stdout.isatty():
+        table(_console(sys.stdout, None))
     else:
-        from rich.console import Console
+        # Lines that need not fit any width end where their text ends.
+        text = io.StringIO()
+        table(_console(text, _UNLIMITED_WIDTH))
+        typer.echo("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()), nl=False)
 
-        # Without a terminal lines need not fit any width.
-        width = None if sys.stdout.isatty() else _UNLIMITED_WIDTH
-        table(Console(width=width, markup=False, emoji=False, highlight=False))
+
+def _console(file: Any, width: int | None) -> Console:
+    from rich.console import Console
+
+    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)

@@ -2,45 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
+from rich.table import Column, Table
 from rich.text import Text
 
-from app.schemas.explain import ExplainAnswer, NodeAnswer, VolumeAnswer
+from app.schemas.explain import NodeAnswer, VolumeAnswer
+from app.schemas.pod_explanation import CandidateNodeAnswer, PodExplanation
 from app.schemas.volume import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
 from scheduler_core.model.quantity import format_bytes
 
 _MAX_COMPETING_VOLUMES: Final = 4
+_MIN_GROUPED_NODES: Final = 30
+_MAX_NAMES: Final = 3
+_MAX_NAMES_WIDTH: Final = 12
+_MAX_REASONS: Final = 2
+# Of all columns but the nodes' names.
+_MIN_TEXT_WIDTH: Final = 56
+# With it, the longest texts of kube-scheduler and Longhorn share a line.
+_FULL_WIDTH: Final = 140
+# It leaves room for "has room for all local volumes" on a terminal of 80 columns.
+_NARROW_TEXT_WIDTH: Final = 24
 
 
-def print_pod(answer: ExplainAnswer, disks: Mapping[str, str], console: Console) -> None:
+def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     """Prints the pod's volumes and one line per node.
 
-    `disks` has the name of each disk by UUID.
+    From 30 nodes on, nodes that are refused alike share a line, unless `wide` is set; it adds plans and details.
     """
     console.print(Text(f"pod {answer.pod}", style="bold"))
     for volume in answer.volumes:
-        console.print(Text(f"  {_volume_line(volume)}"))
+        _print_indented(_volume_line(volume), console)
     if not answer.volumes:
-        console.print("  no Longhorn volumes")
+        _print_indented("no Longhorn volumes", console)
     for skipped in answer.skipped_claims:
-        console.print(Text(f"  claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}"))
-    table = Table("NODE", "FITS", "REASON", "MISSING", "PLAN AND DETAIL", box=None, pad_edge=False)
-    for name, entry in answer.nodes.items():
-        table.add_row(
-            name,
-            Text("yes", style="green") if entry.fits else Text("no", style="red"),
-            entry.reason,
-            format_bytes(entry.missing) if entry.missing else "",
-            Text(_plan_and_detail(entry, disks)),
-        )
+        _print_indented(f"claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}", console)
     console.print()
+    table = _node_table(answer, wide=wide)
+    # Where names are long, the terminal breaks the lines: narrower columns of text cannot be read.
+    console.width = max(console.width, max(len(str(cell)) for cell in table.columns[0].cells) + _MIN_TEXT_WIDTH)
+    if console.width < _FULL_WIDTH:
+        table.columns[2].max_width = _NARROW_TEXT_WIDTH
     console.print(table)
-    fitting = sum(entry.fits for entry in answer.nodes.values())
-    console.print(Text(f"\n{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
+    console.print()
+    if not answer.resources_compared:
+        console.print("requests of CPU and memory are not compared: no node says what is allocatable")
+    fitting = sum(entry.schedulable for entry in answer.nodes.values())
+    console.print(Text(f"{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
+
+
+def _print_indented(text: str, console: Console) -> None:
+    """Prints a text whose further lines are indented, too."""
+    console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
+
+
+def _table(*headers: str) -> Table:
+    """Returns a table without lines that shortens no word."""
+    return Table(*(Column(header, overflow="fold") for header in headers), box=None, pad_edge=False)
+
+
+def _node_table(answer: PodExplanation, *, wide: bool) -> Table:
+    headers = ("NODE", "FITS", "KUBE-SCHEDULER", "LONGHORN", "MISSING")
+    table = _table(*headers, "PLAN AND DETAIL") if wide else _table(*headers)
+    table.columns[0].no_wrap = True
+    grouped = len(answer.nodes) >= _MIN_GROUPED_NODES and not wide
+    groups: dict[object, list[str]] = {}
+    for name, entry in answer.nodes.items():
+        alike = grouped and not entry.schedulable
+        groups.setdefault((_kube_scheduler(entry), entry.fits, entry.reason) if alike else name, []).append(name)
+    for names in groups.values():
+        entry = answer.nodes[names[0]]
+        cells: list[str | Text] = [
+            Text(_names(names)),
+            Text("yes", style="green") if entry.schedulable else Text("no", style="red"),
+            Text(_kube_scheduler(entry)),
+            Text(entry.reason),
+            _missing([answer.nodes[name].missing for name in names]),
+        ]
+        table.add_row(*cells, *([Text(_plan_and_detail(entry))] if wide else []))
+    return table
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    shown = max(1, sum(width <= _MAX_NAMES_WIDTH for width in accumulate(map(len, names[:_MAX_NAMES]))))
+    return f"{len(names)} nodes: {', '.join(names[:shown])}" + (", ..." if len(names) > shown else "")
+
+
+def _kube_scheduler(entry: CandidateNodeAnswer) -> str:
+    if entry.kube_scheduler is None:
+        return "-"
+    return entry.kube_scheduler.reason or "ok"
+
+
+def _missing(sizes: Sequence[int]) -> str:
+    """The least and the most missing bytes."""
+    missing = [format_bytes(size) for size in sorted({min(sizes), max(sizes)}) if size]
+    return "-".join(missing)
+
+
+def print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: bool) -> None:
+    """Prints one line per pod; `wide` adds all reasons."""
+    if not answers:
+        console.print("no pod waits for a node")
+        return
+    table = _table("POD", "NODES", "REASONS")
+    for answer in answers:
+        fitting = sum(entry.schedulable for entry in answer.nodes.values())
+        reasons = Counter(_refusal(entry) for entry in answer.nodes.values() if not entry.schedulable)
+        shown = reasons.most_common(None if wide else _MAX_REASONS)
+        texts = [f"{reason} ({count})" for reason, count in shown]
+        others = reasons.total() - sum(count for _, count in shown)
+        texts += [f"other reasons ({others})"] if others else []
+        table.add_row(
+            answer.pod,
+            Text(f"{fitting}/{len(answer.nodes)}", style="green" if fitting else "red"),
+            Text(answer.error or ", ".join(texts)),
+        )
+    console.print(table)
+    waiting = sum(not answer.schedulable for answer in answers)
+    noun = "pod" if len(answers) == 1 else "pods"
+    console.print(Text(f"\n{len(answers)} waiting {noun}, {waiting} without a node that fits", style="bold"))
+
+
+def _refusal(entry: CandidateNodeAnswer) -> str:
+    kube_scheduler = entry.kube_scheduler
+    return kube_scheduler.reason if kube_scheduler is not None and not kube_scheduler.fits else entry.reason
 
 
 def _volume_line(volume: VolumeAnswer) -> str:
@@ -59,8 +152,8 @@ def _volume_line(volume: VolumeAnswer) -> str:
     return f"{line}; replicas: {replicas}" if replicas else line
 
 
-def _plan_and_detail(entry: NodeAnswer, disks: Mapping[str, str]) -> str:
-    plan = ", ".join(f"{volume} on {disks.get(uuid, uuid)}" for volume, uuid in entry.plan.items())
+def _plan_and_detail(entry: CandidateNodeAnswer) -> str:
+    plan = ", ".join(f"{volume} on {disk.name}" for volume, disk in entry.disks.items())
     return "; ".join(part for part in (plan, entry.detail, _competing_volumes(entry)) if part)
 
 
@@ -85,7 +178,7 @@ def print_volume(answer: VolumeExplainAnswer, console: Console) -> None:
     """
     console.print(Text(f"volume {answer.volume}", style="bold"))
     for line in _headlines(answer):
-        console.print(Text(f"  {line}"))
+        _print_indented(line, console)
     console.print()
     console.print(_volume_table(answer))
     count = len(answer.candidates)
@@ -112,7 +205,7 @@ def _headlines(answer: VolumeExplainAnswer) -> Iterable[str]:
 
 
 def _volume_table(answer: VolumeExplainAnswer) -> Table:
-    table = Table("NODE", "DISK", "CANDIDATE", "RULE", "NUMBERS", box=None, pad_edge=False)
+    table = _table("NODE", "DISK", "CANDIDATE", "RULE", "NUMBERS")
     for name, node in answer.nodes.items():
         refusal = _failure(node.rules)
         if refusal is not None:

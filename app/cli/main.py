@@ -13,10 +13,21 @@ import typer
 
 from app import DISTRIBUTION
 from app.cli import disk_schedule, explain, policy_check, schedule, serve, snapshot
+from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.errors import CoreError
 
 NAME = "longhorn-extender"
 BAD_INPUT = 2
+
+
+def show_version(
+    output: Annotated[explain.Output, typer.Option("--output", "-o", help="How to print.")] = explain.Output.TABLE,
+) -> None:
+    """Print the version."""
+    number = version(DISTRIBUTION)
+    data = {"apiVersion": API_VERSION, "kind": "Version", "version": number}
+    explain.show(data, output, lambda console: console.print(number))
+
 
 cli = typer.Typer(
     name=NAME,
@@ -32,6 +43,7 @@ cli.command("explain")(explain.explain)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)
+cli.command("version")(show_version)
 policy = typer.Typer(rich_markup_mode=None)
 policy.command("check")(policy_check.check)
 cli.add_typer(policy, name="policy")
@@ -53,11 +65,11 @@ def _require_command(context: typer.Context) -> None:
 @cli.callback(invoke_without_command=True)
 def options(
     context: typer.Context,
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002
+    version_only: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002
 ) -> None:
     """Options of the program itself."""
-    if show_version:
-        typer.echo(version(DISTRIBUTION))
+    if version_only:
+        show_version()
         raise typer.Exit
     _require_command(context)
 

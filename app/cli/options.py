@@ -39,6 +39,15 @@ ContextOption = Annotated[str | None, typer.Option(metavar="NAME", help="Context
 NamespaceOption = Annotated[
     str, typer.Option(envvar="POD_NAMESPACE", help="Where Longhorn, the Lease, the Service and the ConfigMap are.")
 ]
+LonghornNamespaceOption = Annotated[
+    str, typer.Option("--longhorn-namespace", envvar="POD_NAMESPACE", metavar="NAME", help="Where Longhorn is.")
+]
+SnapshotNamespaceOption = Annotated[
+    str,
+    typer.Option(
+        "--longhorn-namespace", "--namespace", envvar="POD_NAMESPACE", metavar="NAME", help="Where Longhorn is."
+    ),
+]
 BestEffortOption = Annotated[
     BestEffort,
     typer.Option(
@@ -180,19 +189,6 @@ def cluster_objects(
             await client.close()
 
     return asyncio.run(read())
-
-
-def read_snapshot(source: str | None, kubeconfig: str | None, context: str | None, namespace: str) -> Snapshot:
-    """Returns the snapshot in a file, or of the live cluster.
-
-    Raises:
-        CoreError: it cannot be read
-    """
-    if source is not None:
-        return read_snapshot_file(source)
-    from app.kube.snapshot_live import as_snapshot
-
-    return as_snapshot(cluster_objects(kubeconfig, context, namespace))
 
 
 def read_snapshot_file(source: str) -> Snapshot:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import ContextOption, KubeconfigOption, NamespaceOption, cluster_objects
+from app.cli.options import ContextOption, KubeconfigOption, SnapshotNamespaceOption, cluster_objects
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 
@@ -32,7 +32,7 @@ class SnapshotFormat(StrEnum):
 def snapshot(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    namespace: SnapshotNamespaceOption = DEFAULT_NAMESPACE,
     output: Annotated[SnapshotFormat, typer.Option("--output", "-o", help="How to print.")] = SnapshotFormat.YAML,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")

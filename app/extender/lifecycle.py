@@ -3,7 +3,7 @@
 It also says how a leader takes over and hands over.
 
     caches filled, enabled → compete for the Lease → elected → point the Service here, and catch up with everything that happened
-    before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → answer 503
+    before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → refuse
     SIGTERM → no new requests → answer accepted requests, and record the open offers for the successor → release the
     Lease, so that a successor answers at once, and remove this process from the Service
 
@@ -17,6 +17,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_not
 from typing import Any, Final, Protocol
 
 import structlog
@@ -96,18 +97,21 @@ class LiveSettings:
         self._config_map = config_map
         self._environment = environment
         self._history = SettingsHistory()
+        self._sources: tuple[Mapping[str, str], ...] = ()
+        self._latest = ExtenderSettings()
 
     def __call__(self) -> ExtenderSettings:
         """Returns the settings, each from the first source that has it.
 
         The order is ConfigMap, Longhorn's Setting, environment, and the proposal's defaults.
         """
-        sources = [
-            SettingsSource(f"ConfigMap {NAME}", self._config_map.data),
-            SettingsSource(resources.LONGHORN_SETTINGS.kind, self._cache.settings),
-            SettingsSource("environment", self._environment),
-        ]
-        return self._history.resolve(sources)
+        sources = (self._config_map.data, self._cache.settings, self._environment)
+        # They are asked for with every object that a watch delivers, and a source that changes is another object.
+        if len(self._sources) != len(sources) or any(map(is_not, sources, self._sources)):
+            names = (f"ConfigMap {NAME}", resources.LONGHORN_SETTINGS.kind, "environment")
+            self._latest = self._history.resolve(list(map(SettingsSource, names, sources)))
+            self._sources = sources
+        return self._latest
 
 
 class ExtenderLifecycle(Program):

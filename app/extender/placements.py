@@ -85,6 +85,10 @@ class _FollowedPod:
     checked_at: float = -math.inf
     checked: tuple[object, ...] = (None, None, None)
 
+    def late(self, now: float) -> bool:
+        """Whether its volumes should have been placed long ago."""
+        return now - self.decided_at >= MAX_PLACEMENT_SECONDS
+
     def needs_check(self, state: ClusterState, now: float) -> bool:
         """Whether the pod, its node or the demand there changed since the last check.
 
@@ -215,10 +219,17 @@ class Placements:
             return
 
     def _check_followed_pods(self) -> Cooperative[None]:
-        for followed in list(self._followed_pods.values()):
+        state = self._cache.state()
+        now = self._clock()
+        due = [
+            followed
+            for followed in self._followed_pods.values()
+            if followed.needs_check(state, now) or followed.late(now)
+        ]
+        for followed in due:
             # During a pause the pod may have been decided again, or all may have been cleared.
             if self._followed_pods.get(followed.pod.uid) is followed:
-                end = self._follow_end(followed, self._cache.state())
+                end = self._follow_end(followed, state.view)
                 if end is not None:
                     self._end_following(followed, end)
             yield
@@ -269,13 +280,8 @@ class Placements:
                 within_ms=entry.milliseconds,
             )
 
-    def _follow_end(self, followed: _FollowedPod, state: ClusterState) -> _FollowEnd | None:
+    def _follow_end(self, followed: _FollowedPod, view: View) -> _FollowEnd | None:
         """Returns how following a pod ends, None if it goes on."""
-        view = state.view
-        now = self._clock()
-        late = _FollowEnd.LATE if now - followed.decided_at >= MAX_PLACEMENT_SECONDS else None
-        if not followed.needs_check(state, now):
-            return late
         current = current_pod(followed.pod, view)
         if current is not None and decided_node(current, view) not in ("", followed.node):
             return _FollowEnd.ELSEWHERE
@@ -283,7 +289,9 @@ class Placements:
             return _FollowEnd.PLACED
         gone = followed.seen if current is None else not current.live
         followed.seen |= current is not None
-        return _FollowEnd.GONE if gone else late
+        if gone:
+            return _FollowEnd.GONE
+        return _FollowEnd.LATE if followed.late(self._clock()) else None
 
     def _has_place(self, followed: _FollowedPod, view: View) -> bool:
         required = self._evaluator.options.require_best_effort

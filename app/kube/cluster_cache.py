@@ -162,7 +162,11 @@ class ClusterCache:
     @property
     def settings(self) -> Mapping[str, str]:
         """Longhorn's Setting objects; empty until every kind has been listed."""
-        return self.state().view.snapshot.settings if self._state else {}
+        if self._state is None:
+            return {}
+        # They are read often, and change rarely: other changes wait for the next decision.
+        state = self.state() if any(field == "settings" for field, _ in self._pending) else self._state
+        return state.view.snapshot.settings
 
     async def catch_up(self) -> None:
         """Returns once the state has everything that happened before this call."""

@@ -14,7 +14,11 @@ from scheduler_core.convert.meta import decode_json
 
 
 class ConfigMapCache:
-    """Keeps the data of one ConfigMap."""
+    """Keeps the data of one ConfigMap.
+
+    Attributes:
+        data: another mapping after every change
+    """
 
     def __init__(self, client: KubeClient, namespace: str, name: str, timing: Timing) -> None:
         self.data: Mapping[str, str] = {}

@@ -28,6 +28,8 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
 STDIN: Final = "-"
+# `longhorn-extender snapshot` writes them for `explain`.
+_SILENTLY_IGNORED: Final = frozenset({("Namespace", "")})
 # No Kubernetes object is nested nearly as deeply.
 _MAX_DEPTH: Final = 200
 _Result = TypeVar("_Result")
@@ -58,7 +60,7 @@ def load_snapshot(source: str) -> LoadedSnapshot:
     Raises:
         SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
     """
-    return snapshot_of(source, read_objects(source))
+    return snapshot_of(source, read_objects(source), _SILENTLY_IGNORED)
 
 
 def snapshot_of(
@@ -100,8 +102,20 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
     Raises:
         SnapshotFileError: no such file or pod, none or several pods in the file, or an object that cannot be read
     """
-    if source != STDIN and not _exists(source):
-        return _snapshot_pod(source, snapshot), snapshot
+    if not is_file(source):
+        return named_pod(source, snapshot), snapshot
+    pod, merged, _ = pod_in_file(source, snapshot)
+    return pod, merged
+
+
+def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[str, object]]:
+    """Returns the pod that a file describes.
+
+    With it come the snapshot with the file's other objects, and the undecoded pod or workload with its kind.
+
+    Raises:
+        SnapshotFileError: the file cannot be read, or holds none or several pods
+    """
     pods: list[tuple[str, object]] = []
     other_objects: list[tuple[SnapshotKind, object]] = []
     for kind, group, raw in read_objects(source):
@@ -116,12 +130,13 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
         raise SnapshotFileError(f"{source}: holds {count}, expected exactly one of {expected}")
     kind, raw = pods[0]
     pod = read_from(source, lambda: _decode_pod(kind, raw))
-    return pod, read_from(source, lambda: build_snapshot(other_objects, base=snapshot))
+    return pod, read_from(source, lambda: build_snapshot(other_objects, base=snapshot)), (kind, raw)
 
 
-def _exists(source: str) -> bool:
+def is_file(source: str) -> bool:
+    """Whether a text names a file or standard input."""
     try:
-        return Path(source).exists()
+        return source == STDIN or Path(source).exists()
     except OSError:
         # The text is too long for the name of a file.
         return False
@@ -133,11 +148,25 @@ def _decode_pod(kind: str, raw: object) -> Pod:
     return wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
 
 
-def _snapshot_pod(name: str, snapshot: Snapshot) -> Pod:
-    matches = [pod for pod in snapshot.pods.values() if name in (pod.key, pod.name)]
+def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Pod:
+    """Returns the pod of a name or ``namespace/name``.
+
+    A name alone is sought in `namespace`, if given.
+
+    Raises:
+        SnapshotFileError: there is no such pod, or there are several
+    """
+    matches = [
+        pod
+        for pod in snapshot.pods.values()
+        if name == pod.key or (name == pod.name and namespace in (None, pod.namespace))
+    ]
     if len(matches) != 1:
-        problem = "is neither a file nor a pod of the snapshot" if not matches else "names several pods of the snapshot"
-        raise SnapshotFileError(f"{name}: {problem}; give a file, or namespace/name of a pod in it")
+        place = "" if namespace is None else f" in namespace {namespace}"
+        problem = (
+            f"there is neither such a file nor such a pod{place}" if not matches else "several pods have this name"
+        )
+        raise SnapshotFileError(f"{name}: {problem}; give a file, or namespace/name of a pod")
     return matches[0]
 
 

@@ -5,15 +5,16 @@ The snapshot has every object that decisions read, with only the fields that the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
-from app.kube.resources import LONGHORN_SETTINGS
+from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES
 from app.kube.watched_kinds import WATCHED, WatchedKind
-from scheduler_core.convert.redact import redact
+from scheduler_core.convert.redact import keep_selected_labels, redact, redact_namespace
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
@@ -41,6 +42,9 @@ async def read_cluster(client: KubeClient, namespace: str, progress: Report, war
         objects_of_kind = await _list_objects(client, entry, namespace, warn)
         progress(f"{len(objects_of_kind)} {entry.resource.label}")
         objects += objects_of_kind
+    if any("namespaceSelector" in json.dumps(entry.get("spec", {}).get("affinity", {})) for entry in objects):
+        objects += await _list_namespaces(client, warn)
+    keep_selected_labels(objects)
     return objects
 
 
@@ -50,7 +54,24 @@ def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
     Raises:
         ObjectError: an object cannot be read
     """
-    return build_snapshot((KINDS[group_of(entry["apiVersion"]), entry["kind"]], entry) for entry in objects)
+    kinds = [(KINDS.get((group_of(entry["apiVersion"]), entry["kind"])), entry) for entry in objects]
+    return build_snapshot((kind, entry) for kind, entry in kinds if kind is not None)
+
+
+async def _list_namespaces(client: KubeClient, warn: Report) -> list[dict[str, Any]]:
+    """Lists namespaces; without permission there are none.
+
+    Affinity between pods selects their labels.
+    """
+    namespaces: list[dict[str, Any]] = []
+    try:
+        async for page in pages(client, NAMESPACES.path()):
+            namespaces += [redact_namespace(raw) for raw in page.items]
+    except ApiError as error:
+        if not error.forbidden:
+            raise
+        warn("namespaces cannot be listed, so a namespaceSelector of a pod selects none")
+    return sorted(namespaces, key=lambda item: str(item["metadata"]["name"]))
 
 
 async def _list_objects(client: KubeClient, entry: WatchedKind, namespace: str, warn: Report) -> list[dict[str, Any]]:
@@ -66,7 +87,7 @@ async def _list_objects(client: KubeClient, entry: WatchedKind, namespace: str, 
                 if entry.resource is not LONGHORN_SETTINGS or redacted["metadata"]["name"] in SETTINGS:
                     objects.append(redacted)
     except ApiError as error:
+        # An optional kind that is absent counts as empty everywhere.
         if not error.not_found or entry.required:
             raise
-        warn(f"the cluster knows no {entry.resource.label}")
     return sorted(objects, key=lambda item: (item["metadata"].get("namespace", ""), item["metadata"]["name"]))

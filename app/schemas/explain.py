@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +16,7 @@ from scheduler_core.volumes.resolve import PodVolume
 
 # One takes about 7 µs.
 _NODES_PER_PAUSE: Final = 128
+_DISK_NAME: Final = "name of the disk on its node; empty if there is none"
 
 
 class Answer(BaseModel):
@@ -41,6 +43,7 @@ class ReplicaAnswer(Answer):
     name: str
     node: str = Field(description="empty while it has no place")
     disk: str = Field(description="UUID of its disk, empty while it has no place")
+    disk_name: str = Field(serialization_alias="diskName", description=_DISK_NAME)
     healthy: bool
     failed: bool
 
@@ -68,12 +71,14 @@ class PlacementAnswer(Answer):
 
     volume: str
     disk: str = Field(description="UUID of the disk Longhorn picks; empty for the volume that finds none")
+    disk_name: str = Field(serialization_alias="diskName", description=_DISK_NAME)
 
 
 class MeetingAnswer(Answer):
     """Volumes that Longhorn may all place on one disk, which cannot take them together."""
 
     disk: str = Field(description="UUID of the disk")
+    disk_name: str = Field(serialization_alias="diskName", description=_DISK_NAME)
     volumes: list[str]
 
 
@@ -140,16 +145,16 @@ def explain_answer(pod: Pod, explanation: Explanation) -> Cooperative[ExplainAns
     for number, (name, verdict) in enumerate(zip(decision.candidates, explanation.verdicts, strict=True), start=1):
         if number % _NODES_PER_PAUSE == 0:
             yield
-        nodes[name] = _node(verdict)
+        nodes[name] = _node(verdict, disk_names(explanation.longhorn_nodes, name))
     return ExplainAnswer(
         pod=pod.key,
-        volumes=[_volume(volume) for volume in decision.resolution.volumes],
+        volumes=[_volume(volume, explanation.longhorn_nodes) for volume in decision.resolution.volumes],
         skipped_claims=[SkippedClaimAnswer(claim=entry.claim, cause=entry.cause) for entry in explanation.skipped],
         nodes=nodes,
     )
 
 
-def _volume(volume: PodVolume) -> VolumeAnswer:
+def _volume(volume: PodVolume, longhorn_nodes: Mapping[str, longhorn.Node]) -> VolumeAnswer:
     return VolumeAnswer(
         name=volume.name,
         claim=volume.claim,
@@ -158,24 +163,31 @@ def _volume(volume: PodVolume) -> VolumeAnswer:
         data_locality=volume.volume.data_locality,
         size=volume.volume.size,
         actual_size=volume.volume.actual_size,
-        replicas=[replica_answer(replica) for replica in volume.replicas],
+        replicas=[replica_answer(replica, longhorn_nodes) for replica in volume.replicas],
         persistent_volume=volume.persistent_volume,
         nodes=None if volume.nodes is None else sorted(volume.nodes),
     )
 
 
-def replica_answer(replica: longhorn.Replica) -> ReplicaAnswer:
+def disk_names(longhorn_nodes: Mapping[str, longhorn.Node], node: str) -> dict[str, str]:
+    """Returns the names of a node's disks by UUID."""
+    longhorn_node = longhorn_nodes.get(node)
+    return {} if longhorn_node is None else {disk.uuid: disk.name for disk in longhorn_node.disks}
+
+
+def replica_answer(replica: longhorn.Replica, longhorn_nodes: Mapping[str, longhorn.Node]) -> ReplicaAnswer:
     """Returns a replica as data."""
     return ReplicaAnswer(
         name=replica.name,
         node=replica.node_id,
         disk=replica.disk_id,
+        disk_name=disk_names(longhorn_nodes, replica.node_id).get(replica.disk_id, ""),
         healthy=bool(replica.healthy_at and not replica.failed_at),
         failed=bool(replica.failed_at),
     )
 
 
-def _node(verdict: Verdict) -> NodeAnswer:
+def _node(verdict: Verdict, names: Mapping[str, str]) -> NodeAnswer:
     return NodeAnswer(
         fits=verdict.fits,
         order_safe=verdict.order_safe,
@@ -183,10 +195,17 @@ def _node(verdict: Verdict) -> NodeAnswer:
         reason=verdict.reason.text,
         detail=verdict.detail,
         plan=dict(verdict.plan),
-        counter_example=[PlacementAnswer(volume=volume, disk=disk) for volume, disk in verdict.counter_example],
+        counter_example=[
+            PlacementAnswer(volume=volume, disk=disk, disk_name=names.get(disk, ""))
+            for volume, disk in verdict.counter_example
+        ],
         stale_counter_example=None
         if verdict.meeting is None
-        else MeetingAnswer(disk=verdict.meeting.disk, volumes=list(verdict.meeting.volumes)),
+        else MeetingAnswer(
+            disk=verdict.meeting.disk,
+            disk_name=names.get(verdict.meeting.disk, ""),
+            volumes=list(verdict.meeting.volumes),
+        ),
         missing=verdict.missing,
         competing=[
             CompetingVolumeAnswer(pod=entry.pod, claim=entry.claim, volume=entry.volume, size=entry.size)

@@ -32,17 +32,19 @@ from scheduler_core.convert.selectors import (
     DO_NOT_SCHEDULE,
     WireAffinity,
     WireLabelSelector,
+    WireNodeSelector,
     WireSpreadConstraint,
     WireTaint,
     WireToleration,
     label_selector,
+    node_selector_terms,
     pod_affinity_terms,
     required_node_affinity,
     spread_constraint,
     taints,
     tolerations,
 )
-from scheduler_core.model.constraints import Labels, LabelSelector, PodConstraints
+from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, PodConstraints
 from scheduler_core.model.generic import Cloud, CloudDisk, Controller, Namespace, Node, Pod, Service
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
@@ -266,6 +268,27 @@ class GenericNamespace(Wire):
 def generic_namespace(wire: GenericNamespace) -> Namespace:
     """A namespace."""
     return Namespace(wire.metadata.name, _labels(wire.metadata.labels))
+
+
+class _VolumeNodeAffinity(Wire):
+    required: WireNodeSelector | None = None
+
+
+class _VolumeSpec(Wire):
+    node_affinity: _VolumeNodeAffinity | None = None
+
+
+class GenericVolume(Wire):
+    """core/v1 PersistentVolume."""
+
+    metadata: Metadata
+    spec: _VolumeSpec | None = None
+
+
+def volume_affinity(wire: GenericVolume) -> tuple[NodeSelectorTerm, ...] | None:
+    """The terms of a PersistentVolume's node affinity; None if every node will do."""
+    affinity = wire.spec.node_affinity if wire.spec else None
+    return None if affinity is None or affinity.required is None else node_selector_terms(affinity.required)
 
 
 def _labels(wire: dict[str, str] | None) -> Labels:

@@ -4,20 +4,21 @@ Only what decisions read stays, so that the file can be part of a bug report.
 
 The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the last
 applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a decision are
-kept: labels of nodes and of free PersistentVolumes, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
+kept: labels of nodes and of free PersistentVolumes, labels of pods and namespaces that a selector of some pod names, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
 (other parameters hold URLs with credentials).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
+from scheduler_core.convert.generic import GenericNamespace, GenericNode, GenericPod
 from scheduler_core.convert.kube import DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION
-from scheduler_core.convert.meta import decode_json
+from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
 from scheduler_core.model.kube import PersistentVolume
 
@@ -31,6 +32,8 @@ STORAGE_CLASS_PARAMETERS: Final = frozenset(
         "share",
     }
 )  # fmt: skip
+# What kube-scheduler's own filters read of these kinds, besides what decisions read.
+_FILTERED: Final[Mapping[str, type[Wire]]] = {"nodes": GenericNode, "pods": GenericPod}
 PROVISIONER: Final = "driver.longhorn.io"
 
 
@@ -43,6 +46,9 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
     wire = decode_json(kind.label, raw, kind.wire)
     model = kind.convert(wire)  # what is written must be readable
     body = _omit_none(msgspec.to_builtins(wire))
+    if kind.field in _FILTERED:
+        filtered = decode_json(kind.label, raw, _FILTERED[kind.field])
+        body = _merge(body, _omit_none(msgspec.to_builtins(filtered)))
     # Claims may select free PersistentVolumes by any label.
     selectable = isinstance(model, PersistentVolume) and model.available is not None
     _redact_metadata(body, keep_label=_every_label if selectable else _KEPT_LABELS.get(kind.field, _no_label))
@@ -51,6 +57,57 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
         if body.get("provisioner") == PROVISIONER:
             body["parameters"] = {key: value for key, value in parameters.items() if key in STORAGE_CLASS_PARAMETERS}
     return {"apiVersion": api_version, "kind": kind.kind, **body}
+
+
+def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
+    """A namespace as data: its name and its labels, for `keep_selected_labels`.
+
+    Raises:
+        ObjectError: it cannot be read
+    """
+    body = _omit_none(msgspec.to_builtins(decode_json("Namespace", raw, GenericNamespace)))
+    body["metadata"].pop("annotations", None)
+    return {"apiVersion": "v1", "kind": "Namespace", **body}
+
+
+def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
+    """Removes labels of pods and namespaces that no selector of a pod names.
+
+    Selectors of affinity between pods and of topology spread constraints count.
+    """
+    labelled = [raw for raw in objects if raw["apiVersion"] == "v1" and raw["kind"] in ("Pod", "Namespace")]
+    keys: set[str] = set()
+    for raw in labelled:
+        spec = raw.get("spec", {})
+        keys.update(_selector_keys([spec.get("affinity"), spec.get("topologySpreadConstraints")]))
+    for raw in labelled:
+        labels = raw["metadata"].pop("labels", {})
+        selected = {key: text for key, text in labels.items() if key in keys}
+        if selected:
+            raw["metadata"]["labels"] = selected
+
+
+def _selector_keys(value: Any) -> Iterator[str]:
+    """The label keys that selectors anywhere in a value name."""
+    if isinstance(value, list):
+        for entry in value:
+            yield from _selector_keys(entry)
+    if not isinstance(value, dict):
+        return
+    yield from value.get("matchLabels", ())
+    yield from value.get("matchLabelKeys", ())
+    yield from (entry["key"] for entry in value.get("matchExpressions", ()) if "key" in entry)
+    for entry in value.values():
+        yield from _selector_keys(entry)
+
+
+def _merge(first: Any, second: Any) -> Any:
+    """Both values in one; lists are of equal length, because both are of one object."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {**first, **{key: _merge(first[key], entry) if key in first else entry for key, entry in second.items()}}
+    if isinstance(first, list) and isinstance(second, list):
+        return [_merge(*pair) for pair in zip(first, second, strict=True)]
+    return first
 
 
 def _no_label(_: str) -> bool:
@@ -63,6 +120,8 @@ def _every_label(_: str) -> bool:
 
 _KEPT_LABELS: Final[Mapping[str, Callable[[str], bool]]] = {
     "nodes": _every_label,
+    # `keep_selected_labels` removes most of them once all pods are known.
+    "pods": _every_label,
     "disk_schedules": lambda key: key == MIRROR_LABEL,
 }
 

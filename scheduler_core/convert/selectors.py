@@ -69,12 +69,14 @@ class _NodeTerm(Wire):
     match_fields: list[WireRequirement] | None = None
 
 
-class _NodeSelector(Wire):
+class WireNodeSelector(Wire):
+    """A node selector: of its terms one must match."""
+
     node_selector_terms: list[_NodeTerm] | None = None
 
 
 class _NodeAffinity(Wire):
-    required_during_scheduling_ignored_during_execution: _NodeSelector | None = None
+    required_during_scheduling_ignored_during_execution: WireNodeSelector | None = None
 
 
 class _PodTerm(Wire):
@@ -140,9 +142,12 @@ def required_node_affinity(wire: WireAffinity | None) -> tuple[NodeSelectorTerm,
     """The required terms of a node affinity; None without required node affinity."""
     affinity = wire.node_affinity if wire else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    if required is None:
-        return None
-    terms = (_node_term(term) for term in required.node_selector_terms or ())
+    return None if required is None else node_selector_terms(required)
+
+
+def node_selector_terms(wire: WireNodeSelector) -> tuple[NodeSelectorTerm, ...]:
+    """The terms of a node selector that can match a node."""
+    terms = (_node_term(term) for term in wire.node_selector_terms or ())
     return tuple(term for term in terms if term is not None)
 
 

@@ -8,6 +8,7 @@ on the cache: an empty one gives the same answers, slower, and leaves less of th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.cluster.changelog import ChangeLog
@@ -42,6 +43,15 @@ def _weight(results: Results) -> int:
     return _WEIGHT_OF_REQUIREMENTS + len(results)
 
 
+@dataclass(frozen=True, slots=True)
+class _VersionedTable:
+    """A profile table with the version that it belongs to."""
+
+    table: ProfileTable
+    changelog: ChangeLog
+    view_version: int
+
+
 class ProfileCache:
     """The profile tables of a view and their results.
 
@@ -53,8 +63,8 @@ class ProfileCache:
     def __init__(self, view: View) -> None:
         self.changelog = ChangeLog()
         self._view = view
-        self._stale: dict[VolumeClasses, set[str]] = {}
         self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
+        self._latest_tables: LruMap[VolumeClasses, _VersionedTable] = LruMap(MAX_TABLES)
         self._results: LruMap[tuple[bool, object], Results] = LruMap(_MAX_WEIGHT, _weight)
         self._unfinished: LruMap[object, UnfinishedSearches] = LruMap(MAX_UNFINISHED, len)
         self.unfinished_placements: LruMap[object, dict[int, int]] = LruMap(MAX_UNFINISHED, len)
@@ -62,20 +72,31 @@ class ProfileCache:
     def table(self, classes: VolumeClasses) -> Cooperative[ProfileTable]:
         """Returns the profiles of all nodes for some classes.
 
-        Missing profiles are computed now.
+        They are those of the latest table that any version has, but for the nodes that changed between the two.
         """
         table = self._tables.get(classes)
-        stale = self._stale.get(classes)
-        if table is None or table.profiles_seen > self._max_profiles:
+        if table is not None:
+            return table
+        latest = self._latest_tables.get(classes)
+        changed = None if latest is None else self._changed_between(latest.changelog)
+        if latest is None or changed is None or latest.table.profiles_seen > self._max_profiles:
             table = ProfileTable(classes)
             yield from table.fill(self._view)
-            self._tables.put(classes, table)
-        elif stale:
-            # A copy, because a later cache may add to the set while this one pauses.
-            table = yield from table.update(self._view, tuple(stale))
-            self._tables.put(classes, table)
-        self._stale.pop(classes, None)
+        elif changed:
+            table = yield from latest.table.update(self._view, changed)
+        else:
+            table = latest.table
+        self._tables.put(classes, table)
+        latest = self._latest_tables.get(classes)
+        # A request that paused may belong to an older view by now.
+        if latest is None or latest.view_version <= self._view.version:
+            self._latest_tables.put(classes, _VersionedTable(table, self.changelog, self._view.version))
         return table
+
+    def _changed_between(self, other: ChangeLog) -> frozenset[str] | None:
+        """Names of the nodes that changed between this version and an older or newer one; None if that is not recorded."""
+        changed = self.changelog.since(other)
+        return other.since(self.changelog) if changed is None else changed
 
     @property
     def _max_profiles(self) -> int:
@@ -93,11 +114,8 @@ class ProfileCache:
         cache._results = self._results
         cache._unfinished = self._unfinished
         cache.unfinished_placements = self.unfinished_placements
-        cache._tables = self._tables.copy()
-        for classes in self._tables:
-            # Shared with this cache, whose requests then profile some nodes once more: copying would cost the cluster's size.
-            cache._stale[classes] = self._stale.get(classes) or set()
-            cache._stale[classes].update(changed_nodes)
+        # Shared: a table that is filled while changes arrive serves the later versions, too.
+        cache._latest_tables = self._latest_tables
         return cache
 
     def evaluate(

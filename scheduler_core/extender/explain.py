@@ -5,7 +5,7 @@ Where a node fits, the explanation shows a plan. Where it does not, it shows wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,6 +21,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.volume_sentences import VolumeSentences
+from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first
 from scheduler_core.model.quantity import format_bytes
@@ -45,11 +46,13 @@ class Explanation:
 
     Attributes:
         skipped: the pod's claims that are no Longhorn volumes
+        longhorn_nodes: those of the cluster, by name, for the names of disks
     """
 
     decision: Decision
     verdicts: Sequence[Verdict]
-    skipped: Sequence[SkippedClaim] = ()
+    skipped: Sequence[SkippedClaim]
+    longhorn_nodes: Mapping[str, longhorn.Node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ def explain_nodes(
         verdict = yield from _explain_node(node)
         verdicts.append(replace(verdict, competing=_competing_volumes(volumes, state.view)) if volumes else verdict)
         yield
-    return Explanation(decision, verdicts, skipped_claims(pod, state.view, decision.resolution))
+    skipped = skipped_claims(pod, state.view, decision.resolution)
+    return Explanation(decision, verdicts, skipped, state.view.snapshot.longhorn_nodes)
 
 
 def _competing_volumes(volumes: Volumes, view: View) -> tuple[CompetingVolume, ...]:

@@ -125,7 +125,7 @@ class PlanCache:
         self._facts: LruMap[object, _CachedFacts] = LruMap(MAX_CACHED_NODES, len)
 
     def of(self, required: Requirements, version: ChangeLog) -> _FactsByNode:
-        """Returns the cached facts for equal requirements, by node, that hold at a version of the profiles."""
+        """Returns the cached facts for equal requirements that hold at a version."""
         cached = self._facts.get(required.key)
         return {} if cached is None else cached.at(version)
 

@@ -24,6 +24,7 @@ _SUFFIXES: Final = {
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
 }
+_PRINTED_UNITS: Final = ((1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 _WHOLE_SUFFIXES: Final = {"": 1} | {suffix: int(size) for suffix, size in _SUFFIXES.items() if size >= 1}
 # The API server keeps a quantity as it was written, however many zeros it begins with.
 _LEADING_ZEROS: Final = re.compile(r"\A([+-]?)0+(?=[0-9])", re.ASCII)
@@ -89,31 +90,21 @@ def _parse_rounded_up(text: str, scale: int) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Formats a size exactly, for people.
+    """Formats a size for people, to two decimals.
 
-    The largest binary unit that leaves a whole number; otherwise one rounded figure plus the remaining bytes.
+    Sizes from 1Gi on are in Gi, so that those of one sentence compare; smaller ones in Mi, Ki or bytes. Nothing is rounded up. A rest
+    that the decimals would hide entirely is added in bytes.
 
-    >>> format_bytes(107374182400), format_bytes(1610612736), format_bytes(1610612737)
-    ('100Gi', '1536Mi', '1.5Gi+1')
+    >>> format_bytes(107374182400), format_bytes(1610612736), format_bytes(107374182401)
+    ('100Gi', '1.5Gi', '100Gi+1')
     """
     sign = "-" if size < 0 else ""
     size = abs(size)
-    for power, suffix in reversed([*enumerate("KMGTPE", start=1)]):
-        unit = 1024**power
-        if size >= unit and size % unit == 0:
-            return f"{sign}{size // unit}{suffix}i"
-    return f"{sign}{_format_tenths(size)}"
-
-
-def _format_tenths(size: int) -> str:
-    """Formats one decimal of the largest unit, and the remainder.
-
-    The remainder is shown if it is below 1024 bytes.
-    """
-    for power, suffix in reversed([*enumerate("KMGTPE", start=1)]):
-        unit = 1024**power
+    for unit, suffix in _PRINTED_UNITS:
         if size >= unit:
-            tenths = size * 10 // unit
-            remainder = size - tenths * unit // 10
-            return f"{tenths // 10}.{tenths % 10}{suffix}i" + (f"+{remainder}" if remainder < 1024 else "")
-    return f"{size}"
+            whole, rest = divmod(size, unit)
+            decimals = f"{rest * 100 // unit:02}".rstrip("0")
+            if decimals:
+                return f"{sign}{whole}.{decimals}{suffix}"
+            return f"{sign}{whole}{suffix}" + (f"+{rest}" if rest else "")
+    return f"{sign}{size}"

@@ -34,7 +34,7 @@ from tests import builders as make
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDENS: Final = ROOT / "tests/golden/contract"
-COMMANDS: Final = ("", "serve", "explain", "snapshot", "schedule", "disk-schedule", "policy check")
+COMMANDS: Final = ("", "serve", "explain", "snapshot", "schedule", "disk-schedule", "policy check", "version")
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception"})
 _INDIRECT: Final = frozenset({"tell", "write"})
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from app.extender.offer_store import CONFIG_MAP, KEY
 from app.kube.resources import CONFIG_MAPS
 from devcluster.components import SCHEDULER
-from devcluster.http_check import http_request
+from devcluster.http_check import http_request, is_filtered
 from devcluster.programs import NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.offers.handover_record import decode_record
@@ -154,7 +154,7 @@ class ServiceMonitor:
     def _watch(self) -> None:
         answered = time.monotonic()
         while not self._end.wait(0.05):
-            if http_request(self._url, PROBE, 1)[0] == 200:
+            if is_filtered(*http_request(self._url, PROBE, 1)):
                 now = time.monotonic()
                 self.longest_gap = max(self.longest_gap, now - answered)
                 answered = now

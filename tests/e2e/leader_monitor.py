@@ -9,6 +9,7 @@ import time
 from typing import Final, Self
 from urllib.parse import urlsplit
 
+from devcluster.http_check import is_filtered
 from tests.e2e.rig import Rig
 
 PROBE: Final = {"Pod": {"metadata": {"name": "monitor"}}, "NodeNames": []}
@@ -60,12 +61,12 @@ class LeaderMonitor:
         try:
             connection.request("POST", "/filter", _QUESTION, _HEADERS)
             answer = connection.getresponse()
-            answer.read()
+            body = answer.read()
         except (OSError, http.client.HTTPException):
             # The next request connects again.
             connection.close()
             return False
-        return answer.status == 200
+        return answer.status == 200 and is_filtered(answer.status, json.loads(body))
 
     def _note(self, now: float, answering: list[str]) -> None:
         if len(answering) > 1:

@@ -38,10 +38,11 @@ def test_a_burst_of_16_pods_puts_4_on_each_node(rig: Rig, config: object) -> Non
     assert (result.per_node, result.misplaced, result.mended, result.overbooked, result.stuck) == (EVEN, [], 0, [], [])
 
 
-def test_pods_without_the_resource_are_filtered_where_the_configuration_says_so(rig: Rig) -> None:
-    """Goal 1 holds with recommended.yaml, which has no managedResources."""
+@pytest.mark.parametrize("asks", [False, True])
+def test_pods_with_and_without_the_resource_are_filtered_where_the_configuration_says_so(rig: Rig, asks: bool) -> None:
+    """Goal 1 holds with recommended.yaml for every pod; its second entry manages the resource and is never called."""
     rig.use_config(RECOMMENDED)
-    result = plan.goal_1(rig, asks=False)
+    result = plan.goal_1(rig, asks=asks)
     assert (result.per_node, result.misplaced, result.mended, result.overbooked, result.stuck) == (EVEN, [], 0, [], [])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from devcluster import ClusterOptions, DevCluster
-from devcluster.http_check import http_request
+from devcluster.http_check import http_request, is_filtered
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender, start_simulator
 from devcluster.stack import FAST_LEASE, ROOT
 
@@ -30,12 +30,13 @@ def test_an_extender_without_longhorn_is_not_ready_and_answers_once_it_is_instal
         _until(lambda: "nodes.longhorn.io: is Longhorn installed?" in str(http_request(f"{url}/readyz", None, 5)[1]))
         assert http_request(f"{url}/readyz", None, 5)[0] == 503
         assert http_request(f"{url}/healthz", None, 5)[0] == 200
-        assert http_request(f"{url}/filter", body, 5)[0] == 503
+        status, answer = http_request(f"{url}/filter", body, 5)
+        assert (status, bool(answer["Error"])) == (200, True)
         assert cluster.kubectl("-n", NAMESPACE, "get", "leases", "-o", "name").strip() == ""
 
         start_simulator(cluster)
         _until(lambda: http_request(f"{url}/readyz", None, 5)[0] == 200)
-        _until(lambda: http_request(f"{url}/filter", body, 5)[0] == 200)
+        _until(lambda: is_filtered(*http_request(f"{url}/filter", body, 5)))
 
 
 def _until(done: Callable[[], bool]) -> None:

@@ -49,7 +49,7 @@ def test_the_proposals_configuration_is_unchanged() -> None:
 def test_the_recommended_configurations_see_all_nodes_and_keep_scoring_intact(name: str) -> None:
     """They send names of all feasible nodes, include preemption, and fail closed."""
     config = configuration(name)
-    (extender,) = config["extenders"]
+    extender = called(name)
     assert config["percentageOfNodesToScore"] == 100
     assert extender["nodeCacheCapable"] is True
     assert extender["ignorable"] is False
@@ -61,9 +61,15 @@ def test_the_recommended_configurations_see_all_nodes_and_keep_scoring_intact(na
 def test_the_two_commented_lines_enable_scores_and_change_nothing_else(name: str) -> None:
     """kube-scheduler refuses the verb without a weight."""
     scored = yaml.safe_load(with_scores(CONFIGS / name))
-    (extender,) = scored["extenders"]
+    (extender,) = [entry for entry in scored["extenders"] if "filterVerb" in entry]
     assert (extender.pop("prioritizeVerb"), extender.pop("weight")) == ("prioritize", 1)
     assert scored == configuration(name)
+
+
+def called(name: str) -> dict[str, Any]:
+    """The entry of the extender that kube-scheduler calls."""
+    (extender,) = [entry for entry in configuration(name)["extenders"] if "filterVerb" in entry]
+    return dict(extender)
 
 
 def test_the_recommended_configurations_differ_only_in_the_pods_they_send() -> None:
@@ -71,12 +77,29 @@ def test_the_recommended_configurations_differ_only_in_the_pods_they_send() -> N
     every = configuration("recommended.yaml")
     managed = configuration("recommended-managed.yaml")
     assert managed["extenders"][0].pop("managedResources") == RESOURCE
-    assert every == managed
+    assert every["extenders"][:1] == managed["extenders"]
+    assert {**every, "extenders": []} == {**managed, "extenders": []}
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_pods_that_request_the_resource_are_schedulable_with_every_configuration(path: Any) -> None:
+    """Exactly one entry manages the resource, and keeps kube-scheduler from looking for it on nodes."""
+    managed = [
+        entry["managedResources"] for entry in configuration(path.name)["extenders"] if "managedResources" in entry
+    ]
+    assert managed == [RESOURCE]
+
+
+def test_with_recommended_the_entry_that_manages_the_resource_is_never_called() -> None:
+    """It has no verb, so a pod with the resource is asked about once, like every other pod."""
+    (extra,) = [entry for entry in configuration("recommended.yaml")["extenders"] if "filterVerb" not in entry]
+    assert extra.keys() == {"urlPrefix", "nodeCacheCapable", "managedResources"}
+    assert called("recommended.yaml").keys().isdisjoint({"managedResources"})
 
 
 def http_timeout(name: str) -> int:
     """Seconds that kube-scheduler waits for an answer."""
-    (extender,) = configuration(name)["extenders"]
+    extender = called(name)
     return int(extender["httpTimeout"].removesuffix("s"))
 
 
@@ -103,6 +126,7 @@ def test_the_client_limits_are_kube_schedulers_defaults() -> None:
 def test_every_configuration_leads_to_the_service(path: Any) -> None:
     """Name, namespace and port are those of the manifests."""
     service = only("Service")
-    (extender,) = configuration(path.name)["extenders"]
     (port,) = service["spec"]["ports"]
-    assert extender["urlPrefix"] == f"http://{service['metadata']['name']}.longhorn-system.svc:{port['port']}"
+    assert {entry["urlPrefix"] for entry in configuration(path.name)["extenders"]} == {
+        f"http://{service['metadata']['name']}.longhorn-system.svc:{port['port']}"
+    }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,14 +15,17 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation import disk_profile
+from scheduler_core.evaluation.disk_profile import OpenDisk, profile_node
+from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
@@ -251,6 +255,44 @@ def test_a_request_that_pauses_while_it_updates_a_table_ignores_the_next_change(
     state.update(changes_of(nodes[100:]), NOW)
     fits = [verdict.fits for verdict in run_to_end(paused).verdicts]
     assert fits == [False] * 200
+
+
+def _refused(decision: Decision) -> list[str]:
+    """The nodes that do not fit."""
+    return [name for name, reason in zip(decision.candidates, decision.reasons, strict=True) if not reason.fits]
+
+
+def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a burst each state has a successor before its profiles are complete."""
+    names = [f"n{index}" for index in range(200)]
+    nodes = [make.longhorn_node(name) for name in names]
+    pod = make.as_pod(make.pod("data"))
+    state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes)
+    profiled: list[str] = []
+
+    def count(view: View, classes: VolumeClasses, name: str) -> Refused | tuple[OpenDisk, ...]:
+        profiled.append(name)
+        return profile_node(view, classes, name)
+
+    monkeypatch.setattr(disk_profile, "profile_node", count)
+    paused = filter_nodes(pod, names, state, FilterOptions())
+    next(paused)
+    later = state.update(changes_of(make.longhorn_node("n7", 10)), NOW)
+    assert _refused(run_to_end(paused)) == []
+    profiled.clear()
+    assert _refused(run_to_end(filter_nodes(pod, names, later, FilterOptions()))) == ["n7"]
+    assert profiled == ["n7"]
+
+
+def test_an_older_state_is_evaluated_as_it_was_after_a_later_one() -> None:
+    """Its request began before the change, and its profiles are made from the later ones."""
+    names = [f"n{index}" for index in range(50)]
+    pod = make.as_pod(make.pod("data"))
+    nodes = [make.longhorn_node(name) for name in names]
+    state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes)
+    later = state.update(changes_of(make.longhorn_node("n7", 10)), NOW)
+    for current, refused in ((later, ["n7"]), (state, []), (later, ["n7"])):
+        assert _refused(run_to_end(filter_nodes(pod, names, current, FilterOptions()))) == refused
 
 
 def test_the_profile_cache_is_bounded_however_often_nodes_change() -> None:

@@ -43,7 +43,7 @@ async def test_volumes_that_may_meet_on_a_disk_are_named() -> None:
         answer = (await client.post("/explain", json=by_names(pod("x", "y"), ["meet", "safe"]))).json()["nodes"]
     keys = ("fits", "order_safe", "stale_safe", "staleCounterExample")
     assert {name: tuple(entry[key] for key in keys) for name, entry in answer.items()} == {
-        "meet": (False, True, False, {"disk": "meet-a", "volumes": ["x", "y"]}),
+        "meet": (False, True, False, {"disk": "meet-a", "diskName": "a", "volumes": ["x", "y"]}),
         "safe": (True, True, True, None),
     }
 

@@ -193,9 +193,22 @@ class OfferingService:
 
 @virtually
 async def test_a_process_that_does_not_lead_refuses() -> None:
-    """The other verbs refuse, too."""
+    """Its connection is closed, so that the next one may reach the leader."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not the leader, other is")
-    assert await service.post("/prioritize", 0) == (503, {"error": "not the leader, other is"})
+    for route in ("/prioritize", "/explain"):
+        assert await service.post(route, 0) == (503, {"error": "not the leader, other is"})
+
+
+@virtually
+async def test_filter_tells_kube_scheduler_why_it_cannot_answer() -> None:
+    """With status 200 the text reaches the pod's event; no node is returned, and nothing is offered."""
+    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not the leader, other is")
+    async with http_client(service.app) as client:
+        response = await client.post("/filter", json=by_names(database_pod(0), TWO_NODES))
+    answer = response.json()
+    assert (response.status_code, response.headers["connection"]) == (200, "close")
+    assert (answer["Error"], answer["NodeNames"], answer["Nodes"]) == ("not the leader, other is", None, None)
+    assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {}
 
 
 @virtually

@@ -344,7 +344,8 @@ def test_the_output_in_a_readme_is_that_of_explain(readme: str) -> None:
         rows = [line for line in lines if re.match(r"\S+ +(yes|no) ", line)]
         assert [row.split()[0] for row in rows] == list(verdicts)
         for row, verdict in zip(rows, verdicts.values(), strict=True):
-            assert re.split(r"  +", row)[1:3] == ["yes" if verdict.fits else "no", verdict.reason.text]
+            _, fits, kube_scheduler, reason, *_ = re.split(r"  +", row)
+            assert (fits, reason) == ("yes" if verdict.fits and kube_scheduler == "ok" else "no", verdict.reason.text)
         assert lines[-1] == f"{len(_fitting(verdicts))} of {len(verdicts)} nodes fit"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ def _fitting(answer: Any) -> list[str]:
 
 
 def test_the_table_has_volumes_nodes_and_reasons(run: Run, snapshot: str) -> None:
-    """It ends with the number of fitting nodes."""
-    result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
+    """It ends with the number of fitting nodes; -o wide has the plan."""
+    result = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "wide")
     lines = [line.rstrip() for line in result.out.splitlines()]
     assert lines[:4] == [
         "pod default/db-0",
@@ -142,7 +142,7 @@ def test_a_name_in_two_namespaces_must_be_given_in_full(run: Run, tmp_path: Path
     snapshot = _write(tmp_path / "snapshot.json", [*small_cluster(), *twins])
     result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
     assert (result.code, result.out) == (2, "")
-    assert "db-0: names several pods of the snapshot" in result.err
+    assert "db-0: several pods have this name" in result.err
     assert (
         _explain_json(run("explain", "--snapshot", snapshot, "--pod", "shop/db-0", "-o", "json"))["pod"] == "shop/db-0"
     )
@@ -223,33 +223,27 @@ def test_lines_in_a_pipe_are_not_cut(run: Run, tmp_path: Path) -> None:
     """Each node has one line for grep, however long its name is."""
     name = "n" * 300
     objects = [longhorn_node(name, 1), storage_class(), claim("data-db-0"), db_pod()]
-    result = run("explain", "--snapshot", _write(tmp_path / "snapshot.json", objects), "--pod", "db-0")
+    result = run("explain", "--snapshot", _write(tmp_path / "snapshot.json", objects), "--pod", "db-0", "-o", "wide")
     (line,) = [line for line in result.out.splitlines() if line.startswith("nnn")]
     assert line.split()[0] == name
     assert "100Gi" in line
+    assert line == line.rstrip()
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        pytest.param(
-            ["explain", "--kubeconfig", "none"],
-            "needs either --pod or --volume",
-            id="neither pod nor volume of a cluster",
-        ),
-        pytest.param(
-            ["explain", "--pod", "p", "--kubeconfig", "none"], "there is no file none", id="no such kubeconfig"
-        ),
-        pytest.param(["explain", "--snapshot", "x"], "needs either --pod or --volume", id="neither pod nor volume"),
+        pytest.param(["explain", "--kubeconfig", "none"], "there is no file none", id="no such kubeconfig"),
         pytest.param(
             ["explain", "--snapshot", "x", "--pod", "p", "--volume", "v"],
-            "needs either --pod or --volume",
+            "one of a pod, --claim and --volume",
             id="both pod and volume",
         ),
+        pytest.param(["explain", "p", "--claim", "c"], "one of a pod, --claim and --volume", id="both pod and claim"),
         pytest.param(["explain", "--pods"], "No such option: --pods", id="unknown option"),
         pytest.param(["nothing"], "No such command 'nothing'", id="unknown command"),
         pytest.param(["explain", "--snapshot", "x", "--pod", "y", "-o", "xml"], "'--output'", id="unknown output"),
-        pytest.param(["explain", "--snapshot", "x", "--pod", "y", "z"], "extra argument", id="too many"),
+        pytest.param(["explain", "--snapshot", "x", "y", "z"], "extra argument", id="too many"),
         pytest.param(["serve", "--snapshot", "x", "--port", "http"], "'--port'", id="port a word"),
         pytest.param(["serve", "--snapshot", "x", "--port", "65536"], "'--port'", id="port too high"),
         pytest.param(["serve", "--snapshot", "x", "--max-body", "lots"], "--max-body: 'lots'", id="limit a word"),
@@ -293,11 +287,20 @@ def test_without_a_command_the_help_is_shown(run: Run) -> None:
     assert result.err.startswith("Usage: longhorn-extender ")
 
 
-def test_the_version_is_printed(run: Run) -> None:
+@pytest.mark.parametrize("command", ["--version", "version"])
+def test_the_version_is_printed(run: Run, command: str) -> None:
     """Scripts can read it."""
-    result = run("--version")
+    result = run(command)
     assert (result.code, result.err) == (0, "")
     assert result.out.strip().replace(".", "").isdigit()
+
+
+@pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_the_version_is_an_object(run: Run, output: str, load: Callable[[str], Any]) -> None:
+    """With a kind, as other answers."""
+    answer = load(run("version", "-o", output).out)
+    assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Version")
+    assert answer["version"] == run("version").out.strip()
 
 
 @pytest.mark.e2e
@@ -383,7 +386,7 @@ def demanded(tmp_path: Path) -> str:
 
 def test_space_that_another_pod_will_take_counts(run: Run, demanded: str) -> None:
     """As in /filter; the pod and its volume are named."""
-    result = run("explain", "--snapshot", demanded, "--pod", "shop/second")
+    result = run("explain", "--snapshot", demanded, "--pod", "shop/second", "-o", "wide")
     assert result.code == 1
     assert "counted with first of pod shop/first (40Gi)" in result.out
 
@@ -420,7 +423,7 @@ def test_the_table_names_the_largest_volumes_of_other_pods_only(run: Run, tmp_pa
     for number in range(6):
         name = f"other-{number}"
         objects += [claim(name, 10 + number), pod(name, name=name, uid=f"uid-{number}", node="node-1")]
-    result = run("explain", "--snapshot", _write(tmp_path / "many.json", objects), "--pod", "db-0")
+    result = run("explain", "--snapshot", _write(tmp_path / "many.json", objects), "--pod", "db-0", "-o", "wide")
     assert "counted with other-5 of pod default/other-5 (15Gi), other-4 " in result.out
     assert "other-2 of pod default/other-2 (12Gi) and 2 more" in result.out
 

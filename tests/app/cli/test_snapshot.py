@@ -201,13 +201,13 @@ async def test_an_unreadable_object_is_left_out_and_named(tmp_path: Path, run_co
     assert (await run_command("explain", "--snapshot", str(file), "--pod", "default/db-0")).code == 0
 
 
-async def test_a_missing_optional_kind_is_a_warning(tmp_path: Path, run_command: RunCommand) -> None:
-    """Backing images are new in Longhorn."""
+async def test_a_missing_optional_kind_is_no_warning(tmp_path: Path, run_command: RunCommand) -> None:
+    """Backing images are new in Longhorn, and DiskSchedules are optional."""
     api = FakeApi()
     api.missing.add(PATHS["longhorn.io", "BackingImage"])
     async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
         result = await run_command("snapshot", "--kubeconfig", kubeconfig)
-    assert (result.code, result.err) == (0, "warning: the cluster knows no backingimages.longhorn.io\n")
+    assert (result.code, result.err) == (0, "")
 
 
 async def failure(run_command: RunCommand, *arguments: str) -> str:

@@ -633,12 +633,12 @@ async def test_the_placement_guard_is_published_by_the_leader_while_it_is_switch
     async with running_world() as world:
         await world.lead_and_publish()
         assert world.guard_publisher.calls == 0
-        world.config_map.data |= {PLACEMENT_GUARD: "observe"}
+        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "observe"}
         await until("the guard", lambda: "guard published" in world.story)
         guard = world.lifecycle.state().guard
         assert guard is not None
         assert (guard.mode, guard.published, guard.problem) == ("observe", True, "")
-        world.config_map.data |= {PLACEMENT_GUARD: "off"}
+        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "off"}
         await until("its end", lambda: "guard withdrawn" in world.story)
         assert "withdrawn" not in world.story
 
@@ -646,7 +646,7 @@ async def test_the_placement_guard_is_published_by_the_leader_while_it_is_switch
 async def test_a_new_leader_points_the_placement_guard_here_while_it_catches_up() -> None:
     """Until then API servers may wait for a process that has ended, a second for each placement."""
     async with running_world() as world:
-        world.config_map.data |= {PLACEMENT_GUARD: "enforce"}
+        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "enforce"}
         world.cache.caught_up.clear()
         await world.wait_until_competing()
         world.elector.win()
@@ -659,7 +659,7 @@ async def test_a_new_leader_points_the_placement_guard_here_while_it_catches_up(
 async def test_a_drained_leader_is_removed_from_both_services_before_it_returns() -> None:
     """Both servers listen until then, and no placement is changed any more."""
     async with running_world() as world:
-        world.config_map.data |= {PLACEMENT_GUARD: "enforce"}
+        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "enforce"}
         await world.lead_and_publish()
         await until("the guard", lambda: "guard published" in world.story)
         await world.lifecycle.drain()
@@ -670,10 +670,10 @@ async def test_a_drained_leader_is_removed_from_both_services_before_it_returns(
 async def test_a_disabled_leader_is_removed_from_both_services() -> None:
     """The guard knows no plan without the extender."""
     async with running_world() as world:
-        world.config_map.data |= {PLACEMENT_GUARD: "enforce"}
+        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "enforce"}
         await world.lead_and_publish()
         await until("the guard", lambda: "guard published" in world.story)
-        world.config_map.data |= {ENABLED: "false"}
+        world.config_map.data = {**world.config_map.data, ENABLED: "false"}
         await until("the end", lambda: {"withdrawn", "guard withdrawn"} <= set(world.story))
         assert world.lifecycle.refusal() != ""
 
@@ -682,7 +682,7 @@ async def test_trouble_with_the_placement_guard_does_not_end_the_lead() -> None:
     """kube-scheduler is answered as before."""
     async with running_world() as world:
         world.guard_publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
-        world.config_map.data |= {PLACEMENT_GUARD: "enforce"}
+        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "enforce"}
         await world.lead_and_publish()
         await until("the guard", lambda: world.guard_publisher.calls)
         guard = world.lifecycle.state().guard

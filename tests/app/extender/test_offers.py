@@ -642,7 +642,7 @@ async def test_an_offer_made_the_moment_the_last_one_ends_is_watched() -> None:
 
 @virtually
 async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() -> None:
-    """kube-scheduler gets a 503."""
+    """kube-scheduler gets the reason instead of nodes."""
     world = World()
     world.create(0, 60)
 

@@ -278,4 +278,12 @@ def test_a_pods_file_must_have_one_pod(tmp_path: Path, objects: list[Object], pr
 @pytest.mark.parametrize("name", ["nothing", "x" * 5000, "a\0b", "shop/nothing"])
 def test_a_pod_that_is_neither_file_nor_in_the_snapshot_is_named(name: str) -> None:
     """The text says what may be given instead."""
-    assert _pod_error(name).startswith(f"{name}: is neither a file nor a pod of the snapshot")
+    assert _pod_error(name).startswith(f"{name}: there is neither such a file nor such a pod")
+
+
+def test_namespaces_are_ignored_without_a_warning(tmp_path: Path) -> None:
+    """`longhorn-extender snapshot` writes those that an affinity between pods selects, and only `explain` reads them."""
+    file = tmp_path / "snapshot.yaml"
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+    file.write_text(json.dumps({"kind": "List", "items": [longhorn_node("a"), namespace]}))
+    assert load_snapshot(str(file)).warnings == ()

@@ -10,14 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.convert.redact import PROVISIONER, STORAGE_CLASS_PARAMETERS, redact
+from scheduler_core.convert.generic import GenericNode, GenericPod, generic_node, generic_pod
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.redact import (
+    PROVISIONER,
+    STORAGE_CLASS_PARAMETERS,
+    keep_selected_labels,
+    redact,
+    redact_namespace,
+)
 from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.provisioned_volume import DRIVER, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
+from scheduler_core.model.generic import Node, Pod
 from tests import builders as make
 from tests.builders import Object
+from tests.worlds.scheduling_constraints import Generator
 
 
 def redact_object(raw: Object) -> Object:
@@ -56,7 +66,7 @@ def test_a_redacted_object_is_read_as_the_same_model(raw: Object) -> None:
     extra=st.dictionaries(st.sampled_from(["env", "data", "secret", "labels", "managedFields", "x"]), st.just("SECRET"))
 )
 def test_unknown_fields_are_removed(raw: Object, extra: Mapping[str, str]) -> None:
-    """At any depth; only nodes keep their labels."""
+    """At any depth; only nodes keep their labels, and pods those that a selector names."""
     metadata = {**raw["metadata"], **{key: value for key, value in extra.items() if key != "labels"}}
     if raw["kind"] != "Node" or raw["apiVersion"] != "v1":
         metadata["labels"] = {"label": "SECRET"}
@@ -66,7 +76,39 @@ def test_unknown_fields_are_removed(raw: Object, extra: Mapping[str, str]) -> No
         if "spec" in raw
         else {}
     )
-    assert "SECRET" not in json.dumps(redact_object({**raw, **extra, **spec, "metadata": metadata}))
+    redacted = redact_object({**raw, **extra, **spec, "metadata": metadata})
+    keep_selected_labels([redacted])
+    assert "SECRET" not in json.dumps(redacted)
+
+
+def test_labels_that_a_selector_of_some_pod_names_are_kept() -> None:
+    """Affinity between pods and topology spread constraints read them; other labels are removed."""
+    labels = {"app": "web", "version": "2", "team": "x", "owner": "me"}
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
+    term["namespaceSelector"] = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
+    pod = make.pod()
+    pod["metadata"]["labels"] = labels
+    pod["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pod["spec"]["topologySpreadConstraints"] = [{"topologyKey": "zone", "matchLabelKeys": ["version"]}]
+    objects = [redact_object(pod), redact_namespace(json.dumps({"metadata": {"name": "n", "labels": labels}}).encode())]
+    keep_selected_labels(objects)
+    assert [raw["metadata"]["labels"] for raw in objects] == [{"app": "web", "version": "2", "team": "x"}] * 2
+
+
+def test_what_kube_scheduler_filters_is_kept() -> None:
+    """Requests, constraints and taints; environment and commands are not."""
+    pod = make.pod()
+    requests = {"resources": {"requests": {"cpu": "1"}}}
+    pod["spec"] |= {"nodeSelector": {"disk": "fast"}, "tolerations": [{"key": "k"}]}
+    pod["spec"]["containers"] = [{"env": [{"name": "A", "value": "SECRET"}], "command": ["SECRET"], **requests}]
+    spec = redact_object(pod)["spec"]
+    assert (spec["nodeSelector"], spec["tolerations"], spec["containers"]) == (
+        {"disk": "fast"}, [{"key": "k"}], [requests],
+    )  # fmt: skip
+    node = {**make.kube_node("a"), "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}
+    node["status"] = {"allocatable": {"cpu": "4"}}
+    redacted = redact_object(node)
+    assert (redacted["spec"], redacted["status"]) == (node["spec"], node["status"])
 
 
 class _RecordingParameters(dict[str, str]):
@@ -121,3 +163,21 @@ def test_an_object_that_cannot_be_read_is_not_redacted() -> None:
 def test_absent_fields_are_not_written() -> None:
     """The file is as short as possible."""
     assert "null" not in json.dumps([redact_object(raw) for raw in EVERY_KIND])
+
+
+@given(seed=st.integers(0, 10**6))
+def test_kube_schedulers_filters_read_redacted_objects_as_the_originals(seed: int) -> None:
+    """Whatever constraints nodes and pods have."""
+    cluster = Generator(seed).cluster(nodes=2, placed=2, pending=4)
+    nodes = [{"apiVersion": "v1", "kind": "Node", **raw} for raw in cluster.nodes]
+    pods = [{"apiVersion": "v1", "kind": "Pod", **raw} for raw in (*cluster.placed, *cluster.pending)]
+    assert [_generic_node(redact_object(raw)) for raw in nodes] == [_generic_node(raw) for raw in nodes]
+    assert [_generic_pod(redact_object(raw)) for raw in pods] == [_generic_pod(raw) for raw in pods]
+
+
+def _generic_node(raw: Object) -> Node:
+    return generic_node(decode_object("Node", raw, GenericNode))
+
+
+def _generic_pod(raw: Object) -> Pod:
+    return generic_pod(decode_object("Pod", raw, GenericPod))

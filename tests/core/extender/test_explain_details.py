@@ -119,7 +119,7 @@ def test_an_evicting_disk_is_named_among_the_closed_ones() -> None:
 def test_a_volume_that_is_too_large_for_a_file_system_has_its_own_size() -> None:
     """Not that of the limit."""
     detail = detail_of_n1(longhorn_node("n1", 50 * 1024), bound("a", 20 * 1024))
-    assert detail == "disk disk-1: ext4 cannot hold a file of 20Ti, only of less than 16Ti"
+    assert detail == "disk disk-1: ext4 cannot hold a file of 20480Gi, only of less than 16384Gi"
 
 
 def test_an_empty_selector_is_told_from_none() -> None:

@@ -119,10 +119,22 @@ def test_a_decimal_number_equals_its_fraction(whole: int, thousandths: int, suff
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0"), (999, "999"), (1024, "1Ki"), (100 * 2**30, "100Gi"), (3 * 2**29, "1536Mi"), (-(2**30), "-1Gi")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (1024, "1Ki"),
+        (512 * 2**20, "512Mi"),
+        (100 * 2**30, "100Gi"),
+        (3 * 2**29, "1.5Gi"),
+        (2**40, "1024Gi"),
+        (925300 * 2**20, "903.61Gi"),
+        (100 * 2**30 - 1, "99.99Gi"),
+        (100 * 2**30 + 4096, "100Gi+4096"),
+        (-(2**30), "-1Gi"),
+    ],
 )
-def test_a_round_size_is_printed_in_its_largest_unit(size: int, text: str) -> None:
-    """As people write it."""
+def test_a_size_of_a_gibibyte_or_more_is_printed_in_gibibytes(size: int, text: str) -> None:
+    """So the sizes of one sentence compare; none is rounded up, and a hidden rest is added in bytes."""
     assert format_bytes(size) == text
 
 

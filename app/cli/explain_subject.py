@@ -1,0 +1,211 @@
+"""Which pods `longhorn-extender explain` is about, and where their cluster is read from."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import typer
+
+from app.cli.options import cluster_objects
+from app.kube.resources import Resource
+from app.kube.scheduling_objects import SCHEDULING_KINDS, SchedulingObjects, read_pod
+from app.kube.snapshot_file import is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
+from scheduler_core.convert import kube as wire
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.snapshot_kinds import group_of
+from scheduler_core.errors import CoreError
+from scheduler_core.model import generic, kube
+from scheduler_core.model.snapshot import Snapshot
+
+DEFAULT_NAMESPACE: Final = "default"
+_POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
+_APPS: Final = ("apps", "v1")
+_BATCH: Final = ("batch", "v1")
+_WORKLOADS: Final = {
+    prefix: Resource(*group, plural, kind, namespaced=True)
+    for group, plural, kind, *short in (
+        (_APPS, "deployments", "Deployment", "deploy"),
+        (_APPS, "statefulsets", "StatefulSet", "sts"),
+        (_APPS, "daemonsets", "DaemonSet", "ds"),
+        (_APPS, "replicasets", "ReplicaSet", "rs"),
+        (_BATCH, "jobs", "Job"),
+        (_BATCH, "cronjobs", "CronJob", "cj"),
+    )
+    for prefix in (plural, kind.lower(), *short)
+}
+"""Kinds with a pod template by the names that kubectl takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSource:
+    """A cluster, from a snapshot file or live.
+
+    Attributes:
+        file: the snapshot file; None for a live cluster
+        kubeconfig, context: how to reach the live cluster
+    """
+
+    snapshot: Snapshot
+    objects: SchedulingObjects
+    file: str | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPod:
+    """A pod as both kinds of rules read it.
+
+    Attributes:
+        snapshot: the cluster with the other objects of the pod's file
+    """
+
+    pod: kube.Pod
+    generic_pod: generic.Pod
+    snapshot: Snapshot
+
+
+def read_source(
+    file: str | None, kubeconfig: str | None, context: str | None, longhorn_namespace: str
+) -> ClusterSource:
+    """Returns the cluster that is asked about.
+
+    Raises:
+        CoreError: it cannot be read
+    """
+    if file is None:
+        # Its import brings the Kubernetes client, which a snapshot file does not need.
+        from app.kube.snapshot_live import as_snapshot
+
+        raw_objects = cluster_objects(kubeconfig, context, longhorn_namespace)
+        objects = SchedulingObjects.of((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
+        snapshot = as_snapshot(raw_objects)
+        if not snapshot.longhorn_nodes:
+            typer.echo(
+                f"warning: no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace",
+                err=True,
+            )
+        return ClusterSource(snapshot, objects, None, kubeconfig, context)
+    entries = list(read_objects(file))
+    loaded = snapshot_of(file, entries, SCHEDULING_KINDS)
+    for warning in loaded.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    return ClusterSource(loaded.snapshot, read_from(file, lambda: SchedulingObjects.of(entries)), file)
+
+
+def select_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
+    """Returns the pod that an argument names.
+
+    It is `pod/NAME`, `deploy/NAME`, `sts/NAME` and the like, a file with a pod or a workload, or a pod's name or namespace/name.
+
+    Raises:
+        CoreError: there is no such pod, or there are several
+    """
+    prefix, _, name = text.partition("/")
+    if not text or text.endswith("/"):
+        raise CoreError(f"'{text}': the name of a pod is missing; see --help")
+    if is_file(text):
+        pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
+        return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot)
+    if name and prefix.lower() in _POD_PREFIXES:
+        return _existing(_named_pod(text, name, namespace, source), source)
+    if name and prefix.lower() in _WORKLOADS:
+        resource = _WORKLOADS[prefix.lower()]
+        pods = _stateful_pods(resource, name, namespace or DEFAULT_NAMESPACE, source)
+        if pods:
+            return _existing(pods[0], source)
+        raw = _workload(resource, name, namespace or DEFAULT_NAMESPACE, source)
+        pod = wire.workload_pod(resource.kind, decode_object(resource.kind, raw, wire.Workload))
+        return ExplainedPod(pod, read_pod(resource.kind, raw), source.snapshot)
+    return _existing(_named_pod(text, text, namespace, source), source)
+
+
+def _named_pod(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
+    """Returns the pod of a name or namespace/name; `text` is how the user wrote it."""
+    named_namespace, slash, _ = name.partition("/")
+    if slash and namespace is not None and namespace != named_namespace:
+        raise CoreError(f"{text}: contradicts --namespace {namespace}")
+    return named_pod(name, source.snapshot, namespace)
+
+
+def _existing(pod: kube.Pod, source: ClusterSource) -> ExplainedPod:
+    generic_pod = source.objects.pods[pod.namespace, pod.name]
+    return ExplainedPod(pod, generic_pod, source.snapshot)
+
+
+def _stateful_pods(resource: Resource, name: str, namespace: str, source: ClusterSource) -> list[kube.Pod]:
+    """Returns the pods of a StatefulSet that a snapshot file lacks.
+
+    They are found by their names, which a StatefulSet determines. Pods that wait come first, then by number.
+    """
+    key = (resource.kind, namespace, name)
+    if source.file is None or resource.kind != "StatefulSet" or key in source.objects.workloads:
+        return []
+    pattern = re.compile(rf"{re.escape(name)}-([0-9]+)")
+    numbered = [
+        (bool(pod.node_name), int(match[1]), pod)
+        for pod in source.snapshot.pods.values()
+        if pod.namespace == namespace and (match := pattern.fullmatch(pod.name))
+    ]
+    return [pod for *_, pod in sorted(numbered, key=lambda entry: entry[:2])]
+
+
+def _workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
+    """Returns a workload, undecoded, from its cluster."""
+    if source.file is None:
+        return asyncio.run(_get(resource.path(namespace, name), source.kubeconfig, source.context))
+    raw = source.objects.workloads.get((resource.kind, namespace, name))
+    if raw is None:
+        raise CoreError(
+            f"{source.file}: has no {resource.kind} {namespace}/{name}; give a file with it, or add the output of "
+            f"`kubectl get {resource.plural} -A -o yaml`"
+        )
+    return raw
+
+
+async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
+    from app.kube.client import KubeClient
+
+    client = await KubeClient.connect(kubeconfig, context)
+    try:
+        return msgspec.json.decode(await client.get(path))
+    finally:
+        await client.close()
+
+
+def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
+    """Returns the pod that uses a claim.
+
+    Without one it is a pod that would mount the claim alone.
+
+    Raises:
+        CoreError: there is no such claim
+    """
+    head, slash, tail = text.partition("/")
+    if slash and namespace is not None and namespace != head:
+        raise CoreError(f"--claim {text}: contradicts --namespace {namespace}")
+    key = (head, tail) if slash else (namespace or DEFAULT_NAMESPACE, text)
+    if key not in source.snapshot.claims:
+        raise CoreError(f"--claim {text}: there is no PersistentVolumeClaim {'/'.join(key)}")
+    users = [
+        pod
+        for pod in source.snapshot.pods.values()
+        if pod.live and pod.namespace == key[0] and any(volume.claim == key[1] for volume in pod.volumes)
+    ]
+    if users:
+        # One that waits comes first.
+        return _existing(min(users, key=lambda pod: (bool(pod.node_name), pod.key)), source)
+    pod = kube.Pod(key[0], key[1], volumes=(kube.ClaimVolume("claim", key[1]),))
+    return ExplainedPod(pod, generic.Pod(key[0], key[1]), source.snapshot)
+
+
+def waiting_pods(namespace: str | None, source: ClusterSource) -> list[ExplainedPod]:
+    """Returns the pods without a node, in order."""
+    pods: Iterable[kube.Pod] = source.snapshot.pods.values()
+    waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
+    return [_existing(pod, source) for pod in sorted(waiting, key=lambda pod: pod.key)]

@@ -1,0 +1,97 @@
+"""Reads what kube-scheduler's own filters need from the objects of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scheduler_core.convert.generic import (
+    GenericNamespace,
+    GenericNode,
+    GenericPod,
+    GenericVolume,
+    generic_namespace,
+    generic_node,
+    generic_pod,
+    volume_affinity,
+)
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.pod_template import template_pod
+from scheduler_core.convert.snapshot_kinds import WORKLOADS
+from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.model import kube
+from scheduler_core.model.generic import Namespace, Node, Pod, PodKey
+from scheduler_core.model.snapshot import Snapshot
+
+_WORKLOAD_GROUPS: Final = frozenset({"apps", "batch"})
+SCHEDULING_KINDS: Final = frozenset(
+    {("Namespace", "")} | {(kind, group) for kind in WORKLOADS - {"Pod"} for group in _WORKLOAD_GROUPS}
+)
+"""Kinds by API group that this module reads, and decisions do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingObjects:
+    """A cluster as kube-scheduler's filters read it.
+
+    Attributes:
+        affinities: the required node affinity of PersistentVolumes, by name
+        workloads: undecoded Deployments, StatefulSets and the like, by kind, namespace and name
+    """
+
+    state: GenericClusterState
+    pods: Mapping[PodKey, Pod]
+    affinities: Mapping[str, VolumeAffinity]
+    workloads: Mapping[tuple[str, str, str], Any]
+
+    @classmethod
+    def of(cls, objects: Iterable[tuple[str, str, Any]]) -> SchedulingObjects:
+        """Reads the objects of a snapshot.
+
+        Each is (kind, API group, undecoded object); other kinds are left out.
+
+        Raises:
+            ObjectError: an object cannot be read
+        """
+        nodes: list[Node] = []
+        pods: dict[PodKey, Pod] = {}
+        namespaces: list[Namespace] = []
+        affinities: dict[str, VolumeAffinity] = {}
+        workloads: dict[tuple[str, str, str], Any] = {}
+        for kind, group, raw in objects:
+            if (kind, group) == ("Node", ""):
+                nodes.append(generic_node(decode_object(kind, raw, GenericNode)))
+            elif (kind, group) == ("Pod", ""):
+                pod = read_pod(kind, raw)
+                pods[pod.key] = pod
+            elif (kind, group) == ("Namespace", ""):
+                namespaces.append(generic_namespace(decode_object(kind, raw, GenericNamespace)))
+            elif (kind, group) == ("PersistentVolume", ""):
+                volume = decode_object(kind, raw, GenericVolume)
+                affinity = volume_affinity(volume)
+                if affinity is not None:
+                    affinities[volume.metadata.name] = affinity
+            elif (kind, group) in SCHEDULING_KINDS:
+                metadata = raw.get("metadata") or {}
+                workloads[kind, metadata.get("namespace") or "default", metadata.get("name", "")] = raw
+        state = GenericClusterState.of(nodes, pods.values(), [])
+        for namespace in namespaces:
+            state = state.with_namespace(namespace)
+        return cls(state, pods, affinities, workloads)
+
+    def volume_affinities(self, pod: kube.Pod, snapshot: Snapshot) -> list[VolumeAffinity]:
+        """Returns the node affinities of a pod's bound PersistentVolumes."""
+        claims = (snapshot.claims.get((pod.namespace, volume.claim)) for volume in pod.volumes)
+        names = (claim.spec.volume_name for claim in claims if claim is not None)
+        return [self.affinities[name] for name in names if name in self.affinities]
+
+
+def read_pod(kind: str, raw: Any) -> Pod:
+    """Returns a pod, or a workload's first pod.
+
+    Raises:
+        ObjectError: it cannot be read
+    """
+    return generic_pod(decode_object("Pod", template_pod(kind, raw), GenericPod))

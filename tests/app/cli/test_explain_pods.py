@@ -1,0 +1,286 @@
+"""`longhorn-extender explain` as users of kubectl expect it, and what kube-scheduler filters before the extender is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.kube.snapshot_live import as_snapshot
+from tests.builders import Object, claim, kube_node, longhorn_node, pod, storage_class
+from tests.worlds.command_line import Run
+from tests.worlds.service import db_pod, small_cluster
+
+
+def write(folder: Path, objects: Iterable[Object]) -> str:
+    """A snapshot file with these objects."""
+    file = folder / "snapshot.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+    return str(file)
+
+
+def cordoned(name: str) -> Object:
+    """A node that `kubectl cordon` has closed."""
+    return {**kube_node(name), "spec": {"unschedulable": True}}
+
+
+def two_nodes(first: Object | None = None) -> list[Object]:
+    """Nodes `a` and `b` with room for one claim each, and the waiting pod shop/db-0."""
+    return [
+        first or kube_node("a"),
+        kube_node("b"),
+        longhorn_node("a"),
+        longhorn_node("b"),
+        storage_class(),
+        claim("data", 50, namespace="shop"),
+        pod("data", name="db-0", namespace="shop"),
+    ]
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> str:
+    """Two nodes, of which `a` is cordoned."""
+    return write(tmp_path, two_nodes(cordoned("a")))
+
+
+def test_a_cordoned_node_is_not_counted(run: Run, snapshot: str) -> None:
+    """The column says why; Longhorn's answer stays visible."""
+    result = run("explain", "--snapshot", snapshot, "db-0")
+    rows = {line.split()[0]: line for line in result.out.splitlines() if line}
+    assert rows["a"].split()[:5] == ["a", "no", "node", "is", "unschedulable"]
+    assert "has room" in rows["a"]
+    assert rows["b"].split()[:3] == ["b", "yes", "ok"]
+    assert result.out.endswith("1 of 2 nodes fit\n")
+
+
+def test_json_has_both_answers_beside_the_stable_keys(run: Run, snapshot: str) -> None:
+    """`fits` is about Longhorn's disks alone, `schedulable` about both."""
+    answer = json.loads(run("explain", "--snapshot", snapshot, "db-0", "-o", "json").out)
+    assert (answer["apiVersion"], answer["kind"], answer["pod"]) == (
+        "longhorn-extender/v1", "PodExplanation", "shop/db-0",
+    )  # fmt: skip
+    node = answer["nodes"]["a"]
+    assert (node["fits"], node["schedulable"]) == (True, False)
+    assert node["kubeScheduler"] == {
+        "fits": False,
+        "plugin": "NodeUnschedulable",
+        "reason": "node is unschedulable",
+    }
+    admitted = answer["nodes"]["b"]
+    assert admitted["orderSafe"] == admitted["order_safe"]
+    assert admitted["disks"] == {"data": {"node": "b", "name": "disk-1", "uuid": "b-disk-1"}}
+
+
+def test_all_nodes_leaves_kube_scheduler_out(run: Run, snapshot: str) -> None:
+    """Then the cordoned node counts."""
+    result = run("explain", "--snapshot", snapshot, "db-0", "--all-nodes")
+    assert result.out.endswith("2 of 2 nodes fit\n")
+    answer = json.loads(run("explain", "--snapshot", snapshot, "db-0", "--all-nodes", "-o", "json").out)
+    assert {entry["kubeScheduler"] for entry in answer["nodes"].values()} == {None}
+
+
+def test_no_node_that_passes_both_is_exit_code_one(run: Run, snapshot: str) -> None:
+    """Although Longhorn's disks have room."""
+    assert run("explain", "--snapshot", snapshot, "db-0", "--node", "a").code == 1
+
+
+def test_the_node_affinity_of_a_bound_volume_counts(run: Run, tmp_path: Path) -> None:
+    """Of a volume of another driver, too."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["w"]}]}]
+    bound = claim("data", 1, bound=True, storage_class="local", namespace="shop")
+    persistent = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "pv-data"},
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}, "local": {"path": "/x"}},
+    }
+    objects = [*two_nodes()[:4], bound, persistent, pod("data", name="db-0", namespace="shop")]
+    objects[1] = kube_node("b", zone="w")
+    answer = json.loads(run("explain", "--snapshot", write(tmp_path, objects), "db-0", "-o", "json").out)
+    assert {name: entry["kubeScheduler"]["plugin"] for name, entry in answer["nodes"].items()} == {
+        "a": "VolumeBinding",
+        "b": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["db-0"], id="name"),
+        pytest.param(["shop/db-0"], id="namespace and name"),
+        pytest.param(["db-0", "-n", "shop"], id="namespace by flag"),
+        pytest.param(["pod/db-0", "--namespace", "shop"], id="kind and name"),
+        pytest.param(["sts/db", "-n", "shop"], id="workload"),
+        pytest.param(["statefulset/db", "-n", "shop"], id="workload in full"),
+        pytest.param(["--claim", "shop/data"], id="claim"),
+    ],
+)
+def test_a_pod_is_named_as_for_kubectl(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+    """Each of these is about the same pod."""
+    spec = {"template": {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}}}
+    stateful_set = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "db", "namespace": "shop"},
+        "spec": spec,
+    }
+    result = run("explain", "--snapshot", write(tmp_path, [*two_nodes(), stateful_set]), *arguments, "-o", "json")
+    assert (result.err, json.loads(result.out)["pod"]) == ("", "shop/db-0")
+
+
+def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(run: Run, tmp_path: Path) -> None:
+    """`longhorn-extender snapshot` writes pods and no workloads; a StatefulSet determines its pods' names."""
+    others = [
+        pod(name=name, namespace="shop", node=node) for name, node in (("db-1", "b"), ("db-10", ""), ("db-2", ""))
+    ]
+    objects = [*two_nodes()[:-1], pod("data", name="db-0", namespace="shop", node="a"), *others]
+    arguments = ["explain", "--snapshot", write(tmp_path, objects), "sts/db", "-n", "shop", "-o", "json"]
+    assert json.loads(run(*arguments).out)["pod"] == "shop/db-2"
+
+
+def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) -> None:
+    """As if a pod mounted it and nothing else."""
+    snapshot = write(tmp_path, two_nodes()[:-1])
+    answer = json.loads(run("explain", "--snapshot", snapshot, "--claim", "shop/data", "-o", "json").out)
+    assert [volume["claim"] for volume in answer["volumes"]] == ["shop/data"]
+    assert {name: entry["fits"] for name, entry in answer["nodes"].items()} == {"a": True, "b": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        pytest.param(["db-0", "-n", "other"], "nor such a pod in namespace other", id="pod elsewhere"),
+        pytest.param(["shop/db-0", "-n", "other"], "contradicts --namespace other", id="two namespaces"),
+        pytest.param(["pod/"], "the name of a pod is missing", id="kind alone"),
+        pytest.param([""], "the name of a pod is missing", id="empty"),
+        pytest.param(["--claim", "shop/data", "-n", "other"], "contradicts --namespace other", id="claim elsewhere"),
+        pytest.param(["deploy/web", "-n", "shop"], "has no Deployment shop/web", id="no such workload"),
+        pytest.param(["--claim", "shop/log"], "there is no PersistentVolumeClaim shop/log", id="no such claim"),
+    ],
+)
+def test_a_wrong_name_is_an_error_of_one_line(run: Run, snapshot: str, arguments: list[str], problem: str) -> None:
+    """The line says what was sought where."""
+    result = run("explain", "--snapshot", snapshot, *arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert problem in result.err
+
+
+def test_a_node_that_does_not_exist_is_refused_with_a_warning(run: Run, snapshot: str) -> None:
+    """It may be a typing error."""
+    result = run("explain", "--snapshot", snapshot, "db-0", "--node", "c")
+    assert (result.code, result.err) == (1, "warning: --node c: there is no such node\n")
+
+
+def test_without_a_pod_all_waiting_pods_are_listed(run: Run, tmp_path: Path) -> None:
+    """The exit code is 1 if one of them has no node; pods that run are left out."""
+    objects = [
+        *two_nodes(cordoned("a")),
+        claim("large", 500, namespace="shop"),
+        pod("large", name="db-1", namespace="shop"),
+        pod(name="runs", node="b"),
+    ]
+    snapshot = write(tmp_path, objects)
+    result = run("explain", "--snapshot", snapshot)
+    rows = [line.split()[:2] for line in result.out.splitlines() if line.startswith("shop/")]
+    assert (rows, result.code) == ([["shop/db-0", "1/2"], ["shop/db-1", "0/2"]], 1)
+    answer = json.loads(run("explain", "--snapshot", snapshot, "-o", "json").out)
+    assert (answer["kind"], [item["pod"] for item in answer["items"]]) == (
+        "PodExplanationList", ["shop/db-0", "shop/db-1"],
+    )  # fmt: skip
+
+
+def test_a_namespace_narrows_the_waiting_pods(run: Run, snapshot: str) -> None:
+    """Where none waits, that is said, and the exit code is 0."""
+    result = run("explain", "--snapshot", snapshot, "-n", "other")
+    assert (result.code, result.out) == (0, "no pod waits for a node\n")
+
+
+def test_a_waiting_pod_that_cannot_be_decided_about_has_the_reason(run: Run, tmp_path: Path) -> None:
+    """The others are explained none the less."""
+    objects = [*two_nodes(), pod("missing", name="db-1", namespace="shop")]
+    result = run("explain", "--snapshot", write(tmp_path, objects))
+    (line,) = [line for line in result.out.splitlines() if line.startswith("shop/db-1")]
+    assert "shop/missing" in line
+    assert "shop/db-0" in result.out
+
+
+def test_name_prints_the_nodes_that_fit(run: Run, snapshot: str) -> None:
+    """In kubectl's form, one per line."""
+    assert run("explain", "--snapshot", snapshot, "db-0", "-o", "name").out == "node/b\n"
+
+
+@pytest.mark.parametrize(("nodes", "rows"), [(29, 29), (30, 2)])
+def test_equal_refusals_share_a_row_from_thirty_nodes_on(run: Run, tmp_path: Path, nodes: int, rows: int) -> None:
+    """Fitting nodes have a row each, and -o wide has all."""
+    names = [f"n-{number:02}" for number in range(nodes - 1)]
+    objects = [raw for name in names for raw in (kube_node(name), longhorn_node(name, 10))]
+    objects += two_nodes()[1:2] + two_nodes()[3:]
+    snapshot = write(tmp_path, objects)
+    table = run("explain", "--snapshot", snapshot, "db-0").out.splitlines()
+    body = table[table.index(next(line for line in table if line.startswith("NODE"))) + 1 :]
+    assert len(body[: body.index("")]) == rows
+    wide = run("explain", "--snapshot", snapshot, "db-0", "-o", "wide").out
+    assert all(name in wide for name in names)
+    assert ("29 nodes: n-00, n-01, n-02, ..." in "".join(body)) == (nodes == 30)
+
+
+def test_a_row_of_nodes_with_long_names_has_one_name(run: Run, tmp_path: Path) -> None:
+    """Others are counted."""
+    objects = [kube_node(f"worker-{number:02}.example.com") for number in range(30)]
+    snapshot = write(tmp_path, [*objects, storage_class(), claim("x", 1), pod("x", name="db-0")])
+    out = run("explain", "--snapshot", snapshot, "db-0").out
+    assert "\n30 nodes: worker-00.example.com, ...  no " in out
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes standard output a terminal of 80 columns."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")  # which has no colours
+
+
+def test_the_table_fits_a_terminal_of_80_columns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts take several lines; further lines of a volume are indented."""
+    use_terminal(monkeypatch)
+    lines = run("explain", "--snapshot", write(tmp_path, [*small_cluster(), db_pod()]), "db-0").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith("  claim data-db-0")
+    assert lines[2].split() == ["node"]
+    assert lines[2].startswith("  ")
+    (row,) = [line for line in lines if line.startswith("node-1")]
+    assert "has room for all local volumes" in row
+
+
+def test_the_wide_table_has_one_line_per_node_on_a_terminal(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of kubectl."""
+    use_terminal(monkeypatch)
+    snapshot = write(tmp_path, [*small_cluster(), db_pod()])
+    lines = run("explain", "--snapshot", snapshot, "db-0", "-o", "wide").out.splitlines()
+    body = lines[lines.index("") + 2 :]
+    assert [line.split()[0] for line in body[: body.index("")]] == ["node-1", "node-2", "node-3", "node-4"]
+
+
+def test_a_long_name_of_a_node_stays_whole(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the lines are longer than the terminal."""
+    use_terminal(monkeypatch)
+    name = "ip-192-168-112-34.eu-central-1.compute.internal"
+    objects = [kube_node(name), longhorn_node(name), pod(name="db-0")]
+    lines = run("explain", "--snapshot", write(tmp_path, objects), "db-0").out.splitlines()
+    assert any(line.startswith(f"{name}  yes   ok") for line in lines)
+
+
+def test_no_line_in_a_pipe_is_padded(run: Run, tmp_path: Path) -> None:
+    """Lines end where their text ends."""
+    out = run("explain", "--snapshot", write(tmp_path, [*small_cluster(), db_pod()]), "db-0", "-o", "wide").out
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+
+
+def test_namespaces_of_a_live_cluster_do_not_disturb_decisions() -> None:
+    """Only affinity between pods reads them."""
+    namespace: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
+    assert as_snapshot([kube_node("a"), namespace]) == as_snapshot([kube_node("a")])

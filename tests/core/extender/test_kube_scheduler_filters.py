@@ -1,0 +1,114 @@
+"""What kube-scheduler's own plugins refuse before the extender is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_core.convert.generic import (
+    GenericNode,
+    GenericPod,
+    GenericVolume,
+    generic_node,
+    generic_pod,
+    volume_affinity,
+)
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.kube_scheduler_filters import PLUGIN_RULES, VolumeAffinity, kube_scheduler_refusals
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.policy import parse_policy
+from scheduler_core.model.generic import Node, Pod
+
+LARGE = {"status": {"allocatable": {"pods": "10", "cpu": "4"}}}
+
+
+def node(name: str = "a", raw: Any = None, **labels: str) -> Node:
+    """A node; without status it does not say what is allocatable."""
+    return generic_node(
+        decode_object("Node", {"metadata": {"name": name, "labels": labels}, **(raw or {})}, GenericNode)
+    )
+
+
+def pod(name: str = "new", node_name: str = "", cpu: str = "1", **spec: Any) -> Pod:
+    """A pod with one container."""
+    containers = [{"resources": {"requests": {"cpu": cpu}}}]
+    raw = {"metadata": {"name": name}, "spec": {"nodeName": node_name, "containers": containers, **spec}}
+    return generic_pod(decode_object("Pod", raw, GenericPod))
+
+
+def affinity(zone: str) -> VolumeAffinity:
+    """The node affinity of a PersistentVolume of one zone."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]
+    raw = {"metadata": {"name": "pv"}, "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}}
+    terms_read = volume_affinity(decode_object("PersistentVolume", raw, GenericVolume))
+    assert terms_read is not None
+    return terms_read
+
+
+def refusals(
+    asked: Pod, nodes: list[Node], *placed: Pod, affinities: tuple[VolumeAffinity, ...] = ()
+) -> dict[str, str]:
+    """The plugin that refuses each node."""
+    state = GenericClusterState.of(nodes, placed, [])
+    names = [entry.name for entry in nodes]
+    refused = run_to_end(kube_scheduler_refusals(asked, [*names, "unknown"], state, affinities))
+    return {name: refusal.plugin for name, refusal in refused.items()}
+
+
+TAINT = {"key": "k", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "spec", "plugin"),
+    [
+        pytest.param({"spec": {"unschedulable": True}}, {}, "NodeUnschedulable", id="cordon"),
+        pytest.param({"spec": {"taints": [TAINT]}}, {}, "TaintToleration", id="taint"),
+        pytest.param({}, {"nodeSelector": {"disk": "fast"}}, "NodeAffinity", id="node selector"),
+        pytest.param(LARGE, {"cpu": "5"}, "NodeResourcesFit", id="cpu"),
+    ],
+)
+def test_a_node_is_refused_by_the_plugin_that_kube_scheduler_names(raw: Any, spec: Any, plugin: str) -> None:
+    """A node that the source does not list is not judged."""
+    assert refusals(pod(**spec), [node(raw=raw)]) == {"a": plugin}
+
+
+def test_a_node_that_every_plugin_admits_is_not_listed() -> None:
+    """Only refusals are returned."""
+    assert refusals(pod(), [node(raw=LARGE)]) == {}
+
+
+def test_the_first_plugin_in_kube_schedulers_order_is_named() -> None:
+    """As in the pod's event."""
+    raw = {"spec": {"unschedulable": True, "taints": [TAINT]}}
+    assert refusals(pod(nodeSelector={"disk": "fast"}), [node(raw=raw)]) == {"a": "NodeUnschedulable"}
+
+
+def test_resources_are_not_compared_where_no_node_says_what_is_allocatable() -> None:
+    """A hand-written snapshot may lack the status of its nodes."""
+    assert refusals(pod(cpu="1000"), [node()]) == {}
+
+
+def test_requests_of_other_pods_count_and_its_own_place_does_not() -> None:
+    """A running pod is judged as if it were to be placed again."""
+    running = pod("new", "a", "3")
+    assert refusals(running, [node(raw=LARGE)], running) == {}
+    assert refusals(pod(cpu="3"), [node(raw=LARGE)], pod("other", "a", "3")) == {"a": "NodeResourcesFit"}
+
+
+def test_the_node_affinity_of_every_bound_volume_must_match() -> None:
+    """As plugin VolumeBinding does for bound claims."""
+    nodes = [node("east", zone="e"), node("west", zone="w")]
+    assert refusals(pod(), nodes, affinities=(affinity("e"),)) == {"west": "VolumeBinding"}
+    assert refusals(pod(), nodes, affinities=(affinity("e"), affinity("w"))) == dict.fromkeys(
+        ("east", "west"), "VolumeBinding"
+    )
+
+
+def test_the_predicates_are_those_of_the_example_of_todays_rules() -> None:
+    """All but HostName: a pod is judged as if it had no node."""
+    text = (Path(__file__).parents[3] / "examples/policies/today.json").read_bytes()
+    today = {entry.rule for entry in parse_policy(text).predicates}
+    assert set(PLUGIN_RULES.values()) == today - {"HostName"}

@@ -1,0 +1,79 @@
+"""What `explain` says that kube-scheduler filters is what a real kube-scheduler says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from app.kube.resources import LONGHORN_NODES, NODES, PODS
+from devcluster import ClusterOptions, DevCluster
+from devcluster.programs import NAMESPACE, start_simulator
+from simulator.objects import DISKS
+from tests.worlds.service import EXTENDER
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("explain"), pytest.mark.timeout(300)]
+# Parts of kube-scheduler's message by the plugin that refuses a node.
+MESSAGES = {
+    "NodeUnschedulable": "1 node(s) were unschedulable",
+    "TaintToleration": "1 node(s) had untolerated taint",
+    "NodeAffinity": "1 node(s) didn't match Pod's node affinity/selector",
+    "NodeResourcesFit": "1 Insufficient cpu",
+}
+
+
+def explain(cluster: DevCluster, pod: str) -> Any:
+    """The answer of the command for a pod of the live cluster."""
+    command = [EXTENDER, "explain", pod, "-n", "default", "--kubeconfig", str(cluster.kubeconfig), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    return json.loads(done.stdout)
+
+
+def message_about(cluster: DevCluster, pod: str) -> str:
+    """Why kube-scheduler has found no node for a pod."""
+    deadline = time.monotonic() + 60
+    while True:
+        conditions = cluster.api.get(PODS.path("default", pod))["status"].get("conditions", [])
+        for entry in conditions:
+            if entry["type"] == "PodScheduled" and entry.get("message"):
+                return str(entry["message"])
+        assert time.monotonic() < deadline, "waited 60 s in vain for kube-scheduler"
+        time.sleep(0.1)
+
+
+def wait_for_longhorn_node(cluster: DevCluster) -> None:
+    """Returns once Longhorn has a node; without one the command warns."""
+    deadline = time.monotonic() + 60
+    while not cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]:
+        assert time.monotonic() < deadline, "waited 60 s in vain for a Longhorn node"
+        time.sleep(0.1)
+
+
+def test_explain_names_the_plugins_that_refuse_a_waiting_pod(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each of four nodes is refused by another plugin; the pod has no Longhorn volume."""
+    with DevCluster(tmp_path_factory.mktemp("explain"), ClusterOptions(nodes=0)) as cluster:
+        fast = {"disk": "fast"}
+        cluster.create_node("cordoned", labels=fast)
+        cluster.create_node("tainted", labels=fast, taints=[{"key": "dedicated", "effect": "NoSchedule"}])
+        cluster.create_node("slow", annotations={DISKS: '[{"size": "400Gi"}]'})
+        cluster.create_node("small", labels=fast, allocatable={"cpu": "1", "memory": "1Gi", "pods": "10"})
+        cluster.wait_nodes_ready()
+        cluster.api.patch(NODES.path(name="cordoned"), {"spec": {"unschedulable": True}})
+        start_simulator(cluster)
+        wait_for_longhorn_node(cluster)
+        container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "2"}}}
+        body = {"metadata": {"name": "waiting"}, "spec": {"nodeSelector": fast, "containers": [container]}}
+        cluster.api.create(PODS.path("default"), {"apiVersion": "v1", "kind": "Pod", **body})
+        message = message_about(cluster, "waiting")
+        nodes = explain(cluster, "waiting")["nodes"]
+    assert {name: entry["kubeScheduler"]["plugin"] for name, entry in nodes.items()} == {
+        "cordoned": "NodeUnschedulable",
+        "tainted": "TaintToleration",
+        "slow": "NodeAffinity",
+        "small": "NodeResourcesFit",
+    }
+    assert [text for text in MESSAGES.values() if text not in message] == []

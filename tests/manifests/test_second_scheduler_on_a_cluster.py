@@ -1,0 +1,114 @@
+"""manifests/overlays/second-scheduler on a real API server, with a real second kube-scheduler under its ServiceAccount."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.kube.resources import LEASES, PODS
+from devcluster import ClusterOptions, DevCluster
+from devcluster.build import ensure_built
+from tests.manifests.load import MANIFESTS, NAMESPACE
+from tests.worlds.service import serve_snapshot
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("manifests")]
+FOLDER = MANIFESTS / "overlays/second-scheduler"
+SCHEDULER = "longhorn-scheduler"
+
+
+def wait_until(what: str, done: Callable[[], bool], seconds: float = 60) -> None:
+    """Returns once a condition is true; fails after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.2)
+
+
+def pod(name: str, scheduler: str, *, resource: bool = False) -> dict[str, Any]:
+    """A pod of one of the two schedulers."""
+    requests = {"longhorn.io/scheduler-extender": "1"} if resource else {}
+    container = {"name": "main", "image": "none", "resources": {"requests": requests, "limits": requests}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": scheduler, "containers": [container]},
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """A cluster with two nodes and the access of both programs."""
+    with DevCluster(tmp_path_factory.mktemp("cluster"), ClusterOptions(nodes=2)) as running:
+        running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "test-cluster"))
+        running.kubectl("apply", "--server-side", "-k", str(FOLDER / "access"))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def log(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runs the second kube-scheduler with exactly the permissions of the overlay, and an extender; the scheduler's log."""
+    folder = tmp_path_factory.mktemp("second")
+    credentials = cluster.service_account_kubeconfig(NAMESPACE, SCHEDULER)
+    with serve_snapshot(folder) as extender:
+        config = yaml.safe_load((FOLDER / "config/kube-scheduler.yaml").read_text())
+        config["clientConnection"]["kubeconfig"] = str(credentials)
+        for entry in config["extenders"]:
+            entry["urlPrefix"] = f"http://127.0.0.1:{extender.port}"
+        file = folder / "kube-scheduler.yaml"
+        file.write_text(yaml.safe_dump(config))
+        arguments = [
+            f"--config={file}",
+            f"--authentication-kubeconfig={credentials}",
+            f"--authorization-kubeconfig={credentials}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={cluster.free_port()}",
+        ]
+        cluster.spawn("second", [ensure_built() / "kube-scheduler", *arguments])
+        yield cluster.logs / "second.log"
+
+
+def node_of(cluster: DevCluster, name: str) -> str:
+    """The node of a pod, "" while it is pending."""
+    return str(cluster.api.get(PODS.path("default", name))["spec"].get("nodeName", ""))
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_pods_that_name_it_are_placed_with_and_without_the_resource(
+    cluster: DevCluster, log: Path, resource: bool
+) -> None:
+    """Its second entry keeps it from looking for the resource on nodes."""
+    name = f"second-{resource}".lower()
+    cluster.api.create(PODS.path("default"), pod(name, SCHEDULER, resource=resource))
+    wait_until("the pod to be placed", lambda: bool(node_of(cluster, name)))
+    assert log.exists()
+
+
+def test_other_pods_are_placed_by_the_clusters_own_scheduler(cluster: DevCluster, log: Path) -> None:
+    """It is untouched, and keeps its own Lease, if it has one."""
+    assert log.exists()
+    cluster.api.create(PODS.path("default"), pod("own", "default-scheduler"))
+    wait_until("the pod to be placed", lambda: bool(node_of(cluster, "own")))
+    assert cluster.api.get(LEASES.path(NAMESPACE, SCHEDULER))["spec"]["holderIdentity"]
+
+
+def test_nothing_is_forbidden(cluster: DevCluster, log: Path) -> None:
+    """After it leads and has placed a pod; without the overlay's bindings it logs "forbidden" for ever."""
+    cluster.api.create(PODS.path("default"), pod("last", SCHEDULER))
+    wait_until("the pod to be placed", lambda: bool(node_of(cluster, "last")))
+    assert [line for line in log.read_text().splitlines() if "forbidden" in line.lower()] == []
+
+
+def test_the_api_server_accepts_the_overlay(cluster: DevCluster) -> None:
+    """Every object of it, the extender's included."""
+    built = cluster.kubectl("kustomize", str(FOLDER))
+    cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", input=built)
+    schedulers = [entry for entry in yaml.safe_load_all(built) if entry["metadata"]["name"].startswith(SCHEDULER)]
+    assert {entry["metadata"]["namespace"] for entry in schedulers if "namespace" in entry["metadata"]} == {
+        "longhorn-system", "kube-system",
+    }  # fmt: skip
