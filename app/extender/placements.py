@@ -145,10 +145,10 @@ class Placements:
         """Number of pods whose volumes are not placed yet."""
         return len(self._followed_pods)
 
-    def outstanding(self, *, offers: int, waiting: int) -> Outstanding:
+    def outstanding(self, *, offers: int, waiting: int, oldest_wait: float) -> Outstanding:
         """Returns the numbers for Prometheus.
 
-        The caller provides the numbers of offers and of waiting pods.
+        The caller provides the numbers of offers and of waiting pods, and how long the oldest of them has waited.
         """
         report = self._report
         return Outstanding(
@@ -159,6 +159,7 @@ class Placements:
             overbooked_disks=len(self._overbookings.overbooked),
             stuck_pods=len(report.stuck),
             waiting_pods=waiting,
+            oldest_wait=oldest_wait,
         )
 
     def adopt(self) -> None:

@@ -318,7 +318,9 @@ def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None
             assert [demand.volume.name for demand in world.placements.report.hopeless] == ["data-1"]
             await asyncio.sleep(STUCK_AFTER + REPORT_INTERVAL)
             demands = {"pod": 2, "selected_node": 0, "nomination": 0, "attachment": 0, "hard_node_affinity": 0}
-            assert world.placements.outstanding(offers=3, waiting=4) == Outstanding(demands, 3, 1, 0, 0, 2, 4)
+            assert world.placements.outstanding(offers=3, waiting=4, oldest_wait=9.5) == Outstanding(
+                demands, 3, 1, 0, 0, 2, 4, 9.5
+            )
 
     run(scenario())
 
@@ -336,7 +338,7 @@ async def test_an_overbooked_disk_is_counted_and_logged_once() -> None:
         [line] = world.log_lines("overbooked")
         expected = {"node": "a", "disk": "disk-1", "volumes": ["x", "y"], "volume_count": 2, "within_ms": 16}
         assert line.items() >= {**expected, "bytes_over": 20 * make.GI, "log_level": "warning"}.items()
-        assert world.placements.outstanding(offers=0, waiting=0).overbooked_disks == 1
+        assert world.placements.outstanding(offers=0, waiting=0, oldest_wait=0).overbooked_disks == 1
         assert world.misplacements == 0
 
 
