@@ -443,6 +443,26 @@ async def test_a_report_during_which_the_lead_is_lost_is_dropped() -> None:
 
 
 @virtually
+async def test_rounds_that_take_long_leave_most_of_the_time_to_decisions() -> None:
+    """A round of 0.1 s is followed by a pause of 0.9 s."""
+    contention = InterruptedContention()
+    world = World(contention=contention)
+    spent: list[float] = []
+    contention.interruption = lambda: spent.append(0.1)
+    evaluator = Evaluator(world.cache, FilterOptions(), world.loop.time)
+    clock = lambda: world.loop.time() + sum(spent)  # noqa: E731
+    world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, clock)
+    world.bind(0, "a")
+    world.decide(0, "a")
+    async with leading(world):
+        for number in range(40):
+            world.list_replica(number + 1, "a")
+            await asyncio.sleep(0.25)
+        assert world.placements.followed == 1
+    assert 5 <= len(spent) <= 12
+
+
+@virtually
 async def test_checking_many_pods_lets_other_tasks_run() -> None:
     """Each check takes longer than a time slice."""
     world = World()
