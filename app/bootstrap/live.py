@@ -162,7 +162,10 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:
-    """Makes the latest state current, which the metrics of disks are computed from; a process that does not lead has none."""
+    """Makes the latest state current.
+
+    The metrics of disks are computed from it. A process that does not lead has none.
+    """
     if elector.leading() and cache.has_synced:
         cache.state()
 

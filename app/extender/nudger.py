@@ -247,7 +247,10 @@ class Nudger:
 
     @property
     def oldest_wait(self) -> float:
-        """Seconds since the first refusal of the pod that waits longest, 0 without one; may be read from any thread."""
+        """Seconds since the first refusal of the pod that waits longest, 0 without one.
+
+        May be read from any thread.
+        """
         since = self._refusals.first_refusal
         return 0.0 if since is None else max(0.0, self._clock() - since)
 

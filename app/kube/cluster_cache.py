@@ -156,7 +156,10 @@ class ClusterCache:
 
     @property
     def latest_state(self) -> ClusterState | None:
-        """The state that was read last, None before the first one; may be read from any thread."""
+        """The state that was read last, None before the first one.
+
+        May be read from any thread.
+        """
         return self._state
 
     @property

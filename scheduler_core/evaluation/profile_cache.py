@@ -94,7 +94,10 @@ class ProfileCache:
         return table
 
     def _changed_between(self, other: ChangeLog) -> frozenset[str] | None:
-        """Names of the nodes that changed between this version and an older or newer one; None if that is not recorded."""
+        """Names of the nodes that changed between this version and another one.
+
+        None if that is not recorded.
+        """
         changed = self.changelog.since(other)
         return other.since(self.changelog) if changed is None else changed
 
