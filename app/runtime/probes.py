@@ -15,6 +15,10 @@ class UnavailableError(Exception):
     """This process must not answer now; another process may. The text says why."""
 
 
+class SwitchedOffError(UnavailableError):
+    """An administrator has switched the service off; no process answers."""
+
+
 class Health(BaseModel):
     """Whether the process is well."""
 

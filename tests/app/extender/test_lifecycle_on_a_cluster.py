@@ -118,8 +118,11 @@ class Candidate:
         status, answer, headers = self.filter({"metadata": {"name": "probe"}})
         if is_filtered(status, answer):
             return ""
-        assert (status, headers["connection"]) == (200, "close")
-        return str(answer["Error"])
+        assert headers["connection"] == "close"
+        if status == 200:
+            return str(answer["Error"])
+        assert status == 503
+        return str(answer["error"])
 
     def state(self) -> Any:
         """What /state shows of the service."""
