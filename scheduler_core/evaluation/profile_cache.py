@@ -49,7 +49,6 @@ class _VersionedTable:
 
     table: ProfileTable
     changelog: ChangeLog
-    view_version: int
 
 
 class ProfileCache:
@@ -87,10 +86,7 @@ class ProfileCache:
         else:
             table = latest.table
         self._tables.put(classes, table)
-        latest = self._latest_tables.get(classes)
-        # A request that paused may belong to an older view by now.
-        if latest is None or latest.view_version <= self._view.version:
-            self._latest_tables.put(classes, _VersionedTable(table, self.changelog, self._view.version))
+        self._latest_tables.put(classes, _VersionedTable(table, self.changelog))
         return table
 
     def _changed_between(self, other: ChangeLog) -> frozenset[str] | None:

@@ -329,6 +329,7 @@ def test_it_fails_open(cluster: DevCluster, what: str) -> None:
     apply(cluster, {**policy, "spec": {**policy["spec"], **BREAKAGES[what]}})
     try:
         wait_until("the broken policy", lambda: asking_containers(admit(cluster, pod())) == [])
+        assert admit(cluster, pod())["spec"]["schedulerName"] == "default-scheduler"
     finally:
         apply(cluster, policy)
         wait_until("the policy", lambda: asking_containers(admit(cluster, pod())) == ["main"])

@@ -82,7 +82,8 @@ def test_every_series_that_an_alert_reads_exists(stack: Stack) -> None:
 @pytest.mark.parametrize("alert", ALERTS)
 def test_prometheus_evaluates_the_expression_of_an_alert(stack: Stack, alert: str) -> None:
     """A mistake in it is an error of this query."""
-    query(stack, ALERTS[alert]["expr"])
+    samples = query(stack, ALERTS[alert]["expr"])
+    assert all({"metric", "value"} <= sample.keys() for sample in samples)
 
 
 def test_only_one_process_reports_a_disk(stack: Stack) -> None:

@@ -161,8 +161,9 @@ def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
     filled = before.update(changes_of(cluster(disk(100, scheduled=25), disk(100))), NOW)
     provisioned = filled.update(changes_of([setting("storage-over-provisioning-percentage", "200")]), NOW)
     with_demand = state(cluster(), BOUND_POD_OF_Z)
-    for current in (before, before, filled, before, provisioned, filled, with_demand):
-        contenders = competing(current) if current is with_demand else NO_CONTENDERS
+    demand = competing(with_demand)
+    states = [(state, NO_CONTENDERS) for state in (before, before, filled, before, provisioned, filled, with_demand)]
+    for current, contenders in [*states, (with_demand, demand), (with_demand, NO_CONTENDERS)]:
         cached = run_to_end(plans.longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
         assert cached == run_to_end(PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
         assert cached.nodes["even"].disks
