@@ -70,6 +70,8 @@ class Way(StrEnum):
     YES = "always yes"
     YES_SAMPLED = "always yes, sampled nodes"
     """`percentageOfNodesToScore` is unset, so that kube-scheduler looks at a part of the nodes only."""
+    YES_WATCHED = "always yes, ours watches"
+    """This extender follows the cluster and is asked nothing: what its watches alone cost."""
     OURS = "ours"
     OURS_SCORING = "ours, with scores"
     """`prioritizeVerb` is set, too."""
@@ -78,6 +80,11 @@ class Way(StrEnum):
     def is_ours(self) -> bool:
         """Whether this extender answers."""
         return self in (Way.OURS, Way.OURS_SCORING)
+
+    @property
+    def runs_ours(self) -> bool:
+        """Whether this extender runs."""
+        return self.is_ours or self is Way.YES_WATCHED
 
 
 class Limits(StrEnum):
@@ -180,14 +187,13 @@ def _run_yes(folder: Path) -> Iterator[str]:
 
 def _measure(rig: Rig, config: Path, way: Way, yes: str, pods: int) -> Sample:
     """Runs one burst of one way, and removes it."""
-    ours = way.is_ours
-    if ours and EXTENDER not in rig.candidates:
+    if way.runs_ours and EXTENDER not in rig.candidates:
         rig.start_candidate(EXTENDER)
-    elif not ours and EXTENDER in rig.candidates:
+    elif not way.runs_ours and EXTENDER in rig.candidates:
         rig.cluster.processes[EXTENDER].stop()
-    if ours:
+    if way.runs_ours:
         rig.until("it answers", rig.leader)
-    rig.cluster.use_scheduler_config(config, rig._stack.address if ours else yes)
+    rig.cluster.use_scheduler_config(config, rig._stack.address if way.is_ours else yes)
     workload = Workload(app=APP, group=APP, volumes=[Volume("1Gi")] * 2, asks=False)
     try:
         return _run_burst(rig, [entry for number in range(pods) for entry in workload.loose(number)], pods)

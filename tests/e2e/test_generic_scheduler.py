@@ -176,10 +176,14 @@ def condition(cluster: DevCluster, name: str) -> Object:
 
 
 def count_condition_writes(cluster: DevCluster, name: str) -> int:
-    """How often a pod's condition was written, by the audit log."""
+    """How often a pod's condition was written, by the audit log.
+
+    A write that the API server refused, for a version that is not the newest, is none.
+    """
     account = f"system:serviceaccount:{NAMESPACE}:{LEASE}"
     calls = [entry for entry in cluster.audit_events() if entry["user"]["username"] == account]
-    targets = [(entry["verb"], entry.get("objectRef") or {}) for entry in calls]
+    accepted = [entry for entry in calls if entry["responseStatus"]["code"] == 200]
+    targets = [(entry["verb"], entry.get("objectRef") or {}) for entry in accepted]
     return sum(
         (verb, reference.get("subresource"), reference.get("name")) == ("patch", "status", name)
         for verb, reference in targets
