@@ -1,0 +1,147 @@
+"""Checks of kube-scheduler: whether it calls the extender, and what its events say.
+
+Each check yields what is wrong, and nothing if all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from scheduler_core.extender.event_causes import RESOURCE, UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
+from scheduler_core.extender.finding import Finding, Installation, Severity
+
+_REGISTRATION: Final = "registration"
+_UNINSTALL: Final = "uninstall"
+_REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
+_EXCERPT: Final = 160
+_MAX_LISTED: Final = 3
+
+
+def check_registration(facts: Installation) -> Iterator[Finding]:
+    """Whether a pod that fits nowhere is refused by the extender."""
+    probe = facts.probe
+    if probe is None:
+        yield Finding(_REGISTRATION, Severity.SKIPPED, "no probe pod was created")
+    elif probe.problem:
+        yield Finding(_REGISTRATION, Severity.WARNING, f"could not be tried: {probe.problem}", "probe pod")
+    elif probe.node:
+        yield Finding(
+            _REGISTRATION,
+            Severity.ERROR,
+            f"kube-scheduler chose {probe.node} for a pod that fits on no node: it does not call the extender, ignores its "
+            "failure (ignorable), or the extender only observes",
+            "kube-scheduler",
+            _REGISTER,
+        )
+    elif not probe.message:
+        yield Finding(
+            _REGISTRATION,
+            Severity.WARNING,
+            "no kube-scheduler has said anything about the probe pod",
+            "kube-scheduler",
+            "kubectl -n kube-system get pods,lease; see --scheduler-name",
+        )
+    elif not is_refusal(probe.message):
+        yield _refused_otherwise(facts, probe.message)
+
+
+def _refused_otherwise(facts: Installation, message: str) -> Finding:
+    cause = cause_of(message)
+    if cause is not None:
+        return Finding(_REGISTRATION, Severity.ERROR, cause.what, "kube-scheduler", _command(cause, facts))
+    return Finding(
+        _REGISTRATION,
+        Severity.WARNING,
+        f"kube-scheduler refused the probe pod without the extender: {_excerpt(message)}",
+        "kube-scheduler",
+        "look at what it says about the nodes",
+    )
+
+
+def check_events(facts: Installation) -> Iterator[Finding]:
+    """Whether events of the last hour tell of failed calls."""
+    if facts.failures is None:
+        yield Finding("events", Severity.SKIPPED, "events could not be read")
+        return
+    pods: dict[EventCause, list[str]] = {}
+    for failure in facts.failures:
+        cause = cause_of(failure.message)
+        if cause is not None and cause is not UNMANAGED_RESOURCE:
+            pods.setdefault(cause, []).append(failure.pod)
+    for cause, names in pods.items():
+        yield Finding("events", Severity.WARNING, cause.what, _pods(names), _command(cause, facts))
+
+
+def check_resource(facts: Installation) -> Iterator[Finding]:
+    """Whether pods that request the resource can be scheduled."""
+    names = [failure.pod for failure in facts.failures or () if cause_of(failure.message) is UNMANAGED_RESOURCE]
+    probed = facts.probe is not None and cause_of(facts.probe.message) is UNMANAGED_RESOURCE
+    if names or probed:
+        yield Finding(
+            "resource",
+            Severity.ERROR,
+            UNMANAGED_RESOURCE.what,
+            _pods(names) if names else "probe pod",
+            UNMANAGED_RESOURCE.command,
+        )
+
+
+def check_unregistered(facts: Installation) -> Iterator[Finding]:
+    """Whether kube-scheduler calls the extender no more, so that it can be removed."""
+    probe = facts.probe
+    cause = cause_of(probe.message) if probe is not None else None
+    if probe is None:
+        yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")
+    elif is_refusal(probe.message) or (cause is not None and cause is not UNMANAGED_RESOURCE):
+        yield Finding(
+            _UNINSTALL,
+            Severity.ERROR,
+            "kube-scheduler still calls the extender: without it, pods wait",
+            "kube-scheduler",
+            "remove the extender from its configuration, and restart it",
+        )
+    elif not probe.node and cause is None:
+        problem = probe.problem or _excerpt(probe.message) or "no kube-scheduler has said anything about the probe pod"
+        yield Finding(
+            _UNINSTALL, Severity.WARNING, f"it is not known whether kube-scheduler calls the extender: {problem}"
+        )
+
+
+def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
+    """Whether pods would wait for a resource that no node offers."""
+    if facts.requesting_pods:
+        yield Finding(
+            "requests",
+            Severity.WARNING,
+            f"request {RESOURCE}: once no extender manages it, such pods are not scheduled any more",
+            _pods(list(facts.requesting_pods)),
+            "remove the resource from their controllers",
+        )
+
+
+def check_guard_webhook(facts: Installation) -> Iterator[Finding]:
+    """Whether API servers would call a placement guard that is gone."""
+    if facts.guard_installed:
+        yield Finding(
+            "webhook",
+            Severity.WARNING,
+            "the placement guard's webhook is still there",
+            "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard",
+            "see docs/placement-guard.md, Uninstall",
+        )
+
+
+def _command(cause: EventCause, facts: Installation) -> str:
+    return cause.command.replace("{kubectl}", facts.kubectl)
+
+
+def _excerpt(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
+
+
+def _pods(names: list[str]) -> str:
+    distinct = sorted(set(names))
+    more = len(distinct) - _MAX_LISTED
+    return f"pod {', '.join(distinct[:_MAX_LISTED])}" + (f" and {more} more" if more > 0 else "")
