@@ -66,6 +66,14 @@ Ask = Callable[[str], Awaitable[bytes]]
 
 class _Version(msgspec.Struct, rename="camel"):
     git_version: str = ""
+    emulation_major: str = ""
+    emulation_minor: str = ""
+
+    @property
+    def text(self) -> str:
+        """The version; of a build without one, the version whose behaviour it has."""
+        unversioned = self.git_version.startswith("v0.0.0") and self.emulation_major
+        return f"v{self.emulation_major}.{self.emulation_minor}" if unversioned else self.git_version
 
 
 class _Guard(msgspec.Struct):
@@ -125,7 +133,7 @@ class InstallationReader:
         facts = Installation(
             now=datetime.now(UTC),
             namespace=namespace,
-            kubernetes_version=version.git_version,
+            kubernetes_version=version.text,
             service=await self._get(SERVICES, namespace, EXTENDER.name, service_address),
             pods=tuple(labelled),
             system_pods=tuple(pod for pod in pods if pod.namespace in {namespace, _SYSTEM_NAMESPACE}),

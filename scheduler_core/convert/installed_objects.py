@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
-from scheduler_core.convert.pod_requests import EXTENDER_RESOURCE
-from scheduler_core.model.installation import InstalledPod, SchedulingFailure, ServiceAddress
+from scheduler_core.model.installation import EXTENDER_RESOURCE, InstalledPod, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import condition
 
 
@@ -22,6 +21,8 @@ class _ContainerPort(Wire):
 class _Container(Wire):
     resources: _Resources | None = None
     ports: list[_ContainerPort] | None = None
+    command: list[str] | None = None
+    args: list[str] | None = None
 
 
 class _ClaimSource(Wire):
@@ -79,6 +80,17 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
         requests_extender=any(_requests_extender(container.resources) for container in containers),
         claims=tuple(_claims(spec.volumes or ())),
     )
+
+
+def command_line(raw: bytes | msgspec.Raw) -> list[str]:
+    """The command and the arguments of a pod's first container.
+
+    Raises:
+        ObjectError: it is no pod
+    """
+    spec = decode_json("Pod", raw, InstalledPodObject).spec or _PodSpec()
+    container = spec.containers[0] if spec.containers else _Container()
+    return [*(container.command or ()), *(container.args or ())]
 
 
 def _requests_extender(resources: _Resources | None) -> bool:

@@ -14,8 +14,7 @@ import msgspec
 
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, decode_json
-from scheduler_core.convert.pod_requests import EXTENDER_RESOURCE
-from scheduler_core.model.installation import Permission
+from scheduler_core.model.installation import EXTENDER_RESOURCE, Permission
 
 # Longhorn's tags are chosen by administrators; none chooses this.
 TAG: Final = "longhorn-extender-doctor"

@@ -9,9 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler_core.model.installation import EXTENDER_RESOURCE
 from scheduler_core.model.verdict import Reason
-
-RESOURCE: Final = "longhorn.io/scheduler-extender"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class EventCause:
 _CALL: Final = r'Post "[^"]*/(?:filter|prioritize|preempt|bind)": .*'
 _DOWN: Final = "{kubectl} get pods,lease,endpointslice"
 UNMANAGED_RESOURCE: Final = EventCause(
-    rf"Insufficient {re.escape(RESOURCE)}",
+    rf"Insufficient {re.escape(EXTENDER_RESOURCE)}",
     "kube-scheduler looks for longhorn.io/scheduler-extender on nodes: no extender manages it",
     "add managedResources with ignoredByScheduler: true to its configuration, and restart it",
 )

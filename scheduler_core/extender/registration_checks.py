@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from scheduler_core.extender.event_causes import RESOURCE, UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
+from scheduler_core.extender.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
 from scheduler_core.extender.finding import Finding, Installation, Severity
+from scheduler_core.model.installation import EXTENDER_RESOURCE
 
 _REGISTRATION: Final = "registration"
 _UNINSTALL: Final = "uninstall"
@@ -114,7 +115,7 @@ def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
         yield Finding(
             "requests",
             Severity.WARNING,
-            f"request {RESOURCE}: once no extender manages it, such pods are not scheduled any more",
+            f"request {EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more",
             _pods(list(facts.requesting_pods)),
             "remove the resource from their controllers",
         )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+# Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
+EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
 
 
 @dataclass(frozen=True, slots=True)
