@@ -89,6 +89,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
         if state.observes:
             return _FilterResponse(*_result(args, {}, {}), state, started)
         return _FilterResponse(filter_result(None, {}, str(error)), None, b"", state, started)
+    state.callers.record(request.client.host if request.client else "", whole_nodes=args.runs is not None)
     _record_filter(state, args, answer, perf_counter() - started)
     unresolvable, resolvable = ({}, {}) if state.observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)

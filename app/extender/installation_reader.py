@@ -44,7 +44,7 @@ from scheduler_core.convert.installed_objects import (
 from scheduler_core.convert.probe_objects import access_review, is_allowed
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import ObjectError
-from scheduler_core.extender.finding import PROGRAM, Installation, ProcessReport
+from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProcessReport
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.timestamps import parse_time
@@ -89,8 +89,14 @@ class _Service(msgspec.Struct, rename="camel"):
     placement_guard: _Guard | None = None
 
 
+class _Caller(msgspec.Struct):
+    address: str = ""
+    form: str = ""
+
+
 class _State(msgspec.Struct):
     service: _Service | None = None
+    callers: tuple[_Caller, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,18 +277,20 @@ async def _report(ask: Ask) -> ProcessReport:
     """Returns what a process says about itself."""
     try:
         await ask("readyz")
-        service = msgspec.json.decode(await ask("state"), type=_State).service or _Service()
+        state = msgspec.json.decode(await ask("state"), type=_State)
         expiry = _EXPIRY_METRIC.search(await ask("metrics"))
     except ApiError as error:
         return _failed_report(error)
     except msgspec.DecodeError as error:
         return ProcessReport(unreachable=f"the answer is not the extender's: {error}")
+    service = state.service or _Service()
     guard = service.placement_guard or _Guard()
     return ProcessReport(
         unreadable=service.unreadable,
         answering=service.answering,
         refusal=service.refusal,
         refused_settings=service.refused_settings,
+        callers=tuple(Caller(entry.address, entry.form == "nodes") for entry in state.callers),
         guard_mode=guard.mode,
         guard_problem=guard.problem,
         certificate_expiry=float(expiry[1]) if expiry is not None else 0.0,

@@ -49,6 +49,18 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """A client that has called /filter.
+
+    Attributes:
+        sends_whole_nodes: whether it sends nodes, and not their names
+    """
+
+    address: str
+    sends_whole_nodes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessReport:
     """What a process of the extender says about itself.
 
@@ -61,6 +73,7 @@ class ProcessReport:
         refused_settings: settings with values that are not valid
         guard_mode: of the placement guard; "" without one
         guard_problem: why API servers cannot call the guard, or ""
+        callers: clients that have called /filter lately
         certificate_expiry: seconds since 1970 at which the guard's certificate expires; 0 without one
     """
 
@@ -72,6 +85,7 @@ class ProcessReport:
     refused_settings: tuple[str, ...] = ()
     guard_mode: str = ""
     guard_problem: str = ""
+    callers: tuple[Caller, ...] = ()
     certificate_expiry: float = 0.0
 
 

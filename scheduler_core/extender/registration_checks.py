@@ -60,6 +60,29 @@ def _refused_otherwise(facts: Installation, message: str) -> Finding:
     )
 
 
+def check_requests(facts: Installation) -> Iterator[Finding]:
+    """Which clients call the leader, and whether they send names only."""
+    leader = facts.leader
+    report = facts.reports.get(leader.name) if leader is not None else None
+    if leader is None or report is None or not report.callers:
+        yield Finding("requests", Severity.SKIPPED, "the leader has had no request yet")
+        return
+    for caller in report.callers:
+        if caller.sends_whole_nodes:
+            yield Finding(
+                "requests",
+                Severity.WARNING,
+                "sends whole nodes: kube-scheduler then scores every node as if no pod ran on it",
+                f"client {caller.address}",
+                "nodeCacheCapable: true in kube-scheduler's configuration",
+            )
+    named = sorted(caller.address for caller in report.callers if not caller.sends_whole_nodes)
+    if named:
+        yield Finding(
+            "requests", Severity.OK, f"with names of nodes come from {', '.join(named)}", f"pod/{leader.name}"
+        )
+
+
 def check_events(facts: Installation) -> Iterator[Finding]:
     """Whether events of the last hour tell of failed calls."""
     if facts.failures is None:
@@ -113,7 +136,7 @@ def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
     """Whether pods would wait for a resource that no node offers."""
     if facts.requesting_pods:
         yield Finding(
-            "requests",
+            "requesting-pods",
             Severity.WARNING,
             f"request {EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more",
             _pods(list(facts.requesting_pods)),

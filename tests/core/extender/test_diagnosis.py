@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, Check, diagnose, is_well
 from scheduler_core.extender.event_causes import CAUSES, cause_of, is_refusal
-from scheduler_core.extender.finding import Finding, Installation, ProbeResult, ProcessReport, Severity
+from scheduler_core.extender.finding import Caller, Finding, Installation, ProbeResult, ProcessReport, Severity
 from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Disk, Node
@@ -42,7 +42,10 @@ SOUND = Installation(
     system_pods=PODS,
     lease=HeldLease("a_3f9a1c07", 15, renewed="2025-12-31T23:59:58Z"),
     endpoints=("10.0.0.1",),
-    reports={"a": ProcessReport(answering=True), "b": ProcessReport(refusal="not the leader, a is")},
+    reports={
+        "a": ProcessReport(answering=True, callers=(Caller("10.0.0.9"),)),
+        "b": ProcessReport(refusal="not the leader, a is"),
+    },
     failures=(SchedulingFailure("shop/db-0", REFUSED),),
     probe=ProbeResult(message=REFUSED),
     settings={"current-longhorn-version": "v1.12.0", "storage-over-provisioning-percentage": "100"},
@@ -181,6 +184,10 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
     "events about a resource that is not managed": (
         replace(SOUND, failures=(SchedulingFailure("shop/a", UNMANAGED),)), "resource", Severity.ERROR, "looks for",
     ),
+    "whole nodes": (
+        with_leader(ProcessReport(answering=True, callers=(Caller("10.0.0.9", sends_whole_nodes=True),))),
+        "requests", Severity.WARNING, "sends whole nodes",
+    ),
     "events about failed calls": (
         replace(SOUND, failures=(SchedulingFailure("shop/a", DOWN),)), "events", Severity.WARNING, "no process listens",
     ),
@@ -225,6 +232,18 @@ def test_a_mistake_is_found(facts: Installation, check: str, severity: Severity,
     assert what in own[0].what
     assert own[0].command or "could not be tried" in own[0].what
     assert not is_well(diagnose(facts))
+
+
+def test_from_where_requests_come_is_said() -> None:
+    """An administrator recognises the kube-schedulers."""
+    (finding,) = [entry for entry in diagnose(SOUND) if entry.check == "requests"]
+    assert finding.what == "with names of nodes come from 10.0.0.9"
+
+
+def test_a_leader_without_requests_is_not_judged() -> None:
+    """It may have started a moment ago."""
+    (finding,) = [entry for entry in diagnose(with_leader(ProcessReport())) if entry.check == "requests"]
+    assert finding.severity is Severity.SKIPPED
 
 
 def test_no_pods_are_found() -> None:
@@ -278,7 +297,7 @@ def test_it_can_be_uninstalled_once_kube_scheduler_does_not_call_it(
 def test_what_an_uninstallation_would_leave_is_found() -> None:
     """Pods that request the resource, and the placement guard's webhook."""
     facts = replace(probed(node="node-1"), requesting_pods=("shop/a",), guard_installed=True)
-    assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["requests", "webhook"]
+    assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["requesting-pods", "webhook"]
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if not reason.fits], ids=lambda reason: reason.name)
