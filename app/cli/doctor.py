@@ -100,11 +100,14 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
     client = await KubeClient.connect(kubeconfig, context)
     task = asyncio.current_task()
     if task is not None:
-        # As after Ctrl-C, what the probe has created is removed first. Only the main thread has signals.
+        # What the probe has created is removed first. Only the main thread has signals.
         with suppress(RuntimeError, ValueError, NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         return await InstallationReader(client, options).read()
+    except asyncio.CancelledError as error:
+        raise CoreError("interrupted; the probe pod is removed") from error
     finally:
         await client.close()
 

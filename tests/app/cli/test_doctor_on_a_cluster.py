@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.kube.client import ApiError
-from app.kube.resources import CLAIMS, CSI_DRIVERS, LONGHORN_SETTINGS, NAMESPACES, PODS, STORAGE_CLASSES
+from app.kube.resources import CLAIMS, CSI_DRIVERS, LONGHORN_SETTINGS, NAMESPACES, PODS, STORAGE_CLASSES, Resource
 from devcluster.components import SCHEDULER
 from devcluster.programs import NAMESPACE, SERVICE, primary_address
 from devcluster.scheduler_config import DEFAULT
@@ -22,6 +23,7 @@ from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("doctor"), pytest.mark.timeout(600)]
 RECOMMENDED = ROOT / "kube-scheduler-config/recommended.yaml"
+PROBE_RESOURCES = (PODS, CLAIMS, STORAGE_CLASSES, NAMESPACES)
 DRIVER = "driver.longhorn.io"
 
 
@@ -95,23 +97,27 @@ def until(done: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def doctor(stack: Stack, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The exit code, and what is to be mended, by check."""
+def run_doctor(stack: Stack, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code and all findings."""
     command = [EXTENDER, "doctor", "--kubeconfig", str(stack.cluster.kubeconfig), "-o", "json", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr == ""
-    findings = json.loads(done.stdout)["findings"]
-    return done.returncode, {entry["check"]: entry for entry in findings if entry["severity"] in ("warning", "error")}
+    return done.returncode, json.loads(done.stdout)["findings"]
 
 
-def leftovers(stack: Stack) -> list[str]:
-    """What probes have left in the cluster; a namespace that is being deleted does not count."""
+def doctor(stack: Stack, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and what is to be mended, by check."""
+    code, findings = run_doctor(stack, *arguments)
+    return code, {entry["check"]: entry for entry in findings if entry["severity"] in ("warning", "error")}
+
+
+def leftovers(stack: Stack, *resources: Resource) -> list[str]:
+    """What probes have left in the cluster; what is being deleted does not count."""
     selector = f"?labelSelector=app.kubernetes.io/managed-by%3D{TAG}"
-    paths = [PODS.path(), CLAIMS.path(), STORAGE_CLASSES.path(), NAMESPACES.path()]
     return [
         entry["metadata"]["name"]
-        for path in paths
-        for entry in stack.cluster.api.get(f"{path}{selector}")["items"]
+        for resource in resources or PROBE_RESOURCES
+        for entry in stack.cluster.api.get(f"{resource.path()}{selector}")["items"]
         if "deletionTimestamp" not in entry["metadata"]
     ]
 
@@ -120,6 +126,14 @@ def test_all_is_well(stack: Stack) -> None:
     """Every check has found nothing, and the probe is removed."""
     assert doctor(stack) == (0, {})
     assert leftovers(stack) == []
+
+
+def test_every_check_has_been_made(stack: Stack) -> None:
+    """None is skipped, and kube-scheduler's requests have names."""
+    _, findings = run_doctor(stack)
+    assert {entry["severity"] for entry in findings} == {"ok"}
+    (requests,) = [entry["what"] for entry in findings if entry["check"] == "requests"]
+    assert requests.startswith("with names of nodes come from ")
 
 
 def test_the_probe_works_in_a_given_namespace(stack: Stack) -> None:
@@ -138,6 +152,18 @@ def test_a_scheduler_that_does_not_exist_says_nothing(stack: Stack) -> None:
     """It is a warning."""
     code, problems = doctor(stack, "--scheduler-name", "other", "--probe-timeout", "2")
     assert (code, list(problems)) == (1, ["registration"])
+    assert leftovers(stack) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_probe_is_removed(stack: Stack, number: signal.Signals) -> None:
+    """The program says so in one line."""
+    command = [EXTENDER, "doctor", "--kubeconfig", str(stack.cluster.kubeconfig), "--scheduler-name", "other"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: any(name.startswith(TAG) for name in leftovers(stack, PODS)))
+        process.send_signal(number)
+        _, problem = process.communicate(timeout=60)
+    assert (process.returncode, problem) == (2, "longhorn-extender: interrupted; the probe pod is removed\n")
     assert leftovers(stack) == []
 
 
