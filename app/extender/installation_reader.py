@@ -132,8 +132,8 @@ class InstallationReader:
         version = msgspec.json.decode(await self._client.get(_VERSION), type=_Version)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
         probe = await Probe(self._client, self._options.probe).run() if self._options.probe is not None else None
-        pods = await self._list(PODS, "", installed_pod)
-        labelled = await self._list(PODS, namespace, installed_pod, {"labelSelector": f"{APP_LABEL}={PROGRAM}"})
+        pods = await self._pods("")
+        labelled = await self._pods(namespace, {"labelSelector": f"{APP_LABEL}={PROGRAM}"})
         settings = await self._list(LONGHORN_SETTINGS, namespace, _read_as(LONGHORN_SETTINGS))
         guard = await self._get(MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)
         facts = Installation(
@@ -161,6 +161,9 @@ class InstallationReader:
         denied = await self._denied(facts)
         failures = await self._failures(facts.now)
         return replace(facts, reports=reports, denied=denied, failures=failures, unknown=tuple(self._unknown))
+
+    async def _pods(self, namespace: str, query: dict[str, str] | None = None) -> list[InstalledPod]:
+        return [pod for pod in await self._list(PODS, namespace, installed_pod, query) if pod.live]
 
     async def _get(
         self, resource: Resource, namespace: str, name: str, convert: Callable[[bytes], _Value]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.model.installation import EXTENDER_RESOURCE, InstalledPod, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import condition
+
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 class _Resources(Wire):
@@ -48,6 +52,7 @@ class _PodSpec(Wire):
 
 class _PodStatus(Wire):
     pod_i_p: str | None = msgspec.field(default=None, name="podIP")
+    phase: str | None = None
     conditions: list[WireCondition] | None = None
 
 
@@ -73,6 +78,7 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
     return InstalledPod(
         namespace=wire.metadata.namespace or "default",
         name=wire.metadata.name,
+        live=wire.metadata.deletion_timestamp is None and status.phase not in _FINISHED,
         ready=condition(conditions(status.conditions), "Ready").status == "True",
         address=status.pod_i_p or "",
         port=ports[0] if ports else 0,

@@ -35,6 +35,7 @@ class InstalledPod:
     """A pod whose own needs matter to the extender.
 
     Attributes:
+        live: whether it is neither finished nor being deleted
         ready: whether the Ready condition is True
         address: status.podIP, "" without one
         port: of its first container port, 0 without one
@@ -45,6 +46,7 @@ class InstalledPod:
 
     namespace: str
     name: str
+    live: bool = True
     ready: bool = True
     address: str = ""
     port: int = 0

@@ -57,6 +57,20 @@ def test_a_pod_has_its_address_port_account_and_claims() -> None:
     assert (pod.account, pod.claims) == ("me", ("data", "cache"))
 
 
+@pytest.mark.parametrize(
+    ("phase", "live"), [("Running", True), ("Pending", True), ("Failed", False), ("Succeeded", False)]
+)
+def test_a_finished_pod_is_not_live(phase: str, live: bool) -> None:
+    """An evicted pod of the extender, for example."""
+    assert installed_pod(raw({}, {"phase": phase})).live is live
+
+
+def test_a_pod_that_is_being_deleted_is_not_live() -> None:
+    """As in every rollout."""
+    metadata = {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert not installed_pod(json.dumps({"metadata": metadata}).encode()).live
+
+
 def test_a_service_has_an_address_and_a_port() -> None:
     """Its cluster IP."""
     address = service_address(raw({"clusterIP": "10.43.0.9", "ports": [{"port": 9504}]}))
