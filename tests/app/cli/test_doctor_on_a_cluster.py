@@ -19,7 +19,6 @@ from app.kube.resources import (
     LONGHORN_SETTINGS,
     NAMESPACES,
     PODS,
-    SERVICES,
     STORAGE_CLASSES,
     Resource,
 )
