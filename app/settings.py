@@ -53,6 +53,7 @@ class Settings:
         policy: a policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter
         alone: whether a pod is evaluated without the demand of other pods; over a snapshot only
         plugins: modules with rules that the policy may name
+        disk_metrics: whether /metrics has the space of every disk
     """
 
     host: str = DEFAULT_HOST
@@ -64,6 +65,7 @@ class Settings:
     policy: str | None = None
     alone: bool = False
     plugins: tuple[str, ...] = ()
+    disk_metrics: bool = True
 
 
 class Reservation(StrEnum):

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from app.extender.availability import CallerGoneError
 from app.runtime.memory_budget import BudgetExceededError, SlowBodyError
-from app.runtime.probes import UnavailableError
+from app.runtime.probes import SwitchedOffError, UnavailableError
 
 log = structlog.get_logger("http")
 FILTER_PATH: Final = "/filter"
@@ -54,7 +54,8 @@ def install_error_handlers(app: FastAPI) -> None:
         log.info("refused question", path=request.url.path, why=str(error))
         # A new connection may reach the process that answers, and the unread end of a body must not be read as a request.
         headers = {"Connection": "close", "Retry-After": "1"}
-        if request.url.path == FILTER_PATH:
+        # An extender that is switched off is in no EndpointSlice: kube-scheduler does not reach it.
+        if request.url.path == FILTER_PATH and not isinstance(error, SwitchedOffError):
             # kube-scheduler puts this text into the pod's event; of any status but 200 it shows the number alone. For both it fails the
             # attempt, or goes on without the extender if that is ignorable (findNodesThatPassExtenders).
             return JSONResponse({**_NO_NODES, "Error": str(error)}, headers=headers)

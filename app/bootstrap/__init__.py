@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
 from importlib.metadata import version
 
@@ -52,6 +53,7 @@ def create_app(
     evaluator = Evaluator(source, settings.options)
     contenders = NO_CONTENDERS if settings.alone else Competing.without_offers(source.state())
     metrics = Metrics()
+    metrics.capacity(source.state, with_disks=settings.disk_metrics)
     policy = PolicyInForce(file, SnapshotGenericState(generic or GenericClusterState()))
     if file is not None:
         file.subscribe(metrics.count_policy_reload)
@@ -62,8 +64,11 @@ def create_app(
     return application(AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=observes))
 
 
-def application(state: AppState) -> FastAPI:
-    """Returns the application with all routes."""
+def application(state: AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
+    """Returns the application with all routes.
+
+    `before_scrape` is called in the event loop before the metrics are computed in another thread.
+    """
     app = FastAPIOffline(
         title="Longhorn scheduler extender",
         version=version(DISTRIBUTION),
@@ -72,7 +77,7 @@ def application(state: AppState) -> FastAPI:
     app.state.services = state
     app.include_router(extender.router)
     install_probes(app, lambda: state_routes.readiness(state), CacheHealth)
-    install_metrics(app, state.metrics.registry, in_thread=True)
+    install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
     app.include_router(state_routes.router)
 
     @app.get("/", include_in_schema=False)

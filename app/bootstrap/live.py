@@ -123,6 +123,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     generic = GenericCache(client, _TIMING, options.stale_after)
     policy = PolicyInForce(file, generic)
     metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
+    metrics.capacity(lambda: cache.latest_state if elector.leading() else None, with_disks=settings.disk_metrics)
     if file is not None:
         file.subscribe(metrics.count_policy_reload)
     certificate = _certificate(shared, elector)
@@ -156,7 +157,17 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     metrics.request_memory(budget)
     state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, observes)
     guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
-    return LiveExtender(application(state), guard_application(guard_state), certificate.ssl_context, lifecycle, client)
+    app = application(state, lambda: _read_state(cache, elector))
+    return LiveExtender(app, guard_application(guard_state), certificate.ssl_context, lifecycle, client)
+
+
+def _read_state(cache: ClusterCache, elector: Elector) -> None:
+    """Makes the latest state current.
+
+    The metrics of disks are computed from it. A process that does not lead has none.
+    """
+    if elector.leading() and cache.has_synced:
+        cache.state()
 
 
 def _placement_guard(shared: _Shared, contenders: Callable[[], Contenders]) -> PlacementGuard:
@@ -208,7 +219,11 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     # If refusals are only observed, no pod is refused.
     nudges = shared.options.nudge and shared.settings.enforcement is Enforcement.ENFORCE
     offers.subscribe(nudger if nudges else None, placements)
-    metrics.outstanding(lambda: placements.outstanding(offers=offers.outstanding, waiting=nudger.remembered))
+    metrics.outstanding(
+        lambda: placements.outstanding(
+            offers=offers.outstanding, waiting=nudger.remembered, oldest_wait=nudger.oldest_wait
+        )
+    )
 
     def outstanding() -> OutstandingState:
         return OutstandingState(

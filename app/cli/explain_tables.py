@@ -37,11 +37,11 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     """
     console.print(Text(f"pod {answer.pod}", style="bold"))
     for volume in answer.volumes:
-        _print_indented(_volume_line(volume), console)
+        _print_paragraph(_volume_line(volume), console)
     if not answer.volumes:
-        _print_indented("no Longhorn volumes", console)
+        _print_paragraph("no Longhorn volumes", console)
     for skipped in answer.skipped_claims:
-        _print_indented(f"claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}", console)
+        _print_paragraph(f"claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}", console)
     console.print()
     table = _node_table(answer, wide=wide)
     # Where names are long, the terminal breaks the lines: narrower columns of text cannot be read.
@@ -56,7 +56,7 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     console.print(Text(f"{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
 
 
-def _print_indented(text: str, console: Console) -> None:
+def _print_paragraph(text: str, console: Console) -> None:
     """Prints a text whose further lines are indented, too."""
     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
@@ -178,7 +178,7 @@ def print_volume(answer: VolumeExplainAnswer, console: Console) -> None:
     """
     console.print(Text(f"volume {answer.volume}", style="bold"))
     for line in _headlines(answer):
-        _print_indented(line, console)
+        _print_paragraph(line, console)
     console.print()
     console.print(_volume_table(answer))
     count = len(answer.candidates)

@@ -126,6 +126,14 @@ _Nudge = Annotated[
         help="Have kube-scheduler retry a refused pod as soon as it fits, by an annotation of the pod.",
     ),
 ]
+_DiskMetrics = Annotated[
+    bool,
+    typer.Option(
+        "--disk-metrics/--no-disk-metrics",
+        envvar=f"{_ENV}DISK_METRICS",
+        help="Have the space of every disk in /metrics: seven series for each, eight for a closed one.",
+    ),
+]
 _StaleAfter = Annotated[
     float,
     typer.Option(
@@ -174,6 +182,7 @@ def serve(  # one parameter per flag
     policy: _Policy = None,
     plugin: PluginOption = None,
     alone: AloneOption = False,  # noqa: FBT002 # --alone
+    disk_metrics: _DiskMetrics = True,  # noqa: FBT002 # --disk-metrics and --no-disk-metrics
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
@@ -202,8 +211,8 @@ def serve(  # one parameter per flag
     options = filter_options(best_effort, packing)
     if alone and snapshot is None:
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
-    body_size, request_memory = request_limits(max_body, memory_limit)
-    settings = Settings(host, port, body_size, request_memory, options, enforcement, policy, alone, tuple(plugin or ()))
+    limits = request_limits(max_body, memory_limit)
+    settings = Settings(host, port, *limits, options, enforcement, policy, alone, tuple(plugin or ()), disk_metrics)
     check_log_level(log_level)
     if policy is not None:
         _check_policy(policy, settings.plugins)

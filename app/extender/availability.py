@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from app.runtime.probes import UnavailableError
+from app.runtime.probes import SwitchedOffError, UnavailableError
 
 Availability = Callable[[], str]
 """Returns why no request may be answered now, as one sentence; "" if requests may be answered."""
+
+
+class SwitchedOff(str):
+    """Why no process answers: an administrator has switched the extender off."""
+
+    __slots__ = ()
+
 
 HungUp = Callable[[], Awaitable[bool]]
 """Returns whether the caller has gone; checked before anything is promised. It may raise to refuse the request."""
@@ -36,11 +43,11 @@ def check(availability: Availability) -> None:
     """Returns if requests may be answered.
 
     Raises:
-        UnavailableError: they may not
+        UnavailableError: they may not; SwitchedOffError if no process may
     """
     why = availability()
     if why:
-        raise UnavailableError(why)
+        raise SwitchedOffError(why) if isinstance(why, SwitchedOff) else UnavailableError(why)
 
 
 async def check_caller(hung_up: HungUp) -> None:

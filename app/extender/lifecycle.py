@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from app.extender.availability import ALWAYS_AVAILABLE, Availability
+from app.extender.availability import ALWAYS_AVAILABLE, Availability, SwitchedOff
 from app.extender.endpoint_publisher import EndpointPublisher
 from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.metrics import Metrics
@@ -191,7 +191,7 @@ class ExtenderLifecycle(Program):
         settings = self._settings()
         problem = self.readiness_problem
         if not settings.enabled and not self._settings_pending:
-            return f"{ENABLED} is false ({_origin(settings)})"
+            return SwitchedOff(f"{ENABLED} is false ({_origin(settings)})")
         if problem:
             return f"not ready: {problem}"
         if not elector.leading():

@@ -14,9 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
+from app.extender.capacity_metrics import CapacityCollector
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.demand.derive import DemandSource
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.guard_health import Observation
 from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -45,6 +47,7 @@ class Outstanding:
         overbooked_disks: disks that placements overbooked, and that are still overbooked
         stuck_pods: bound pods that have waited for their volumes for a minute
         waiting_pods: refused pods that are retried when they fit
+        oldest_wait: seconds since the first refusal of the one that waits longest, 0 without one
     """
 
     demands: Mapping[str, int]
@@ -54,6 +57,7 @@ class Outstanding:
     overbooked_disks: int
     stuck_pods: int
     waiting_pods: int
+    oldest_wait: float
 
 
 class _OutstandingCollector(Collector):
@@ -92,6 +96,11 @@ class _OutstandingCollector(Collector):
             ),
             ("stuck_pods", "Bound pods whose volumes have not been on their node for a minute", now.stuck_pods),
             ("waiting_pods", "Pods refused on every node that are retried as soon as they fit", now.waiting_pods),
+            (
+                "oldest_waiting_pod_seconds",
+                "Time since the first refusal of the pod that waits longest; 0 without one",
+                now.oldest_wait,
+            ),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", help_text, value=value)
 
@@ -124,6 +133,29 @@ def _labelled_counter(
     for value in values:
         counter.labels(value)
     return counter
+
+
+class _RequestMetrics:
+    """How requests to /filter ended, and when the last one did."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._results = _labelled_counter(
+            registry,
+            "filter_requests",
+            "Pods asked about, by result: fits (on some node), refused (on all), error (nothing decided)",
+            "result",
+            ("fits", "refused", "error"),
+        )
+        self._last = Gauge(
+            f"{PREFIX}_last_filter_request_timestamp_seconds",
+            "When kube-scheduler was last answered about a pod; 0 if never",
+            registry=registry,
+        )
+
+    def count(self, result: str) -> None:
+        """Counts one request: ``fits``, ``refused`` or ``error``."""
+        self._results.labels(result=result).inc()
+        self._last.set_to_current_time()
 
 
 class _OutcomeCounters:
@@ -235,13 +267,7 @@ class Metrics:
             "reason",
             (reason.name.lower() for reason in Reason),
         )
-        self._requests = _labelled_counter(
-            self.registry,
-            "filter_requests",
-            "Pods asked about, by result: fits (on some node), refused (on all), error (nothing decided)",
-            "result",
-            ("fits", "refused", "error"),
-        )
+        self._requests = _RequestMetrics(self.registry)
         self._gave_up = CounterMetric(
             f"{PREFIX}_packing_gave_up",
             "Searches, for a packing or for order safety, that ran out of their budget; the answer is then no",
@@ -287,7 +313,7 @@ class Metrics:
         for reason, count in counted.items():
             self._verdicts.labels(reason=reason.name.lower()).inc(count)
         fits = any(reason.fits for reason in counted)
-        self._requests.labels(result="fits" if fits else "refused").inc()
+        self._requests.count("fits" if fits else "refused")
         if gave_up:
             self._gave_up.inc(gave_up)
         return counted
@@ -311,7 +337,7 @@ class Metrics:
 
     def count_undecided(self) -> None:
         """Counts one request to /filter that could not be decided."""
-        self._requests.labels(result="error").inc()
+        self._requests.count("error")
 
     def count_guarded_placement(self, outcome: str) -> None:
         """Counts one placement that the guard was asked about, by the value of its `GuardOutcome`."""
@@ -380,6 +406,14 @@ class Metrics:
         Their values are the result of `read`. It is called in another thread when Prometheus scrapes, and must change nothing.
         """
         self.registry.register(_OutstandingCollector(read))
+
+    def capacity(self, read: Callable[[], ClusterState | None], *, with_disks: bool = True) -> None:
+        """Adds the space of disks, nodes and StorageClasses.
+
+        `read` returns the current state, None while another process reports it. It is called in another thread when Prometheus scrapes,
+        and must change nothing. Without `with_disks` disks have no series.
+        """
+        self.registry.register(CapacityCollector(read, with_disks=with_disks))
 
     def request_memory(self, budget: MemoryBudget) -> None:
         """Adds what requests hold of their memory budget, and how many were refused for it."""

@@ -245,6 +245,15 @@ class Nudger:
         """Number of remembered pods; may be read from any thread."""
         return len(self._refusals)
 
+    @property
+    def oldest_wait(self) -> float:
+        """Seconds since the first refusal of the pod that waits longest, 0 without one.
+
+        May be read from any thread.
+        """
+        since = self._refusals.first_refusal
+        return 0.0 if since is None else max(0.0, self._clock() - since)
+
     async def run(self) -> None:
         """Nudges until cancelled."""
         async with asyncio.TaskGroup() as patches:

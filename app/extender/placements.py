@@ -4,7 +4,7 @@ It reports whether Longhorn places their volumes, which it misplaces, and which 
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
-    every second, and more often while pods are followed → a new report on all demand (`scheduler_core/extender/placement_monitor.py`)
+    every second, and more often while pods are followed, but for at most a tenth of the time → a new report on all demand (`scheduler_core/extender/placement_monitor.py`)
     a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
                                                                      (`scheduler_core/extender/overbooking_monitor.py`)
 
@@ -45,6 +45,8 @@ log = structlog.get_logger("placements")
 
 REPORT_INTERVAL: Final = 1.0
 FOLLOW_INTERVAL: Final = 0.25
+# Seconds of pause for each second of work: with many followed pods, decisions need the processor.
+_PAUSE_PER_SECOND: Final = 9.0
 # Longhorn tries again every 30 s to place a replica that did not fit.
 MAX_PLACEMENT_SECONDS: Final = 300.0
 # A log line names this many volumes; their number is logged too.
@@ -145,10 +147,10 @@ class Placements:
         """Number of pods whose volumes are not placed yet."""
         return len(self._followed_pods)
 
-    def outstanding(self, *, offers: int, waiting: int) -> Outstanding:
+    def outstanding(self, *, offers: int, waiting: int, oldest_wait: float) -> Outstanding:
         """Returns the numbers for Prometheus.
 
-        The caller provides the numbers of offers and of waiting pods.
+        The caller provides the numbers of offers and of waiting pods, and how long the oldest of them has waited.
         """
         report = self._report
         return Outstanding(
@@ -159,6 +161,7 @@ class Placements:
             overbooked_disks=len(self._overbookings.overbooked),
             stuck_pods=len(report.stuck),
             waiting_pods=waiting,
+            oldest_wait=oldest_wait,
         )
 
     def adopt(self) -> None:
@@ -200,16 +203,18 @@ class Placements:
     async def run(self) -> None:
         """Checks and reports until cancelled."""
         while True:
+            began = self._clock()
             if self._leads:
                 await self._evaluator.run(self._check_followed_pods())
                 await self._update_report()
                 await self._update_overbookings()
-            await self._wait()
+            await self._wait(self._clock() - began)
 
-    async def _wait(self) -> None:
+    async def _wait(self, spent: float) -> None:
+        """Returns when the next round is due; the last one took `spent` seconds."""
         self._wake.clear()
         if self._followed_pods:
-            await asyncio.sleep(FOLLOW_INTERVAL)
+            await asyncio.sleep(min(REPORT_INTERVAL, max(FOLLOW_INTERVAL, _PAUSE_PER_SECOND * spent)))
             return
         try:
             async with asyncio.timeout(REPORT_INTERVAL):

@@ -111,6 +111,12 @@ class RefusedPods:
         """Whether the pod is refused still."""
         return self._refused.get(refusal.pod.uid) is refusal
 
+    @property
+    def first_refusal(self) -> float | None:
+        """When the pod that waits longest was refused first, None without one."""
+        # A copy, because another thread may add a pod meanwhile.
+        return min((refusal.since for refusal in list(self._refused.values())), default=None)
+
     def oldest_first(self) -> list[RefusedPod]:
         """Returns the refused pods by their first refusal, ties by UID."""
         return sorted(self._refused.values(), key=lambda refusal: (refusal.since, refusal.pod.uid))

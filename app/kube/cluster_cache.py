@@ -155,6 +155,14 @@ class ClusterCache:
         return self._state
 
     @property
+    def latest_state(self) -> ClusterState | None:
+        """The state that was read last, None before the first one.
+
+        May be read from any thread.
+        """
+        return self._state
+
+    @property
     def settings(self) -> Mapping[str, str]:
         """Longhorn's Setting objects; empty until every kind has been listed."""
         if self._state is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
@@ -12,6 +13,10 @@ from pydantic import BaseModel
 
 class UnavailableError(Exception):
     """This process must not answer now; another process may. The text says why."""
+
+
+class SwitchedOffError(UnavailableError):
+    """An administrator has switched the service off; no process answers."""
 
 
 class Health(BaseModel):
@@ -67,25 +72,29 @@ class _MetricsResponse(Response):
     media_type = CONTENT_TYPE_LATEST
 
 
-def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: bool) -> None:
+def install_metrics(
+    app: FastAPI, registry: CollectorRegistry, *, in_thread: bool, prepare: Callable[[], None] | None = None
+) -> None:
     """Adds /metrics to an application; its server's metrics are added to `registry`, too.
 
     Rendered in a worker thread, a large registry delays no request; then its collectors must be safe to read from any thread.
+    One scrape is rendered at a time, because each thread that computes takes its turn of the interpreter from the event loop.
+    `prepare` is called in the event loop before each.
     """
+    rendering = asyncio.Semaphore()
 
-    def metrics() -> Response:
+    async def metrics() -> Response:
         """Endpoint that serves Prometheus metrics."""
-        return _MetricsResponse(generate_latest(registry))
-
-    async def metrics_on_loop() -> Response:
-        """Endpoint that serves Prometheus metrics."""
-        return metrics()
+        async with rendering:
+            if prepare is not None:
+                prepare()
+            text = await asyncio.to_thread(generate_latest, registry) if in_thread else generate_latest(registry)
+        return _MetricsResponse(text)
 
     app.state.registry = registry
-    endpoint = metrics if in_thread else metrics_on_loop
     app.add_api_route(
         "/metrics",
-        endpoint,
+        metrics,
         methods=_methods(app),
         name="metrics",
         tags=["operation"],

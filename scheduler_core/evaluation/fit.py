@@ -232,6 +232,40 @@ def plan(
     return None
 
 
+def free_after_plan(
+    required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
+) -> tuple[int, ...]:
+    """Returns the free bytes of the disks after the plan.
+
+    Without a plan within the budget they stay as they are.
+    """
+    if not required.uniform or allowed:
+        return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
+    free = list(profile.free)
+    for size in required.sizes:
+        most = max(free)
+        if size > most:
+            return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
+        free[free.index(most)] = most - size
+    return tuple(free)
+
+
+def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> tuple[int, ...]:
+    """Returns what a packing leaves free.
+
+    A backing image that a disk lacks is copied there once.
+    """
+    free = list(profile.free)
+    copied: set[tuple[int, str]] = set()
+    for index, disk in enumerate(disks):
+        free[disk] -= required.sizes[index]
+        if profile.copying and required.images[index]:
+            copied.add((disk, required.images[index]))
+    for disk, image in copied:
+        free[disk] -= dict(profile.copies[disk]).get(image, 0)
+    return tuple(free)
+
+
 def shortage_reason(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Reason:
     """Returns why volumes do not pack.
 

@@ -49,7 +49,6 @@ class _VersionedTable:
 
     table: ProfileTable
     changelog: ChangeLog
-    view_version: int
 
 
 class ProfileCache:
@@ -87,14 +86,14 @@ class ProfileCache:
         else:
             table = latest.table
         self._tables.put(classes, table)
-        latest = self._latest_tables.get(classes)
-        # A request that paused may belong to an older view by now.
-        if latest is None or latest.view_version <= self._view.version:
-            self._latest_tables.put(classes, _VersionedTable(table, self.changelog, self._view.version))
+        self._latest_tables.put(classes, _VersionedTable(table, self.changelog))
         return table
 
     def _changed_between(self, other: ChangeLog) -> frozenset[str] | None:
-        """Names of the nodes that changed between this version and an older or newer one; None if that is not recorded."""
+        """Names of the nodes that changed between this version and another one.
+
+        None if that is not recorded.
+        """
         changed = self.changelog.since(other)
         return other.since(self.changelog) if changed is None else changed
 

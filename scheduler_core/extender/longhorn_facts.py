@@ -22,7 +22,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.disk_profile import Profile, profile_node
-from scheduler_core.evaluation.fit import AllowedDisks, plan
+from scheduler_core.evaluation.fit import free_after_plan
 from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
@@ -155,15 +155,14 @@ class PlanCache:
         decision = yield from filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
-        pairs = list(zip(names, decision.reasons, strict=True))
         planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps), replica_bytes)
         facts: dict[str, NodeFacts] = {}
-        for resolution, members in _by_resolution(decision, [name for name, reason in pairs if reason is Reason.ROOM]):
+        fitting, others = _split_by_room(names, decision.reasons)
+        for resolution, members in _by_resolution(decision, fitting):
             yield from _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
-        elsewhere = [(name, reason) for name, reason in pairs if reason is not Reason.ROOM]
-        for number, (name, reason) in enumerate(elsewhere, start=1):
+        for number, (name, reason) in enumerate(others, start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield
             size = replica_bytes.get(name, 0)
@@ -219,6 +218,18 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
             bytes_by_node[name] = bytes_by_node.get(name, 0) + on_node
     # Without any data every node has the same share: nothing.
     return bytes_by_node, sum(totals.values()) or sum(volume.volume.size for volume in volumes)
+
+
+def _split_by_room(
+    names: Sequence[str], reasons: Sequence[Reason]
+) -> tuple[Sequence[str], Sequence[tuple[str, Reason]]]:
+    """Returns the nodes with the reason ROOM, and the other nodes with their reasons."""
+    if reasons.count(Reason.ROOM) == len(names):
+        # The common case in a large cluster.
+        return names, ()
+    pairs = list(zip(names, reasons, strict=True))
+    fitting = [name for name, reason in pairs if reason is Reason.ROOM]
+    return fitting, [pair for pair in pairs if pair[1] is not Reason.ROOM]
 
 
 def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
@@ -311,7 +322,7 @@ def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volum
     if not node.required.sizes:
         return ()
     limits = _limits_by_uuid(planner.view, name)
-    free = _free_after_plan(node.required, node.profile, planner.budget, node.allowed)
+    free = free_after_plan(node.required, node.profile, planner.budget, node.allowed)
     return tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
 
 
@@ -328,7 +339,7 @@ def _disks_of_equivalent_nodes(
     distinct = dict.fromkeys(profiles)
     shares = planner.budget.shares(len(distinct))
     for count, (profile, share) in enumerate(zip(distinct, shares, strict=True), start=1):
-        free[profile] = _free_after_plan(required, profile, share)
+        free[profile] = free_after_plan(required, profile, share)
         if count % _NODES_PER_PAUSE == 0:
             yield
     planner.budget.take_back(shares)
@@ -364,37 +375,3 @@ def _limits_in_profile_order(planner: _Planner, required: Requirements, profile:
     open_disks = profile_node(view, required.classes, name)
     limits = _limits_by_uuid(view, name)
     return [] if isinstance(open_disks, Refused) else [limits[disk.uuid] for disk in open_disks]
-
-
-def _free_after_plan(
-    required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
-) -> _Free:
-    """Returns the free bytes of the disks after the plan.
-
-    Without a plan within the budget they stay as they are.
-    """
-    if not required.uniform or allowed:
-        return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
-    free = list(profile.free)
-    for size in required.sizes:
-        most = max(free)
-        if size > most:
-            return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
-        free[free.index(most)] = most - size
-    return tuple(free)
-
-
-def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> _Free:
-    """Returns what a packing leaves free.
-
-    A backing image that a disk lacks is copied there once.
-    """
-    free = list(profile.free)
-    copied: set[tuple[int, str]] = set()
-    for index, disk in enumerate(disks):
-        free[disk] -= required.sizes[index]
-        if profile.copying and required.images[index]:
-            copied.add((disk, required.images[index]))
-    for disk, image in copied:
-        free[disk] -= dict(profile.copies[disk]).get(image, 0)
-    return tuple(free)

@@ -34,7 +34,9 @@ def node_resources_fit(cycle_state: CycleState, _: Argument) -> Check:
     checked, and what the node does not have counts as 0.
     """
     requests = sorted(
-        (name, amount) for name, amount in cycle_state.pod.constraints.requests if amount and _is_counted(name)
+        (name, amount)
+        for name, amount in cycle_state.pod.constraints.requests
+        if amount and _kube_scheduler_counts(name)
     )
 
     def check(node_info: NodeInfo) -> str:
@@ -50,7 +52,7 @@ def node_resources_fit(cycle_state: CycleState, _: Argument) -> Check:
     return check
 
 
-def _is_counted(resource: str) -> bool:
+def _kube_scheduler_counts(resource: str) -> bool:
     """Whether kube-scheduler counts a resource (IsScalarResourceName, and the core ones)."""
     return resource in _CORE_RESOURCES or "/" in resource or resource.startswith(_NATIVE_PREFIXES)
 

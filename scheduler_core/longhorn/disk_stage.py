@@ -106,7 +106,7 @@ def size_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
 
     v2 has no limit.
     """
-    limit = _file_size_limit(disk.filesystem_type)
+    limit = file_size_limit(disk.filesystem_type)
     if is_v2(request.volume.data_engine) or limit is None or request.volume.size < limit:
         return None
     size = format_bytes(request.volume.size)
@@ -114,7 +114,8 @@ def size_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
     return Refusal(Rule.FILESYSTEM_LIMIT, f"disk {disk.name}: {text}")
 
 
-def _file_size_limit(filesystem: str) -> int | None:
+def file_size_limit(filesystem: str) -> int | None:
+    """The size in bytes that no file reaches, None if it is unknown (datastore: IsSupportedVolumeSize)."""
     if filesystem.startswith("ext"):
         return EXT_LIMIT
     return XFS_LIMIT if filesystem == "xfs" else None

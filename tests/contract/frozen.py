@@ -30,6 +30,7 @@ from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
 from scheduler_core.model.snapshot import Snapshot
+from tests import builders as make
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDENS: Final = ROOT / "tests/golden/contract"
@@ -63,21 +64,29 @@ def _families(program: str, registry: CollectorRegistry) -> Iterator[str]:
         yield f"{program} {family.name} {family.type} {','.join(labels)}"
 
 
-def metrics() -> str:
-    """Name, type and labels of every metric of the three programs."""
+def extender_registry() -> CollectorRegistry:
+    """Every metric of the extender, with at least one sample each."""
     extender = Metrics()
-    extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0, 0))
+    extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0, 0, 0))
+    closed = make.longhorn_node("node", ready=False)
+    extender.capacity(lambda: make.state(closed, make.storage_class()))
     extender.caches(lambda: {"nodes": CacheStatus()}, lambda: 0.0)
     extender.heartbeat("node", leading=False)
     extender.request_memory(MemoryBudget(1))
+    extender.guard_proven(lambda: False)
     ServerMetrics(extender.registry)
+    return extender.registry
+
+
+def metrics() -> str:
+    """Name, type and labels of every metric of the three programs."""
     controllers = ControllerMetrics()
     controllers.expect(["volume"])
     now, timing = (lambda: datetime(2026, 1, 1, tzinfo=UTC)), Timing(lambda: 0.0, lambda low, high: (low + high) / 2)
     controllers.watch(ControllerCache(None, "longhorn-system", timing, now, 60.0), lambda: 0.0)  # type: ignore[arg-type]
     scheduler = SchedulerMetrics()
     lines = [
-        *_families("extender", extender.registry),
+        *_families("extender", extender_registry()),
         *_families("disk-schedule", controllers.registry),
         *_families("schedule", scheduler.registry),
     ]

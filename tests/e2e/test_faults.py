@@ -219,8 +219,8 @@ def test_settings_take_effect_without_a_restart(rig: Rig) -> None:
     rig.until("the Service has no endpoint", lambda: not _endpoints(rig))
     rig.until("the Lease has no holder", lambda: not _holder(rig))
     status, answer = rig.request("extender-1", "/filter", {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []})
-    assert status == 200
-    assert "scheduler-extender-enabled is false" in answer["Error"]
+    assert status == 503
+    assert "scheduler-extender-enabled is false" in answer
     assert rig.request("extender-1", "/healthz")[0] == 200
     rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "perhaps"}})
     for name in rig.candidates:

@@ -282,6 +282,12 @@ def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: py
     profiled.clear()
     assert _refused(run_to_end(filter_nodes(pod, names, later, FilterOptions()))) == ["n7"]
     assert profiled == ["n7"]
+    last = later.update(changes_of(make.longhorn_node("n8", 10)), NOW)
+    latest = last.update(changes_of(make.longhorn_node("n9", 10)), NOW)
+    profiled.clear()
+    assert _refused(run_to_end(filter_nodes(pod, names, latest, FilterOptions()))) == ["n7", "n8", "n9"]
+    assert _refused(run_to_end(filter_nodes(pod, names, last, FilterOptions()))) == ["n7", "n8"]
+    assert profiled in (["n8", "n9", "n9"], ["n9", "n8", "n9"]), "an older state is made from the newer one"
 
 
 def test_an_older_state_is_evaluated_as_it_was_after_a_later_one() -> None:

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from app.api.dependencies import AppState
 from app.bootstrap import application as live_application
 from app.decisions.evaluator import Evaluator
+from app.extender.availability import SwitchedOff
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
@@ -209,6 +210,14 @@ async def test_filter_tells_kube_scheduler_why_it_cannot_answer() -> None:
     assert (response.status_code, response.headers["connection"]) == (200, "close")
     assert (answer["Error"], answer["NodeNames"], answer["Nodes"]) == ("not the leader, other is", None, None)
     assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {}
+
+
+@virtually
+async def test_an_extender_that_is_switched_off_answers_no_verb() -> None:
+    """It is in no EndpointSlice, so that kube-scheduler does not reach it."""
+    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), SwitchedOff("enabled is false"))
+    for route in ("/filter", "/prioritize", "/explain"):
+        assert await service.post(route, 0) == (503, {"error": "enabled is false"})
 
 
 @virtually

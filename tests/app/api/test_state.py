@@ -175,6 +175,21 @@ async def test_pods_sent_to_unsafe_nodes_are_counted_by_the_worst_reason() -> No
     assert counted == {"stale_unsafe": 1, "order_unsafe": 1}
 
 
+async def test_the_metrics_have_the_space_of_every_disk() -> None:
+    """The bytes are those of /state."""
+    async with small_service() as client:
+        samples = _parse_samples((await client.get("/metrics")).text)
+        nodes = (await client.get("/state")).json()["nodes"]
+    name = f"{PREFIX}_disk_free_bytes"
+    free = {labels: value for (key, labels), value in samples.items() if key == name}
+    assert free == {
+        (("disk", disk["name"]), ("node", node)): disk["free"]
+        for node, entry in nodes.items()
+        for disk in entry["disks"]
+    }
+    assert len(free) == len(nodes) > 0
+
+
 async def test_every_route_has_the_instrumentators_metrics() -> None:
     """prometheus-fastapi-instrumentator counts requests by handler and status."""
     samples = await _samples(by_names(db_pod()), [])
@@ -252,6 +267,7 @@ OUTSTANDING = Outstanding(
     overbooked_disks=6,
     stuck_pods=3,
     waiting_pods=4,
+    oldest_wait=62.5,
 )
 
 
@@ -540,6 +556,7 @@ async def test_outstanding_numbers_are_read_when_prometheus_scrapes() -> None:
     assert demands == {source.name.lower(): OUTSTANDING.demands.get(source.name.lower(), 0) for source in DemandSource}
     numbers = ("offers", "hopeless_demands", "misplaced_volumes", "overbooked_disks", "stuck_pods", "waiting_pods")
     assert [samples[f"{PREFIX}_{name}", ()] for name in numbers] == [7, 1, 2, 6, 3, 4]
+    assert samples[f"{PREFIX}_oldest_waiting_pod_seconds", ()] == 62.5
 
 
 async def test_every_metric_is_documented() -> None:
@@ -549,6 +566,7 @@ async def test_every_metric_is_documented() -> None:
     metrics.caches(dict, lambda: 0.0)
     metrics.request_memory(MemoryBudget(1))
     metrics.guard_proven(lambda: False)
+    metrics.capacity(lambda: None)
     ServerMetrics(metrics.registry)
     document = (Path(__file__).parents[3] / "docs/http-api.md").read_text()
     documented = set(re.findall(rf"^\| `{PREFIX}_([a-z_]+)`", document, re.MULTILINE))

@@ -118,8 +118,11 @@ class Candidate:
         status, answer, headers = self.filter({"metadata": {"name": "probe"}})
         if is_filtered(status, answer):
             return ""
-        assert (status, headers["connection"]) == (200, "close")
-        return str(answer["Error"])
+        assert headers["connection"] == "close"
+        if status == 200:
+            return str(answer["Error"])
+        assert status == 503
+        return str(answer["error"])
 
     def state(self) -> Any:
         """What /state shows of the service."""
@@ -283,6 +286,35 @@ def test_a_leader_that_hands_over_answers_accepted_requests(
         f"accepted request answered after {answered_at - stopped_at:.1f} s, handed over {succeeded_at - answered_at - 2:.1f} s after its wait"
     )
     assert succeeded_at - answered_at - 2 < 2
+
+
+def test_the_space_of_disks_is_current_without_any_request(
+    cluster: DevCluster, start: Callable[..., Candidate]
+) -> None:
+    """With --reservation node nothing reads the state between requests. Nodes and StorageClasses can be reported alone."""
+    set_config(cluster, **{ENABLED: "true"})
+    leader = start(1, "--reservation", "node")
+    until("a leader", leader.answers)
+    path = LONGHORN_NODES.path(NAMESPACE, NODES[0])
+    [(disk, spec)] = cluster.api.get(path)["spec"]["disks"].items()
+
+    def reserve(size: int) -> None:
+        cluster.api.patch(path, {"spec": {"disks": {disk: {"storageReserved": size}}}})
+
+    def reserved(size: int) -> bool:
+        samples = [line for line in leader.metric("disk_reserved_bytes") if f'node="{NODES[0]}"' in line]
+        return [float(line.split()[-1]) for line in samples] == [size]
+
+    before = int(spec.get("storageReserved", 0))
+    until("the disk", lambda: reserved(before))
+    reserve(before + 2**30)
+    until("the change", lambda: reserved(before + 2**30))
+    reserve(before)
+    leader.process.stop()
+    leader = start(1, "--no-disk-metrics")
+    until("a leader again", leader.answers)
+    until("the nodes", lambda: leader.metric("node_demand_bytes"))
+    assert leader.metric("disk_open") == []
 
 
 def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:

@@ -334,6 +334,20 @@ async def test_without_remembered_pods_the_nudger_is_idle() -> None:
 
 
 @virtually
+async def test_the_wait_of_the_pod_that_was_refused_first_is_known() -> None:
+    """A later refusal changes nothing; without pods it is 0."""
+    world = World()
+    assert world.nudger.oldest_wait == 0
+    world.create_and_refuse(0)
+    await asyncio.sleep(30)
+    world.create_and_refuse(1)
+    await asyncio.sleep(10)
+    assert world.nudger.oldest_wait == 40
+    world.nudger.note_request(make.as_pod(database_pod(0)))
+    assert world.nudger.oldest_wait == 10
+
+
+@virtually
 async def test_a_requested_pod_is_forgotten() -> None:
     """It gets an answer, not a nudge."""
     world = World()

@@ -318,7 +318,9 @@ def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None
             assert [demand.volume.name for demand in world.placements.report.hopeless] == ["data-1"]
             await asyncio.sleep(STUCK_AFTER + REPORT_INTERVAL)
             demands = {"pod": 2, "selected_node": 0, "nomination": 0, "attachment": 0, "hard_node_affinity": 0}
-            assert world.placements.outstanding(offers=3, waiting=4) == Outstanding(demands, 3, 1, 0, 0, 2, 4)
+            assert world.placements.outstanding(offers=3, waiting=4, oldest_wait=9.5) == Outstanding(
+                demands, 3, 1, 0, 0, 2, 4, 9.5
+            )
 
     run(scenario())
 
@@ -336,7 +338,7 @@ async def test_an_overbooked_disk_is_counted_and_logged_once() -> None:
         [line] = world.log_lines("overbooked")
         expected = {"node": "a", "disk": "disk-1", "volumes": ["x", "y"], "volume_count": 2, "within_ms": 16}
         assert line.items() >= {**expected, "bytes_over": 20 * make.GI, "log_level": "warning"}.items()
-        assert world.placements.outstanding(offers=0, waiting=0).overbooked_disks == 1
+        assert world.placements.outstanding(offers=0, waiting=0, oldest_wait=0).overbooked_disks == 1
         assert world.misplacements == 0
 
 
@@ -438,6 +440,26 @@ async def test_a_report_during_which_the_lead_is_lost_is_dropped() -> None:
     async with leading(world):
         await asyncio.sleep(1)
         assert (world.misplacements, world.placements.report) == (0, PlacementReport())
+
+
+@virtually
+async def test_rounds_that_take_long_leave_most_of_the_time_to_decisions() -> None:
+    """A round of 0.1 s is followed by a pause of 0.9 s."""
+    contention = InterruptedContention()
+    world = World(contention=contention)
+    spent: list[float] = []
+    contention.interruption = lambda: spent.append(0.1)
+    evaluator = Evaluator(world.cache, FilterOptions(), world.loop.time)
+    clock = lambda: world.loop.time() + sum(spent)  # noqa: E731
+    world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, clock)
+    world.bind(0, "a")
+    world.decide(0, "a")
+    async with leading(world):
+        for number in range(40):
+            world.list_replica(number + 1, "a")
+            await asyncio.sleep(0.25)
+        assert world.placements.followed == 1
+    assert 5 <= len(spent) <= 12
 
 
 @virtually

@@ -64,6 +64,34 @@ async def test_a_cache_that_does_not_run_has_a_problem(tmp_path: Path) -> None:
         assert world.cache.problem == "nodes not listed yet"
 
 
+async def test_the_latest_state_is_the_one_that_was_read_last(tmp_path: Path) -> None:
+    """Another thread may look at it; changes that nothing has read yet are not applied."""
+    async with cached_cluster(tmp_path) as world:
+        assert world.cache.latest_state is None
+        await world.wait_for_sync()
+        before = world.cache.state()
+        assert world.cache.latest_state is before
+        await world.api.put(REPLICAS, make.replica("r-1", "v"))
+        await until("the replica", lambda: "r-1" in world.cache.state().view.snapshot.replicas)
+        after = world.cache.state()
+        assert world.cache.latest_state is after
+        assert after is not before
+
+
+async def test_reading_the_settings_applies_no_other_change(tmp_path: Path) -> None:
+    """They are read with every object that a watch delivers; a changed setting is seen at once."""
+    async with cached_cluster(tmp_path) as world:
+        await world.wait_for_sync()
+        before = world.cache.state()
+        await world.api.put(REPLICAS, make.replica("r-1", "v"))
+        await world.cache.catch_up()
+        assert (dict(world.cache.settings), world.cache.latest_state) == ({}, before)
+        await world.put(make.setting("default-replica-count", "2"))
+        await world.cache.catch_up()
+        assert dict(world.cache.settings) == {"default-replica-count": "2"}
+        assert world.cache.latest_state is not before
+
+
 async def test_a_forbidden_kind_is_named(tmp_path: Path) -> None:
     """The problem has RBAC's text, and ends with the permission."""
     api = FakeApi()

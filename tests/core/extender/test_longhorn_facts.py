@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.extender.decision import NO_CONTENDERS, FilterOptions, Packing
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
@@ -161,8 +162,10 @@ def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
     filled = before.update(changes_of(cluster(disk(100, scheduled=25), disk(100))), NOW)
     provisioned = filled.update(changes_of([setting("storage-over-provisioning-percentage", "200")]), NOW)
     with_demand = state(cluster(), BOUND_POD_OF_Z)
-    for current in (before, before, filled, before, provisioned, filled, with_demand):
-        contenders = competing(current) if current is with_demand else NO_CONTENDERS
+    states = (before, before, filled, before, provisioned, filled, with_demand)
+    contenders_of: list[tuple[ClusterState, Contenders]] = [(current, NO_CONTENDERS) for current in states]
+    contenders_of += [(with_demand, competing(with_demand)), (with_demand, NO_CONTENDERS)]
+    for current, contenders in contenders_of:
         cached = run_to_end(plans.longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
         assert cached == run_to_end(PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
         assert cached.nodes["even"].disks

@@ -1,0 +1,177 @@
+"""What every disk holds and takes, and the largest volume that each StorageClass can still get.
+
+The numbers are those that decisions read, so a diagram of them shows what kube-scheduler is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from scheduler_core.cluster.view import View
+from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.disk_profile import OpenDisk, profile_node
+from scheduler_core.evaluation.node_rules import new_replica_refusal
+from scheduler_core.evaluation.reasons import REASONS, Refused, reason_of
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.longhorn.disk_stage import file_size_limit, prefilter_refusal
+from scheduler_core.longhorn.node_stage import candidate_refusal, schedulable_refusal
+from scheduler_core.longhorn.placement import cluster_refusal
+from scheduler_core.longhorn.provisioned_volume import DRIVER, SIZE_STEP, csi_size, file_system, volume_for_claim
+from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
+from scheduler_core.longhorn.space import DiskSpace, space_refusal
+from scheduler_core.model import longhorn
+from scheduler_core.model.kube import ClaimSpec, StorageClass
+from scheduler_core.model.verdict import Reason
+from scheduler_core.volumes.requirements import VolumeClasses, volume_class
+
+_REQUEST_BY_DISK_TYPE: Final = {
+    longhorn.FILESYSTEM: ReplicaRequest.for_volume(longhorn.Volume(name="", data_engine=longhorn.V1)),
+    longhorn.BLOCK: ReplicaRequest.for_volume(longhorn.Volume(name="", data_engine=longhorn.V2)),
+}
+
+
+class DiskUsage(NamedTuple):
+    """The space of one disk, in bytes.
+
+    Attributes:
+        maximum: size of the disk (storageMaximum)
+        reserved: what Longhorn leaves to others (storageReserved)
+        scheduled: sizes of the replicas and images in Longhorn's status (storageScheduled)
+        promised: sizes that are not in that status yet: placed replicas, and growth that claims request
+        free: what replicas may still take by the rules; negative while the limit is exceeded
+        written: what files take, those of other programs included (storageMaximum - storageAvailable)
+        closed_by: why the disk takes no new replica of any size, None if it does
+    """
+
+    node: str
+    disk: str
+    maximum: int
+    reserved: int
+    scheduled: int
+    promised: int
+    free: int
+    written: int
+    closed_by: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityReport:
+    """The space of a cluster at one time.
+
+    Attributes:
+        disks: by node and name; none if they were left out
+        demand: by node, bytes of volumes that will take space there and have no replica there yet
+        largest_volumes: by Longhorn's StorageClasses, bytes of the largest new volume of which some node can take a replica now;
+            0 if nothing fits. Demand, offers and further replicas are not counted
+    """
+
+    disks: tuple[DiskUsage, ...]
+    demand: Mapping[str, int]
+    largest_volumes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, state: ClusterState, *, with_disks: bool = True) -> CapacityReport:
+        """Reports a state; the cost grows with disks, and with nodes times different StorageClasses."""
+        view = state.view
+        nodes = sorted(view.cluster.nodes)
+        reported = nodes if with_disks else []
+        by_node = state.demand.by_node
+        return cls(
+            disks=tuple(usage for name in reported for usage in _disk_usages(view, view.cluster.nodes[name])),
+            demand={name: sum(demand.volume.volume.size for demand in by_node.get(name) or ()) for name in nodes},
+            largest_volumes=_largest_volumes(view),
+        )
+
+
+def _disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
+    free_space = view.free_space(node.name)
+    node_reasons: dict[str, Reason | None] = {}
+    for disk in node.disks:
+        request = _REQUEST_BY_DISK_TYPE.get(disk.spec_type)
+        space = free_space[disk.name]
+        reason: Reason | None = Reason.DISK_TYPE
+        if request is not None:
+            if disk.spec_type not in node_reasons:
+                node_reasons[disk.spec_type] = _node_reason(view, request, node)
+            reason = node_reasons[disk.spec_type] or _disk_reason(view, request, disk, space)
+        yield DiskUsage(
+            node=node.name,
+            disk=disk.name,
+            maximum=disk.storage_maximum,
+            reserved=disk.storage_reserved,
+            scheduled=disk.storage_scheduled,
+            promised=space.uncounted,
+            free=space.free,
+            written=disk.storage_maximum - disk.storage_available,
+            closed_by=reason,
+        )
+
+
+def _node_reason(view: View, request: ReplicaRequest, node: longhorn.Node) -> Reason | None:
+    """Returns why a node takes no new replica of a data engine, whatever its tags."""
+    refused = new_replica_refusal(view, node.name)
+    if refused is not None:
+        return refused.reason
+    refusal = schedulable_refusal(view.cluster, request, node) or candidate_refusal(view.cluster, request, node)
+    return reason_of(refusal).reason if refusal is not None else None
+
+
+def _disk_reason(view: View, request: ReplicaRequest, disk: longhorn.Disk, space: DiskSpace) -> Reason | None:
+    refusal = prefilter_refusal(view.cluster, request, disk)
+    if refusal is not None:
+        return reason_of(refusal).reason
+    rule = space_refusal(1, 0, space)
+    return REASONS[rule] if rule is not None else None
+
+
+def _largest_volumes(view: View) -> dict[str, int]:
+    """Returns `CapacityReport.largest_volumes`; equal classes are computed once."""
+    sizes: dict[VolumeClasses, int] = {}
+    largest: dict[str, int] = {}
+    for name, storage_class in sorted(view.snapshot.storage_classes.items()):
+        if storage_class.provisioner != DRIVER:
+            continue
+        classes = _classes_of(view, storage_class)
+        if classes is None:
+            largest[name] = 0
+            continue
+        if classes not in sizes:
+            sizes[classes] = max(
+                (_largest_on_node(view, classes, node) for node in view.cluster.nodes.values()), default=0
+            )
+        smallest = csi_size(0, file_system(storage_class.parameters))
+        largest[name] = sizes[classes] if sizes[classes] >= smallest else 0
+    return largest
+
+
+def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None:
+    """Returns what a new volume of a StorageClass requires of a node.
+
+    None if Longhorn refuses it on every node.
+    """
+    try:
+        volume = volume_for_claim("", ClaimSpec(request=0), storage_class.parameters, view.settings, subject="")
+    except ResolutionError:
+        return None
+    request = volume_class(volume)
+    if view.settings.faults or cluster_refusal(view.cluster, request) is not None:
+        return None
+    return VolumeClasses((request,))
+
+
+def _largest_on_node(view: View, classes: VolumeClasses, node: longhorn.Node) -> int:
+    disks = profile_node(view, classes, node.name)
+    if isinstance(disks, Refused):
+        return 0
+    limited = not is_v2(classes.requests[0].volume.data_engine)
+    limits = {disk.uuid: file_size_limit(disk.filesystem_type) if limited else None for disk in node.disks}
+    return max((_largest_on_disk(disk, limits[disk.uuid]) for disk in disks), default=0)
+
+
+def _largest_on_disk(disk: OpenDisk, limit: int | None) -> int:
+    free = disk.free - sum(size for _, size in disk.copies)
+    if limit is not None:
+        free = min(free, limit - 1)
+    return max(0, free // SIZE_STEP * SIZE_STEP)

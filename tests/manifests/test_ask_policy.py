@@ -1,0 +1,124 @@
+"""manifests/overlays/ask-policy and scheduler-name-policy: which pods they change, and that they fail open."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster.build import ensure_built
+from devcluster.components import KUBECTL
+from devcluster.kubectl import Kubectl
+from tests.manifests.ask_policy import ASK, OPT_OUT, OVERLAYS, RESOURCE, SCHEDULER_NAME
+from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, ROOT, documents, objects
+
+POLICY = "MutatingAdmissionPolicy"
+BOTH = [ASK, SCHEDULER_NAME]
+
+
+def spec_of(overlay: str, kind: str = POLICY) -> dict[str, Any]:
+    """The spec of an overlay's policy, or of its binding."""
+    (entry,) = (entry for entry in objects(OVERLAYS / overlay) if entry["kind"] == kind)
+    return dict(entry["spec"])
+
+
+def variables(overlay: str) -> dict[str, str]:
+    """A policy's variables by name."""
+    return {entry["name"]: entry["expression"] for entry in spec_of(overlay)["variables"]}
+
+
+def expression(overlay: str) -> str:
+    """What a policy does to a pod."""
+    (mutation,) = spec_of(overlay)["mutations"]
+    return str(mutation["jsonPatch"]["expression"])
+
+
+@pytest.mark.parametrize("overlay", BOTH)
+def test_a_policy_fails_open_and_runs_again_after_other_changes(overlay: str) -> None:
+    """It must never keep a pod from being created."""
+    assert (spec_of(overlay)["failurePolicy"], spec_of(overlay)["reinvocationPolicy"]) == ("Ignore", "IfNeeded")
+
+
+@pytest.mark.parametrize("overlay", BOTH)
+def test_a_policy_looks_at_new_pods_only(overlay: str) -> None:
+    """What may be changed of a pod that exists is not enough."""
+    assert spec_of(overlay)["matchConstraints"]["resourceRules"] == [
+        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    ]
+
+
+@pytest.mark.parametrize("overlay", BOTH)
+def test_a_policy_has_one_binding_which_excludes_nothing(overlay: str) -> None:
+    """The policy itself excludes namespaces; both objects have the same name."""
+    names = {entry["metadata"]["name"] for entry in objects(OVERLAYS / overlay)}
+    (name,) = names
+    assert spec_of(overlay, f"{POLICY}Binding") == {"policyName": name}
+    assert name.startswith(f"{NAME}-")
+
+
+@pytest.mark.parametrize("overlay", BOTH)
+def test_the_clusters_and_longhorns_pods_are_left_alone(overlay: str) -> None:
+    """The extender's are in Longhorn's namespace: they must never wait for themselves."""
+    selector = spec_of(overlay)["matchConstraints"]["namespaceSelector"]
+    assert selector == {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE]},
+            {"key": OPT_OUT, "operator": "NotIn", "values": ["false"]},
+        ]
+    }
+
+
+def test_both_policies_change_the_same_pods() -> None:
+    """But for those that ask already, which the second scheduler places, too."""
+    ask, rename = variables(ASK), variables(SCHEDULER_NAME)
+    assert RESOURCE in ask.pop("asks")
+    assert ask == rename
+    for part in ("matchConditions", "matchConstraints"):
+        assert spec_of(ASK)[part] == spec_of(SCHEDULER_NAME)[part]
+
+
+def test_pods_ask_for_the_resource_that_kube_scheduler_manages() -> None:
+    """Its name is that of recommended-managed.yaml."""
+    (config,) = documents(CONFIGS / "recommended-managed.yaml")
+    (extender,) = config["extenders"]
+    (managed,) = extender["managedResources"]
+    quoted = set(re.findall(r"'(longhorn\.io/[^']*)'", expression(ASK) + variables(ASK)["asks"]))
+    assert quoted == {managed["name"]} == {RESOURCE}
+
+
+def test_pods_are_sent_to_the_profile_of_the_second_scheduler() -> None:
+    """And no pod is sent to a scheduler that does not run."""
+    (config,) = documents(OVERLAYS / "second-scheduler/config/kube-scheduler.yaml")
+    (profile,) = config["profiles"]
+    assert re.findall(r"value: '([^']*)'", expression(SCHEDULER_NAME)) == [profile["schedulerName"]]
+
+
+@pytest.mark.parametrize("overlay", BOTH)
+def test_no_other_overlay_contains_a_policy(overlay: str) -> None:
+    """A policy comes after kube-scheduler's configuration, and goes before it."""
+    others = [path for path in sorted(MANIFESTS.rglob("kustomization.yaml")) if overlay in path.read_text()]
+    assert {path.parent.name for path in others} == {overlay, f"{overlay}-v1beta1"}
+
+
+@pytest.mark.e2e  # it needs kubectl
+@pytest.mark.parametrize("overlay", BOTH)
+def test_the_variant_for_older_clusters_differs_in_its_api_version_only(overlay: str, tmp_path: Any) -> None:
+    """Kubernetes 1.34 and 1.35 have v1beta1."""
+    kubectl = Kubectl(ensure_built() / KUBECTL, tmp_path / "no-kubeconfig", tmp_path / "cache")
+    current, beta = (
+        list(yaml.safe_load_all(kubectl.run(("kustomize", str(OVERLAYS / name)), None, check=True, seconds=60)))
+        for name in (overlay, f"{overlay}-v1beta1")
+    )
+    assert {entry["apiVersion"] for entry in current} == {"admissionregistration.k8s.io/v1"}
+    assert beta == [{**entry, "apiVersion": "admissionregistration.k8s.io/v1beta1"} for entry in current]
+
+
+@pytest.mark.parametrize("overlay", BOTH)
+def test_the_guides_name_the_overlay_and_its_variant(overlay: str) -> None:
+    """docs/kube-scheduler.md says how to apply and how to remove it."""
+    guide = (ROOT / "docs/kube-scheduler.md").read_text()
+    assert f"kubectl apply -k manifests/overlays/{overlay}\n" in guide
+    assert f"{overlay}-v1beta1" in guide
+    assert OPT_OUT in guide
