@@ -198,6 +198,23 @@ def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
     assert doctor(stack, "--no-probe") == (0, {})
 
 
+@pytest.mark.parametrize("pods", ["requesting", "all"])
+def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path: Path, pods: str) -> None:
+    """With the Service's address; the real kube-scheduler reads it, and all is well."""
+    command = [EXTENDER, "scheduler-config", "--platform", "kubeadm", "--pods", pods]
+    command += ["--kubeconfig", str(stack.cluster.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    address = stack.cluster.api.get(SERVICES.path(NAMESPACE, SERVICE))["spec"]["clusterIP"]
+    assert f"urlPrefix: http://{address}:9504\n" in done.stdout
+    file = tmp_path / "kube-scheduler-config.yaml"
+    file.write_text(done.stdout)
+    stack.use_scheduler_config(file)
+    try:
+        assert doctor(stack) == (0, {})
+    finally:
+        stack.use_scheduler_config(RECOMMENDED)
+
+
 def test_an_extender_that_is_not_registered_is_found(stack: Stack, tmp_path: Path) -> None:
     """kube-scheduler chooses a node for the probe pod; then the extender can be uninstalled."""
     plain = tmp_path / "plain.yaml"
