@@ -49,8 +49,11 @@ def doctor(
         float, typer.Option("--probe-timeout", min=1, help="Seconds to wait for kube-scheduler.")
     ] = _PROBE_SECONDS,
     scheduler_name: Annotated[
-        str, typer.Option("--scheduler-name", metavar="NAME", help="The scheduler of the pod.")
-    ] = "default-scheduler",
+        str,
+        typer.Option(
+            "--scheduler-name", metavar="NAME", help="The scheduler of the pod; default: that of new pods with claims."
+        ),
+    ] = "",
     uninstall: Annotated[  # noqa: FBT002 # --uninstall
         bool, typer.Option("--uninstall", help="Ask only whether the extender can be removed.")
     ] = False,

@@ -17,10 +17,11 @@ import aiohttp
 import msgspec
 
 from app.extender.permissions import GUARD_PERMISSIONS, PERMISSIONS
-from app.extender.probe import Probe, ProbeOptions
+from app.extender.probe import Probe, ProbeOptions, admitted_pod
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import (
+    CLAIMS,
     CSI_DRIVERS,
     ENDPOINT_SLICES,
     EVENTS,
@@ -44,16 +45,25 @@ from scheduler_core.convert.installed_objects import (
 from scheduler_core.convert.probe_objects import access_review, is_allowed
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import ObjectError
-from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProcessReport
+from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProbeResult, ProcessReport
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.timestamps import parse_time
-from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure
+from scheduler_core.model.installation import (
+    DEFAULT_SCHEDULER,
+    HeldLease,
+    InstalledPod,
+    Permission,
+    SchedulingFailure,
+)
+from scheduler_core.model.kube import StorageClass
 
 APP_LABEL: Final = "app.kubernetes.io/name"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _VERSION: Final = "/version"
 _SYSTEM_NAMESPACE: Final = "kube-system"
+# Of pods that are only tried: every cluster has it.
+_TRIAL_NAMESPACE: Final = "default"
 _EVENT_AGE: Final = timedelta(hours=1)
 _EXPIRY_METRIC: Final = re.compile(
     rb"^longhorn_scheduler_extender_placement_guard_certificate_expiry_timestamp_seconds (\S+)", re.M
@@ -131,10 +141,14 @@ class InstallationReader:
         namespace = self._options.namespace
         version = msgspec.json.decode(await self._client.get(_VERSION), type=_Version)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
-        probe = await Probe(self._client, self._options.probe).run() if self._options.probe is not None else None
+        admitted = await self._admitted()
+        scheduler = self._scheduler_name(admitted)
+        asks = admitted is not None and admitted.asks(scheduler)
+        probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
         pods = await self._pods("")
         labelled = await self._pods(namespace, {"labelSelector": f"{APP_LABEL}={PROGRAM}"})
         settings = await self._list(LONGHORN_SETTINGS, namespace, _read_as(LONGHORN_SETTINGS))
+        classes = [entry for _, entry in await self._list(STORAGE_CLASSES, "", _read_as(STORAGE_CLASSES))]
         guard = await self._get(MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)
         facts = Installation(
             now=datetime.now(UTC),
@@ -144,14 +158,16 @@ class InstallationReader:
             pods=tuple(labelled),
             system_pods=tuple(pod for pod in pods if pod.namespace in {namespace, _SYSTEM_NAMESPACE}),
             requesting_pods=tuple(sorted(pod.key for pod in pods if pod.requests_extender)),
+            claiming_pods=await self._claiming_pods(pods, classes),
+            admitted=admitted,
             lease=await self._get(LEASES, namespace, EXTENDER.name, _held_lease),
             endpoints=await self._get(ENDPOINT_SLICES, namespace, EXTENDER.name, _addresses) or (),
             guard_installed=bool(guard),
             probe=probe,
+            plain_probe=plain_probe,
+            scheduler_name=scheduler,
             settings=dict(settings),
-            storage_classes=tuple(
-                entry for _, entry in await self._list(STORAGE_CLASSES, "", _read_as(STORAGE_CLASSES))
-            ),
+            storage_classes=tuple(classes),
             longhorn_nodes=tuple(
                 entry for _, entry in await self._list(LONGHORN_NODES, namespace, _read_as(LONGHORN_NODES))
             ),
@@ -161,6 +177,48 @@ class InstallationReader:
         denied = await self._denied(facts)
         failures = await self._failures(facts.now)
         return replace(facts, reports=reports, denied=denied, failures=failures, unknown=tuple(self._unknown))
+
+    async def _admitted(self) -> InstalledPod | None:
+        """Returns a new pod with a claim after admission, None if it is refused."""
+        probe = self._options.probe
+        namespace = (probe.namespace if probe is not None else "") or _TRIAL_NAMESPACE
+        try:
+            return await admitted_pod(self._client, namespace)
+        except ApiError as error:
+            if error.unreachable:
+                raise
+            self._unknown.append(str(error))
+        except ObjectError as error:
+            self._unknown.append(str(error))
+        return None
+
+    def _scheduler_name(self, admitted: InstalledPod | None) -> str:
+        given = self._options.probe.scheduler_name if self._options.probe is not None else ""
+        return given or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
+
+    async def _probe(self, scheduler: str, *, without_resource: bool) -> tuple[ProbeResult | None, ProbeResult | None]:
+        """Returns what happens to a pod that requests the resource, and to one that names neither it nor a scheduler."""
+        options = self._options.probe
+        if options is None:
+            return None, None
+        asking = Probe(self._client, replace(options, scheduler_name=scheduler))
+        if not without_resource:
+            return await asking.run(), None
+        plain = Probe(self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False))
+        probe, plain_probe = await asyncio.gather(asking.run(), plain.run())
+        return probe, plain_probe
+
+    async def _claiming_pods(self, pods: list[InstalledPod], classes: list[StorageClass]) -> tuple[InstalledPod, ...]:
+        """Returns the pods with a claim of one of Longhorn's StorageClasses, but not those of the system."""
+        names = {entry.name for entry in classes if entry.provisioner == DRIVER}
+        claims = await self._list(CLAIMS, "", _read_as(CLAIMS))
+        keys = {key for key, claim in claims if claim.spec.storage_class in names}
+        return tuple(
+            pod
+            for pod in pods
+            if pod.namespace not in {self._options.namespace, _SYSTEM_NAMESPACE}
+            and any((pod.namespace, claim) in keys for claim in pod.claims)
+        )
 
     async def _pods(self, namespace: str, query: dict[str, str] | None = None) -> list[InstalledPod]:
         return [pod for pod in await self._list(PODS, namespace, installed_pod, query) if pod.live]

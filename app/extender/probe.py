@@ -14,6 +14,7 @@ from typing import Final
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CLAIMS, NAMESPACES, PODS, STORAGE_CLASSES, Resource
+from scheduler_core.convert.installed_objects import installed_pod
 from scheduler_core.convert.probe_objects import (
     TAG,
     pod_progress,
@@ -26,6 +27,7 @@ from scheduler_core.convert.probe_objects import (
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.finding import ProbeResult
 from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod
 
 _INTERVAL: Final = 0.25
 # Until the controllers have made the ServiceAccount of a new namespace.
@@ -39,15 +41,17 @@ class ProbeOptions:
 
     Attributes:
         namespace: an existing namespace; "": one of its own, which is removed
-        scheduler_name: spec.schedulerName of the pod
+        scheduler_name: spec.schedulerName of the pod; "": that of a new pod with a claim
         seconds: how long to wait for kube-scheduler
         warn: receives what could not be removed
+        requests_extender: whether the pod requests the extender's resource
     """
 
     namespace: str = ""
-    scheduler_name: str = "default-scheduler"
+    scheduler_name: str = ""
     seconds: float = 30.0
     warn: Callable[[str], None] = lambda _: None
+    requests_extender: bool = True
 
 
 class Probe:
@@ -76,10 +80,12 @@ class Probe:
             await self._create(NAMESPACES, "", probe_namespace(name))
         await self._create(STORAGE_CLASSES, "", probe_class(name, DRIVER))
         await self._create(CLAIMS, self._namespace, probe_claim(name))
+        options = self._options
+        pod = probe_pod(name, options.scheduler_name or DEFAULT_SCHEDULER, requests_extender=options.requests_extender)
         deadline = asyncio.get_running_loop().time() + _ACCOUNT_TIMEOUT
         while True:
             try:
-                await self._create(PODS, self._namespace, probe_pod(name, self._options.scheduler_name))
+                await self._create(PODS, self._namespace, pod)
             except ApiError as error:
                 if "serviceaccount" not in str(error) or asyncio.get_running_loop().time() > deadline:
                     raise
@@ -110,3 +116,14 @@ class Probe:
             except ApiError as error:
                 if not error.not_found:
                     self._options.warn(f"the probe's {resource.label} {self._name} could not be removed: {error}")
+
+
+async def admitted_pod(client: KubeClient, namespace: str) -> InstalledPod:
+    """Returns a new pod with a claim as the API server would store it, after policies and webhooks; nothing is created.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses such a pod
+        ObjectError: the answer is no pod
+    """
+    path = f"{PODS.path(namespace)}?dryRun=All"
+    return installed_pod(await client.create(path, probe_pod(TAG, DEFAULT_SCHEDULER, requests_extender=False)))

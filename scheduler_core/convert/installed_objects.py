@@ -7,7 +7,13 @@ from typing import Final
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
-from scheduler_core.model.installation import EXTENDER_RESOURCE, InstalledPod, SchedulingFailure, ServiceAddress
+from scheduler_core.model.installation import (
+    DEFAULT_SCHEDULER,
+    EXTENDER_RESOURCE,
+    InstalledPod,
+    SchedulingFailure,
+    ServiceAddress,
+)
 from scheduler_core.model.kube import condition
 
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
@@ -48,6 +54,7 @@ class _PodSpec(Wire):
     init_containers: list[_Container] | None = None
     volumes: list[_Volume] | None = None
     service_account_name: str | None = None
+    scheduler_name: str | None = None
 
 
 class _PodStatus(Wire):
@@ -84,7 +91,8 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
         port=ports[0] if ports else 0,
         account=spec.service_account_name or "",
         requests_extender=any(_requests_extender(container.resources) for container in containers),
-        claims=tuple(_claims(spec.volumes or ())),
+        scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
+        claims=tuple(_claims(wire.metadata.name, spec.volumes or ())),
     )
 
 
@@ -106,11 +114,11 @@ def _requests_extender(resources: _Resources | None) -> bool:
     )
 
 
-def _claims(volumes: list[_Volume] | tuple[_Volume, ...]) -> list[str]:
+def _claims(pod: str, volumes: list[_Volume] | tuple[_Volume, ...]) -> list[str]:
     names = [
         volume.persistent_volume_claim.claim_name
         if volume.persistent_volume_claim is not None
-        else volume.name
+        else f"{pod}-{volume.name}"
         if volume.ephemeral is not None
         else ""
         for volume in volumes

@@ -112,15 +112,16 @@ def probe_claim(name: str) -> dict[str, Any]:
     }
 
 
-def probe_pod(name: str, scheduler_name: str) -> dict[str, Any]:
-    """A pod that mounts the claim of its name and requests the extender's resource.
+def probe_pod(name: str, scheduler_name: str, *, requests_extender: bool = True) -> dict[str, Any]:
+    """A pod that mounts the claim of its name, with or without the extender's resource.
 
     It tolerates every taint, asks for no CPU or memory, and complies with the Pod Security Standard "restricted".
     """
+    resource = {EXTENDER_RESOURCE: "1"} if requests_extender else {}
     container = {
         "name": "never-started",
         "image": _IMAGE,
-        "resources": {"requests": {EXTENDER_RESOURCE: "1"}, "limits": {EXTENDER_RESOURCE: "1"}},
+        "resources": {"requests": resource, "limits": resource},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [{"name": "volume", "mountPath": "/volume"}],
     }

@@ -44,6 +44,7 @@ INSTALLED: Final = (
     Check("permissions", "the ServiceAccount has every permission", installation_checks.check_permissions),
     Check("certificate", "API servers can call the placement guard", installation_checks.check_guard),
     Check("registration", "kube-scheduler calls the extender", registration_checks.check_registration),
+    Check("ask-policy", "pods with claims are sent to the extender", registration_checks.check_ask_policy),
     Check("requests", "requests have names of nodes", registration_checks.check_requests),
     Check("resource", "kube-scheduler does not look for the resource", registration_checks.check_resource),
     Check("events", "no event of the last hour tells of a failed call", registration_checks.check_events),
@@ -55,6 +56,7 @@ INSTALLED: Final = (
 UNINSTALLED: Final = (
     Check("facts", "everything could be read", _check_facts),
     Check("uninstall", "kube-scheduler does not call the extender", registration_checks.check_unregistered),
+    Check("ask-policy", "no policy sends pods to the extender", registration_checks.check_policy_removed),
     Check("requesting-pods", "no pod requests the resource", registration_checks.check_requesting_pods),
     Check("webhook", "no webhook is left", registration_checks.check_guard_webhook),
 )

@@ -6,17 +6,26 @@ command that mends it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
+from scheduler_core.model.installation import (
+    DEFAULT_SCHEDULER,
+    HeldLease,
+    InstalledPod,
+    Permission,
+    SchedulingFailure,
+    ServiceAddress,
+)
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Node
 
 PROGRAM: Final = "longhorn-scheduler-extender"
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class Severity(StrEnum):
@@ -115,12 +124,16 @@ class Installation:
         pods: the extender's own pods
         system_pods: the pods of the extender's namespace and of kube-system
         requesting_pods: all pods that request the extender's resource, as ``namespace/name``
+        claiming_pods: pods of other namespaces that mount a claim of Longhorn
+        admitted: a new pod with a claim, as the API server would store it
         endpoints: addresses in the extender's EndpointSlice
         reports: of the extender's processes, by pod
         denied: permissions that the extender lacks
         guard_installed: whether the placement guard's webhook is registered
         failures: why pods waited in the last hour
         probe: what happened to the probe pod; None without one
+        plain_probe: the same of one that does not request the extender's resource
+        scheduler_name: the kube-scheduler of the probe pod
         settings: Longhorn's settings by name
         tracks_capacity: whether kube-scheduler compares CSIStorageCapacity objects for Longhorn
         unknown: what could not be read, and why
@@ -133,6 +146,8 @@ class Installation:
     pods: tuple[InstalledPod, ...] = ()
     system_pods: tuple[InstalledPod, ...] = ()
     requesting_pods: tuple[str, ...] = ()
+    claiming_pods: tuple[InstalledPod, ...] = ()
+    admitted: InstalledPod | None = None
     lease: HeldLease | None = None
     endpoints: tuple[str, ...] = ()
     reports: Mapping[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
@@ -140,6 +155,8 @@ class Installation:
     guard_installed: bool = False
     failures: tuple[SchedulingFailure, ...] | None = ()
     probe: ProbeResult | None = None
+    plain_probe: ProbeResult | None = None
+    scheduler_name: str = DEFAULT_SCHEDULER
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     storage_classes: tuple[StorageClass, ...] = ()
     longhorn_nodes: tuple[Node, ...] = ()
@@ -165,3 +182,9 @@ class Installation:
         holder = self.lease.holder if self.lease is not None else ""
         name = holder.rpartition("_")[0] or holder
         return next((pod for pod in self.pods if pod.name == name), None)
+
+
+def minor_version(text: str) -> tuple[int, int] | None:
+    """Major and minor number of a version, None if it is none."""
+    match = _VERSION.match(text)
+    return (int(match[1]), int(match[2])) if match else None

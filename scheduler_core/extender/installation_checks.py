@@ -5,12 +5,11 @@ Each check yields what is wrong, and nothing if all is well.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from scheduler_core.extender.finding import PROGRAM, Finding, Installation, Severity
+from scheduler_core.extender.finding import PROGRAM, Finding, Installation, Severity, minor_version
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.installation import Permission
 
@@ -25,13 +24,12 @@ _EXPIRY_WARNING: Final = timedelta(days=7)
 # Clocks of the administrator's machine and of the leader's node differ.
 _CLOCK_SKEW: Final = timedelta(seconds=60)
 _MAX_LISTED: Final = 3
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
 _APPLY: Final = "kubectl apply -k my-cluster"
 
 
 def check_kubernetes_version(facts: Installation) -> Findings:
     """Whether the extender is tested with this Kubernetes."""
-    version = _minor_version(facts.kubernetes_version)
+    version = minor_version(facts.kubernetes_version)
     where = f"Kubernetes {facts.kubernetes_version}".strip()
     if version is None:
         yield Finding("kubernetes-version", Severity.WARNING, "the version cannot be read", where, "kubectl version")
@@ -52,7 +50,7 @@ def check_kubernetes_version(facts: Installation) -> Findings:
 
 def check_longhorn_version(facts: Installation) -> Findings:
     """Whether the placement rules of this Longhorn were compared."""
-    version = _minor_version(facts.longhorn_version)
+    version = minor_version(facts.longhorn_version)
     where = f"Longhorn {facts.longhorn_version}".strip()
     if version is None:
         yield Finding(
@@ -70,11 +68,6 @@ def check_longhorn_version(facts: Installation) -> Findings:
             where,
             "see docs/limitations.md",
         )
-
-
-def _minor_version(text: str) -> tuple[int, int] | None:
-    match = _VERSION.match(text)
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def check_pods(facts: Installation) -> Findings:

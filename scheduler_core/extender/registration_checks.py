@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from scheduler_core.extender.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
-from scheduler_core.extender.finding import Finding, Installation, Severity
-from scheduler_core.model.installation import EXTENDER_RESOURCE
+from scheduler_core.extender.finding import Finding, Installation, Severity, minor_version
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
 
 _REGISTRATION: Final = "registration"
 _UNINSTALL: Final = "uninstall"
+_ASK_POLICY: Final = "ask-policy"
+_NEW_POD: Final = "new pod"
+# MutatingAdmissionPolicy: v1beta1 since the first, v1 since the second.
+_OLDEST_POLICY: Final = (1, 34)
+_STABLE_POLICY: Final = (1, 36)
 _REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
 _EXCERPT: Final = 160
 _MAX_LISTED: Final = 3
@@ -58,6 +63,64 @@ def _refused_otherwise(facts: Installation, message: str) -> Finding:
         "kube-scheduler",
         "look at what it says about the nodes",
     )
+
+
+def check_ask_policy(facts: Installation) -> Iterator[Finding]:
+    """Whether pods with claims are sent to the extender, by a policy, by themselves, or with all others."""
+    admitted = facts.admitted
+    if admitted is not None and admitted.asks(facts.scheduler_name):
+        return
+    plain = facts.plain_probe
+    if plain is not None and is_refusal(plain.message):
+        return
+    if plain is None or not plain.node or facts.probe is None or not is_refusal(facts.probe.message):
+        yield Finding(_ASK_POLICY, Severity.SKIPPED, "no probe pod has shown which pods are sent to the extender")
+        return
+    silent = [pod.key for pod in facts.claiming_pods if not pod.asks(facts.scheduler_name)]
+    if silent:
+        yield Finding(
+            _ASK_POLICY,
+            Severity.ERROR,
+            "mount claims of Longhorn and are placed without the extender: they do not request its resource, and no policy adds it",
+            _pods(silent),
+            _apply_policy(facts),
+        )
+    elif not facts.claiming_pods:
+        yield Finding(
+            _ASK_POLICY,
+            Severity.WARNING,
+            "with a claim is placed without the extender, unless it requests its resource: no policy adds it",
+            _NEW_POD,
+            _apply_policy(facts),
+        )
+
+
+def _apply_policy(facts: Installation) -> str:
+    second = facts.scheduler_name != DEFAULT_SCHEDULER
+    version = minor_version(facts.kubernetes_version)
+    if version is not None and version < _OLDEST_POLICY:
+        by_hand = f"schedulerName: {facts.scheduler_name}" if second else f"{EXTENDER_RESOURCE} among its resources"
+        return f"longhorn-extender scheduler-config --pods all, or in each pod: {by_hand}"
+    variant = "-v1beta1" if version is not None and version < _STABLE_POLICY else ""
+    return f"kubectl apply -k manifests/overlays/{_policy(facts)}{variant}"
+
+
+def _policy(facts: Installation) -> str:
+    return "ask-policy" if facts.scheduler_name == DEFAULT_SCHEDULER else "scheduler-name-policy"
+
+
+def check_policy_removed(facts: Installation) -> Iterator[Finding]:
+    """Whether new pods would wait for an extender that is gone."""
+    if facts.admitted is None:
+        yield Finding(_ASK_POLICY, Severity.SKIPPED, "it is not known what policies do to a new pod")
+    elif facts.admitted.asks(facts.scheduler_name):
+        yield Finding(
+            _ASK_POLICY,
+            Severity.ERROR,
+            "with a claim is still sent to the extender by a policy: once it is removed, such pods wait",
+            _NEW_POD,
+            f"kubectl delete -k manifests/overlays/{_policy(facts)}",
+        )
 
 
 def check_requests(facts: Installation) -> Iterator[Finding]:

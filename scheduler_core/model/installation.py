@@ -7,6 +7,7 @@ from typing import Final
 
 # Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
 EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
+DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class InstalledPod:
         port: of its first container port, 0 without one
         account: its ServiceAccount
         requests_extender: whether a container requests the extender's resource
-        claims: names of the claims that it mounts; of an ephemeral volume the name of the volume
+        scheduler_name: the kube-scheduler that places it
+        claims: names of the claims that it mounts, those of ephemeral volumes included
     """
 
     namespace: str
@@ -52,12 +54,17 @@ class InstalledPod:
     port: int = 0
     account: str = ""
     requests_extender: bool = False
+    scheduler_name: str = DEFAULT_SCHEDULER
     claims: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """``namespace/name``, as kubectl prints it."""
         return f"{self.namespace}/{self.name}"
+
+    def asks(self, scheduler: str) -> bool:
+        """Whether it is sent to the extender for what it says: the resource, or the name of a second kube-scheduler."""
+        return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class Api(FakeApi):
         created, deleted: what was, as paths
         refuse: paths whose creation is refused
         condition: what kube-scheduler says about every pod
+        policy: whether new pods get the extender's resource
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Api(FakeApi):
         self.deleted: list[str] = []
         self.refuse: set[str] = set()
         self.condition = ""
+        self.policy = True
         for path in ("/api/v1/pods", f"/api/v1/namespaces/{NAMESPACE}/pods", "/api/v1/events"):
             self.add(path)
         for plural in ("settings", "nodes"):
@@ -51,6 +53,8 @@ class Api(FakeApi):
             return web.json_response({"gitVersion": "v1.36.3"})
         if request.path == REVIEWS:
             return web.json_response({"status": {"allowed": True}}, status=201)
+        if request.method == "POST" and "dryRun" in request.query:
+            return web.json_response(self._admitted(await request.json()), status=201)
         if request.method == "POST":
             if request.path.rpartition("/")[2] in self.refuse:
                 return await failing(403, "not allowed", "Forbidden")(request)
@@ -63,6 +67,11 @@ class Api(FakeApi):
         if request.path in self.created:
             return web.json_response(self._progress())
         return await super().handle(request)
+
+    def _admitted(self, body: dict[str, Any]) -> dict[str, Any]:
+        resource = {"longhorn.io/scheduler-extender": "1"} if self.policy else {}
+        body["spec"]["containers"][0]["resources"] = {"requests": resource}
+        return body
 
     def _progress(self) -> dict[str, Any]:
         waiting = {"type": "PodScheduled", "status": "False", "message": self.condition}
@@ -113,6 +122,17 @@ async def test_whatever_the_probe_has_created_is_deleted(tmp_path: Path, run: Ru
     assert result.code == 1
     assert [path for path in api.deleted if path in api.created] == api.created[::-1]
     assert ("still calls the extender" in result.out) is (refused == "")
+
+
+async def test_without_a_policy_a_pod_without_the_resource_is_tried_as_well(tmp_path: Path, run: Run) -> None:
+    """Both probes are removed."""
+    api = Api()
+    api.condition = CALL_FAILED
+    api.policy = False
+    async with serving(api, tmp_path) as kubeconfig:
+        await run_in_thread(run, "doctor", "--kubeconfig", kubeconfig)
+    assert len(api.created) == 2 * len(PROBE_KINDS)
+    assert sorted(api.deleted) == sorted(api.created)
 
 
 async def test_what_cannot_be_removed_is_named(tmp_path: Path, run: Run) -> None:

@@ -54,7 +54,22 @@ def test_a_pod_has_its_address_port_account_and_claims() -> None:
     }
     pod = installed_pod(raw(spec, {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}))
     assert (pod.key, pod.ready, pod.address, pod.port) == ("shop/a", True, "10.0.0.1", 9504)
-    assert (pod.account, pod.claims) == ("me", ("data", "cache"))
+    assert (pod.account, pod.claims) == ("me", ("data", "a-cache"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "scheduler", "asks"),
+    [
+        ({}, "default-scheduler", False),
+        ({}, "second", False),
+        ({"schedulerName": "second"}, "second", True),
+        ({"schedulerName": "second"}, "default-scheduler", False),
+        ({"containers": [{"resources": {"limits": RESOURCE}}]}, "default-scheduler", True),
+    ],
+)
+def test_a_pod_asks_by_the_resource_or_by_a_second_scheduler(spec: dict[str, Any], scheduler: str, asks: bool) -> None:
+    """The cluster's own kube-scheduler is named by every other pod, too."""
+    assert installed_pod(raw(spec)).asks(scheduler) is asks
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,7 @@ SOUND = Installation(
     service=ServiceAddress("10.43.0.9", 9504),
     pods=PODS,
     system_pods=PODS,
+    admitted=InstalledPod("default", "new", requests_extender=True),
     lease=HeldLease("a_3f9a1c07", 15, renewed="2025-12-31T23:59:58Z"),
     endpoints=("10.0.0.1",),
     reports={
@@ -89,6 +91,12 @@ def test_a_sound_installation_has_one_good_finding_for_each_check() -> None:
 def probed(**result: str) -> Installation:
     """The sound installation with another result of the probe pod."""
     return replace(SOUND, probe=ProbeResult(**result))
+
+
+def without_policy(*pods: InstalledPod, node: str = "node-1", **changes: Any) -> Installation:
+    """The sound installation without the policy; a probe pod without the resource gets a node."""
+    facts = replace(SOUND, admitted=InstalledPod("default", "new"), claiming_pods=pods)
+    return replace(facts, plain_probe=ProbeResult(node=node), **changes)
 
 
 MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
@@ -184,6 +192,11 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
     "events about a resource that is not managed": (
         replace(SOUND, failures=(SchedulingFailure("shop/a", UNMANAGED),)), "resource", Severity.ERROR, "looks for",
     ),
+    "pods with claims that do not ask": (
+        without_policy(InstalledPod("shop", "db-0"), InstalledPod("shop", "db-1", requests_extender=True)),
+        "ask-policy", Severity.ERROR, "placed without the extender",
+    ),
+    "a new pod that would not ask": (without_policy(), "ask-policy", Severity.WARNING, "with a claim is placed without"),
     "whole nodes": (
         with_leader(ProcessReport(answering=True, callers=(Caller("10.0.0.9", sends_whole_nodes=True),))),
         "requests", Severity.WARNING, "sends whole nodes",
@@ -232,6 +245,57 @@ def test_a_mistake_is_found(facts: Installation, check: str, severity: Severity,
     assert what in own[0].what
     assert own[0].command or "could not be tried" in own[0].what
     assert not is_well(diagnose(facts))
+
+
+@pytest.mark.parametrize(
+    ("version", "scheduler", "command"),
+    [
+        ("v1.36.3", "default-scheduler", "kubectl apply -k manifests/overlays/ask-policy"),
+        ("v1.35.4", "default-scheduler", "kubectl apply -k manifests/overlays/ask-policy-v1beta1"),
+        ("v1.33.1", "default-scheduler", "--pods all, or in each pod: longhorn.io/scheduler-extender"),
+        ("v1.36.3", "longhorn-scheduler", "kubectl apply -k manifests/overlays/scheduler-name-policy"),
+        ("v1.34.0", "longhorn-scheduler", "kubectl apply -k manifests/overlays/scheduler-name-policy-v1beta1"),
+        ("v1.33.1", "longhorn-scheduler", "or in each pod: schedulerName: longhorn-scheduler"),
+    ],
+)
+def test_the_policy_that_is_missing_is_that_of_the_cluster(version: str, scheduler: str, command: str) -> None:
+    """Its version has one, and its kube-scheduler can be configured or not."""
+    facts = without_policy(kubernetes_version=version, scheduler_name=scheduler)
+    (finding,) = [entry for entry in problems(facts) if entry.check == "ask-policy"]
+    assert finding.command.endswith(command) or command in finding.command
+    assert finding.command.endswith("-v1beta1") is command.endswith("-v1beta1")
+
+
+SENT: dict[str, Installation] = {
+    "by the policy": SOUND,
+    "by the policy, without a probe": replace(SOUND, probe=None),
+    "by the policy of a second kube-scheduler": replace(
+        SOUND, scheduler_name="second", admitted=InstalledPod("default", "new", scheduler_name="second")
+    ),
+    "with all other pods": replace(without_policy(), plain_probe=ProbeResult(message=REFUSED)),
+    "by themselves": without_policy(InstalledPod("shop", "db-1", requests_extender=True)),
+}
+
+
+@pytest.mark.parametrize("facts", SENT.values(), ids=SENT.keys())
+def test_pods_with_claims_are_sent(facts: Installation) -> None:
+    """Each way is enough."""
+    assert [entry.severity for entry in diagnose(facts) if entry.check == "ask-policy"] == [Severity.OK]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        without_policy(probe=ProbeResult(node="node-1")),
+        without_policy(probe=None),
+        replace(without_policy(), plain_probe=None),
+        replace(without_policy(), plain_probe=ProbeResult(problem="forbidden")),
+    ],
+    ids=["not registered", "no probe", "no probe without the resource", "a probe that is not allowed"],
+)
+def test_without_a_registration_no_policy_is_missing(facts: Installation) -> None:
+    """Another check says what is to be mended first."""
+    assert [entry.severity for entry in diagnose(facts) if entry.check == "ask-policy"] == [Severity.SKIPPED]
 
 
 def test_from_where_requests_come_is_said() -> None:
@@ -295,9 +359,16 @@ def test_it_can_be_uninstalled_once_kube_scheduler_does_not_call_it(
 
 
 def test_what_an_uninstallation_would_leave_is_found() -> None:
-    """Pods that request the resource, and the placement guard's webhook."""
+    """The policy, pods that request the resource, and the placement guard's webhook."""
     facts = replace(probed(node="node-1"), requesting_pods=("shop/a",), guard_installed=True)
-    assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["requesting-pods", "webhook"]
+    assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["ask-policy", "requesting-pods", "webhook"]
+
+
+@pytest.mark.parametrize(("admitted", "severity"), [(None, Severity.SKIPPED), (InstalledPod("a", "b"), Severity.OK)])
+def test_without_a_policy_it_can_be_uninstalled(admitted: InstalledPod | None, severity: Severity) -> None:
+    """What a new pod would be is not always known."""
+    findings = diagnose(replace(SOUND, admitted=admitted), UNINSTALLED)
+    assert [entry.severity for entry in findings if entry.check == "ask-policy"] == [severity]
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if not reason.fits], ids=lambda reason: reason.name)
