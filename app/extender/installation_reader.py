@@ -42,7 +42,7 @@ from scheduler_core.convert.installed_objects import (
     scheduling_failure,
     service_address,
 )
-from scheduler_core.convert.probe_objects import access_review, is_allowed
+from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProbeResult, ProcessReport
@@ -205,8 +205,10 @@ class InstallationReader:
         if not without_resource:
             return await asking.run(), None
         plain = Probe(self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False))
-        probe, plain_probe = await asyncio.gather(asking.run(), plain.run())
-        return probe, plain_probe
+        # Not gather: it would end before both have removed what they created.
+        async with asyncio.TaskGroup() as group:
+            first, second = group.create_task(asking.run()), group.create_task(plain.run())
+        return first.result(), second.result()
 
     async def _claiming_pods(self, pods: list[InstalledPod], classes: list[StorageClass]) -> tuple[InstalledPod, ...]:
         """Returns the pods with a claim of one of Longhorn's StorageClasses, but not those of the system."""
@@ -268,7 +270,9 @@ class InstallationReader:
         failures = await self._list(EVENTS, "", scheduling_failure, query)
         if not failures and len(self._unknown) > before:
             return None
-        times = [(failure, parse_time(failure.last)) for failure in failures]
+        # An event outlives its pod: what earlier probes were told is not news.
+        workloads = [failure for failure in failures if f"/{TAG}" not in failure.pod]
+        times = [(failure, parse_time(failure.last)) for failure in workloads]
         return tuple(failure for failure, last in times if last is not None and now - last <= _EVENT_AGE)
 
     async def _denied(self, facts: Installation) -> tuple[Permission, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,23 @@ async def test_what_may_not_be_read_is_a_finding(tmp_path: Path, run: Run) -> No
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
     findings = {entry["check"]: entry["severity"] for entry in json.loads(result.out)["findings"]}
     assert (findings["facts"], findings["events"], findings["permissions"]) == ("warning", "skipped", "skipped")
+
+
+@pytest.mark.parametrize(("pod", "severity"), [("db-0", "warning"), ("longhorn-extender-doctor-0a1b2c3d", "ok")])
+async def test_events_of_probes_do_not_count(tmp_path: Path, run: Run, pod: str, severity: str) -> None:
+    """They stay for an hour, and tell of the cluster as it was."""
+    api = Api()
+    event = {
+        "metadata": {"name": "a", "namespace": "shop"},
+        "involvedObject": {"namespace": "shop", "name": pod},
+        "message": CALL_FAILED,
+        "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    api.add("/api/v1/events", event)
+    async with serving(api, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
+    findings = {entry["check"]: entry["severity"] for entry in json.loads(result.out)["findings"]}
+    assert findings["events"] == severity
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,10 @@ def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path
     file = tmp_path / "kube-scheduler-config.yaml"
     file.write_text(done.stdout)
     stack.use_scheduler_config(file)
-    code, problems = doctor(stack)
+    try:
+        code, problems = doctor(stack)
+    finally:
+        stack.use_scheduler_config(RECOMMENDED)
     assert (code, set(problems)) == ((1, {"ask-policy"}) if pods == "requesting" else (0, set()))
 
 
