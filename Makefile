@@ -25,10 +25,10 @@ dev: .venv/dev ## start a local cluster with Longhorn (simulated) and the extend
 
 test: .venv/dev lint controlplane ## set up and run every check and every test, the end-to-end ones included
 	$(BIN)/pytest -n $(WORKERS) -m "not e2e"
-	$(BIN)/pytest -n auto -m e2e
+	$(BIN)/pytest -n auto -m e2e --durations=25
 
 e2e: .venv/dev controlplane ## run the end-to-end tests alone
-	$(BIN)/pytest -n auto -m e2e
+	$(BIN)/pytest -n auto -m e2e --durations=25
 
 e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
 	$(BIN)/python -m tests.e2e $(ARGS)
