@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -27,7 +27,7 @@ class AppState:
         max_body: the largest body of a request, in bytes
         budget: the memory that all requests together may hold
         lifecycle: of a live cluster; None for a snapshot file
-        observes: whether refusals are only counted and logged
+        observes: returns whether refusals are only counted and logged now
     """
 
     evaluator: Evaluator
@@ -36,7 +36,7 @@ class AppState:
     max_body: int
     budget: MemoryBudget
     lifecycle: ExtenderLifecycle | None = None
-    observes: bool = False
+    observes: Callable[[], bool] = lambda: False
 
 
 def state_of(request: Request, kind: type[_State]) -> _State:
