@@ -20,6 +20,7 @@ disk_schedule           DiskSchedules and related objects as the DiskSchedule co
 redacted_disk_schedule  a DiskSchedule cut down to requests and answers
 coordination            the Lease of leader election
 discovery               the EndpointSlice of the Service
+service_account         the ServiceAccount of the process, as an owner
 redact                  objects cut down to what decisions read, for bug reports
 object_header           name, version and finalizers of any object
 json_text               places in a JSON text, and keys that are written twice, for error messages
