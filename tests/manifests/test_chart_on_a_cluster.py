@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -188,3 +189,75 @@ def test_deleting_the_kustomization_leaves_nothing(cluster: DevCluster, start_ex
     until("the Service to lead to it", lambda: NAME in slices(cluster))
     cluster.kubectl("delete", "-k", str(MANIFESTS / "base"))
     until("everything to be gone", lambda: remains(cluster) == [])
+
+
+DOCTOR = f"{NAME}-doctor"
+
+
+def run_helm_test(cluster: DevCluster, helm: Helm, run_pod: Callable[[list[str], Path], int]) -> tuple[int, str]:
+    """Runs `helm test`; `run_pod` plays the kubelet: it runs the pod's command as its ServiceAccount, and returns the exit code.
+
+    Returns helm's exit code and output.
+    """
+    command = helm.command("test", RELEASE, "--timeout", "60s")
+    with subprocess.Popen(
+        command, env=helm.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as test:
+        try:
+            until("the doctor's pod", lambda: phase(cluster, DOCTOR) == "Running")
+            (container,) = cluster.api.get(PODS.path(NAMESPACE, DOCTOR))["spec"]["containers"]
+            account = cluster.service_account_kubeconfig(NAMESPACE, DOCTOR)
+            code = run_pod([*container["command"], *container["args"]], account)
+            status = {"status": {"phase": "Failed" if code else "Succeeded"}}
+            cluster.api.patch(PODS.path(NAMESPACE, DOCTOR, "status"), status)
+            output, _ = test.communicate(timeout=60)
+        finally:
+            test.kill()
+    return test.returncode, output
+
+
+def phase(cluster: DevCluster, name: str) -> str:
+    """The phase of a pod in Longhorn's namespace, "" without one."""
+    text = cluster.kubectl("-n", NAMESPACE, "get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
+    return text.strip()
+
+
+def doctor(command: list[str], account: Path) -> dict[str, Any]:
+    """What the doctor finds as a ServiceAccount."""
+    program = [EXTENDER, *command[1:], "--kubeconfig", str(account), "-o", "json"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in {0, 1}, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "registration"),
+    [pytest.param("observe", "skipped", id="without a probe"), pytest.param("enforce", "error", id="with a probe")],
+)
+def test_the_doctor_may_read_everything_that_it_needs(
+    cluster: DevCluster, helm: Helm, enforcement: str, registration: str
+) -> None:
+    """It finds that kube-scheduler was not configured, and leaves nothing: neither a probe nor its permissions."""
+    if subprocess.run([EXTENDER, "doctor", "--help"], capture_output=True, check=False).returncode:
+        pytest.skip("this version has no doctor")
+    helm.run("install", RELEASE, str(CHART), "--set", f"settings.enforcement={enforcement}")
+    findings: list[dict[str, Any]] = []
+
+    def run_pod(command: list[str], account: Path) -> int:
+        findings.extend(doctor(command, account)["findings"])
+        return 1
+
+    code, output = run_helm_test(cluster, helm, run_pod)
+    assert code != 0, output
+    severities = {entry["check"]: entry["severity"] for entry in findings}
+    assert (severities["facts"], severities["permissions"], severities["registration"]) == ("ok", "ok", registration)
+    assert [entry for entry in findings if "forbidden" in entry["what"]] == []
+    until("the doctor to be gone", lambda: [line for line in remains(cluster) if DOCTOR in line] == [])
+
+
+def test_a_doctor_that_finds_nothing_passes_the_test(cluster: DevCluster, helm: Helm) -> None:
+    """Helm says so by its exit code, and removes the doctor."""
+    helm.run("install", RELEASE, str(CHART))
+    code, output = run_helm_test(cluster, helm, lambda *_: 0)
+    assert (code, "Succeeded" in output) == (0, True), output
+    assert [line for line in remains(cluster) if DOCTOR in line] == []
