@@ -17,7 +17,7 @@ from tests.manifests.load import NAMESPACE
 
 RELEASE: Final = "longhorn-scheduler-extender"
 RenderedObjects = dict[tuple[str, str], dict[str, Any]]
-"""The objects of a chart by kind and name."""
+"""The objects of a chart by kind and name; in another namespace than Longhorn's by kind, namespace and name."""
 
 
 class Helm:
@@ -62,6 +62,11 @@ class Helm:
         """The objects that an installation with these values creates."""
         arguments = ["template", RELEASE, str(CHART), *([] if tests else ["--skip-tests"])]
         rendered = [entry for entry in yaml.safe_load_all(self.run(*arguments, values=values or {})) if entry]
-        objects = {(entry["kind"], entry["metadata"]["name"]): entry for entry in rendered}
+        objects = {(entry["kind"], _name(entry["metadata"])): entry for entry in rendered}
         assert len(objects) == len(rendered), "two objects have one name"
         return objects
+
+
+def _name(metadata: Mapping[str, Any]) -> str:
+    namespace = metadata.get("namespace", NAMESPACE)
+    return str(metadata["name"] if namespace == NAMESPACE else f"{namespace}/{metadata['name']}")

@@ -256,7 +256,7 @@ def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
     """All of its objects are hooks that are deleted, whatever its result; they have one name, as `helm test --logs` needs it."""
     objects = helm.render(tests=True)
     added = objects.keys() - helm.render().keys()
-    assert {name for _, name in added} == {DOCTOR}
+    assert {objects[key]["metadata"]["name"] for key in added} == {DOCTOR}
     for key in added:
         annotations = objects[key]["metadata"]["annotations"]
         assert annotations["helm.sh/hook"] == "test"
@@ -289,11 +289,12 @@ def test_the_doctors_pod_meets_the_restricted_pod_security_standard(helm: Helm) 
     ],
 )
 def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mapping[str, Any]) -> None:
-    """A question about permissions is the only thing that it creates."""
+    """A question about permissions is the only thing that it creates; it may ask what would become of a pod in `default`."""
     objects = helm.render(values, tests=True)
     granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
     writes = {(verb, kind) for verb, _, kind, _ in granted if verb not in ("get", "list")}
     assert writes == {("create", "subjectaccessreviews")}
+    assert permissions(objects["Role", f"default/{DOCTOR}"]) == [("create", "", "pods", "")]
     assert "--no-probe" in objects["Pod", DOCTOR]["spec"]["containers"][0]["args"]
 
 
@@ -304,3 +305,4 @@ def test_with_a_probe_the_doctor_may_create_it_and_remove_it(helm: Helm) -> None
     assert {verb for verb, *_ in granted} == {"create", "delete", "get", "list"}
     assert not {kind for _, _, kind, _ in granted} & {"secrets", "configmaps", "pods/exec"}
     assert "--no-probe" not in objects["Pod", DOCTOR]["spec"]["containers"][0]["args"]
+    assert ("Role", f"default/{DOCTOR}") not in objects
