@@ -87,13 +87,13 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        return _FilterResponse(*_undecided(state, args, error, observes=observes), state, started)
+        return _FilterResponse(*_undecided_answer(state, args, error, observes=observes), state, started)
     _record_filter(state, args, answer, perf_counter() - started, observes=observes)
     unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
 
 
-def _undecided(
+def _undecided_answer(
     state: AppState, args: ExtenderArgs, error: Exception, *, observes: bool
 ) -> tuple[bytes, Pieces | None, bytes]:
     """Returns the answer about a pod that cannot be decided about, as `_result`.

@@ -142,7 +142,7 @@ def test_a_release_begins_to_enforce_without_a_restart(
     pod = create_large_pod(cluster)
     assert (nodes_that_fit(address, pod), would_refuse(address)) == (NODES, "1.0")
     cluster.api.patch(CONFIG_MAPS.path(NAMESPACE, OFFERS), {"binaryData": {"kept": "AAAA"}})
-    helm.run("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "settings.enforcement=enforce")
+    helm.run("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", "--set", "settings.enforcement=enforce")
     until("enforcement", lambda: state(address)["enforcement"] == "enforce")
     assert nodes_that_fit(address, pod) == []
     helm.run("rollback", RELEASE, "1")
