@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).parents[1]
 MANIFESTS: Final = ROOT / "manifests"
 CHART: Final = ROOT / "charts/longhorn-scheduler-extender"
 NAMESPACE: Final = "longhorn-system"
+SECOND_SCHEDULER: Final = "longhorn-scheduler"
 _RELEASE_NAMESPACE: Final = "{{ .Release.Namespace }}"
 _NAMESPACED: Final = frozenset(
     {"ConfigMap", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding", "Secret", "Service",
@@ -37,6 +38,7 @@ class Part:
         condition: what must be true in the chart's values; "" for always
         replacements: texts of the manifests, and what stands for them in the template
         more_labels: a value with more labels of the objects; "" for none
+        program: the label ``app.kubernetes.io/name``
     """
 
     folder: str
@@ -45,6 +47,7 @@ class Part:
     condition: str = ""
     replacements: Mapping[str, str] = field(default_factory=dict[str, str])
     more_labels: str = ""
+    program: str = "longhorn-scheduler-extender"
 
 
 PARTS: Final = (
@@ -64,6 +67,33 @@ PARTS: Final = (
         {"apiVersion: admissionregistration.k8s.io/v1\n": "apiVersion: {{ .Values.askPolicy.apiVersion }}\n"},
     ),
     Part(
+        "overlays/scheduler-name-policy",
+        ("policy",),
+        "scheduler-name-policy",
+        ".Values.schedulerNamePolicy.enabled",
+        {"apiVersion: admissionregistration.k8s.io/v1\n": "apiVersion: {{ .Values.schedulerNamePolicy.apiVersion }}\n"},
+    ),
+    Part(
+        "overlays/second-scheduler/access",
+        ("serviceaccount", "clusterrolebinding", "role", "rolebinding"),
+        "second-scheduler",
+        ".Values.secondScheduler.enabled",
+        program=SECOND_SCHEDULER,
+    ),
+    Part(
+        "overlays/second-scheduler",
+        ("deployment", "poddisruptionbudget"),
+        "second-scheduler",
+        ".Values.secondScheduler.enabled",
+        {
+            "image: registry.k8s.io/kube-scheduler\n": 'image: {{ include "extender.kubeSchedulerImage" . }}\n',
+            # kube-scheduler reads its configuration at its start only.
+            "    metadata:\n      labels:\n": "    metadata:\n      annotations:\n"
+            '        checksum/config: {{ include "extender.kubeSchedulerConfig" . | sha256sum }}\n      labels:\n',
+        },
+        program=SECOND_SCHEDULER,
+    ),
+    Part(
         "monitoring",
         ("podmonitor", "prometheusrule"),
         "scheduler-extender",
@@ -71,8 +101,11 @@ PARTS: Final = (
         more_labels=".Values.monitoring.labels",
     ),
 )
-# Grafana's sidecar reads it from a ConfigMap; a template would take Grafana's own braces for its own.
-COPIES: Final = {"monitoring/dashboard.json": "files/dashboard.json"}
+# What ConfigMaps hold. Helm would take the dashboard's own braces for its own in a template.
+COPIES: Final = {
+    "monitoring/dashboard.json": "files/dashboard.json",
+    "overlays/second-scheduler/config/kube-scheduler.yaml": "files/kube-scheduler.yaml",
+}
 
 
 def template(text: str, part: Part, source: str) -> str:
@@ -99,8 +132,15 @@ def _document(text: str, part: Part, source: str) -> str:
     name, newline, rest = after.partition("\n")
     if not separator or not name.startswith("  name: "):
         raise ValueError(f"{source}: metadata of the {kind} do not begin with its name")
-    namespace = f"  namespace: {_RELEASE_NAMESPACE}\n" if kind in _NAMESPACED else ""
-    labels = f'  labels:\n    {{{{- include "extender.labels" (list . "{part.component}") | nindent 4 }}}}\n'
+    own_labels = f"  labels:\n    app.kubernetes.io/name: {part.program}\n"
+    if rest.startswith("  namespace: "):
+        line, _, rest = rest.partition("\n")
+        namespace = f"{line}\n"
+    else:
+        namespace = f"  namespace: {_RELEASE_NAMESPACE}\n" if kind in _NAMESPACED else ""
+    rest = rest.removeprefix(own_labels)
+    arguments = f'(list . "{part.component}" "{part.program}")'
+    labels = f'  labels:\n    {{{{- include "extender.labels" {arguments} | nindent 4 }}}}\n'
     if part.more_labels:
         labels += f"    {{{{- with {part.more_labels} }}}}\n    {{{{- toYaml . | nindent 4 }}}}\n    {{{{- end }}}}\n"
     return f"{before}{separator}{name}{newline}{namespace}{labels}{rest}"

@@ -35,8 +35,9 @@ class Helm:
         self._environment["KUBECONFIG"] = str(kubeconfig or folder / "no-kubeconfig")
 
     def command(self, *arguments: str) -> list[str]:
-        """A command line in Longhorn's namespace."""
-        return [str(self._program), *arguments, "--namespace", NAMESPACE]
+        """A command line, in Longhorn's namespace unless it names another."""
+        namespace = [] if "--namespace" in arguments else ["--namespace", NAMESPACE]
+        return [str(self._program), *arguments, *namespace]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -58,15 +59,16 @@ class Helm:
         assert not check or done.returncode == 0, done.stderr
         return done.stdout if check else done.stdout + done.stderr
 
-    def render(self, values: Mapping[str, Any] | None = None, *, tests: bool = False) -> RenderedObjects:
+    def render(self, values: Mapping[str, Any] | None = None, *options: str, tests: bool = False) -> RenderedObjects:
         """The objects that an installation with these values creates."""
-        arguments = ["template", RELEASE, str(CHART), *([] if tests else ["--skip-tests"])]
+        arguments = ["template", RELEASE, str(CHART), *options, *([] if tests else ["--skip-tests"])]
         rendered = [entry for entry in yaml.safe_load_all(self.run(*arguments, values=values or {})) if entry]
-        objects = {(entry["kind"], _name(entry["metadata"])): entry for entry in rendered}
+        objects = {(entry["kind"], object_name(entry["metadata"])): entry for entry in rendered}
         assert len(objects) == len(rendered), "two objects have one name"
         return objects
 
 
-def _name(metadata: Mapping[str, Any]) -> str:
+def object_name(metadata: Mapping[str, Any]) -> str:
+    """The name of an object, with its namespace if that is not Longhorn's."""
     namespace = metadata.get("namespace", NAMESPACE)
     return str(metadata["name"] if namespace == NAMESPACE else f"{namespace}/{metadata['name']}")

@@ -17,7 +17,7 @@ from devcluster.build import ensure_built
 from devcluster.chart import CHART
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
-from tests.manifests.helm import RELEASE, Helm, RenderedObjects
+from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, ROOT, documents, permissions
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -25,6 +25,7 @@ VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 CHART_LABELS = frozenset(
     {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart"}
 )
+CONFIG = "longhorn-scheduler-config"
 BETA = "admissionregistration.k8s.io/v1beta1"
 # kustomize does not know that these have no namespace; the API server ignores it.
 CLUSTER_WIDE = re.compile(r"\w*(Admission|Cluster|Webhook)\w*")
@@ -72,13 +73,25 @@ def build(*folders: str) -> RenderedObjects:
     kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
     texts = [kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60) for folder in folders]
     entries = [entry for text in texts for entry in yaml.safe_load_all(text) if entry]
-    return {(entry["kind"], entry["metadata"]["name"]): entry for entry in entries}
+    return {(entry["kind"], object_name(entry["metadata"])): entry for entry in entries}
 
 
 def normalized(objects: RenderedObjects) -> RenderedObjects:
-    """Objects without the labels that helm adds, and without a namespace where there is none."""
-    for (kind, _), entry in objects.items():
+    """Objects without the labels that helm adds, and without a namespace where there is none.
+
+    A changed configuration of the second kube-scheduler is a new name in a kustomization, and an annotation of the pods in the chart.
+    """
+    for (kind, name), entry in list(objects.items()):
         metadata = entry["metadata"]
+        if not name.startswith(NAME):
+            metadata["labels"] = {}
+        if name.startswith(CONFIG):
+            metadata["name"] = CONFIG
+            objects[kind, CONFIG] = objects.pop((kind, name))
+        if (kind, name) == ("Deployment", chart.SECOND_SCHEDULER):
+            template = entry["spec"]["template"]
+            template["metadata"].pop("annotations", None)
+            template["spec"]["volumes"] = [{"name": "config", "configMap": {"name": CONFIG}}]
         metadata["labels"] = {key: value for key, value in metadata["labels"].items() if key not in CHART_LABELS}
         if CLUSTER_WIDE.fullmatch(kind):
             metadata.pop("namespace", None)
@@ -97,6 +110,14 @@ def normalized(objects: RenderedObjects) -> RenderedObjects:
             {"askPolicy": {"enabled": True, "apiVersion": BETA}},
             id="ask policy before Kubernetes 1.36",
         ),
+        pytest.param(
+            ["overlays/second-scheduler", "overlays/scheduler-name-policy"],
+            {
+                "secondScheduler": {"enabled": True, "image": {"tag": "v1.36.3"}},
+                "schedulerNamePolicy": {"enabled": True},
+            },
+            id="second kube-scheduler",
+        ),
         pytest.param(["base", "monitoring"], {"monitoring": {"enabled": True}}, id="monitoring"),
     ],
 )
@@ -109,11 +130,11 @@ def test_chart_and_kustomization_are_the_same_objects(
 
 def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
     """By these an administrator finds what a release has installed."""
-    everything = {name: {"enabled": True} for name in ("placementGuard", "askPolicy", "monitoring")}
-    for entry in helm.render(everything).values():
+    parts = ("placementGuard", "askPolicy", "monitoring", "secondScheduler", "schedulerNamePolicy")
+    for entry in helm.render({name: {"enabled": True} for name in parts}).values():
         labels = entry["metadata"]["labels"]
         assert labels.keys() >= CHART_LABELS
-        assert labels["app.kubernetes.io/name"] == NAME
+        assert labels["app.kubernetes.io/name"] in {NAME, chart.SECOND_SCHEDULER}
         assert labels["app.kubernetes.io/instance"] == RELEASE
 
 
@@ -160,6 +181,25 @@ def test_a_value_reaches_the_deployment(
 def test_a_value_reaches_the_container(helm: Helm, values: Mapping[str, Any], key: str, expected: object) -> None:
     """Rancher's registry is put in front of the image."""
     assert container_of(helm.render(values))[key] == expected
+
+
+def test_the_second_kube_scheduler_has_the_clusters_version(helm: Helm) -> None:
+    """Without the provider's suffix, which no image has; a change of its configuration restarts it."""
+    values = {"secondScheduler": {"enabled": True}}
+    objects = helm.render(values, "--kube-version", "v1.34.5-eks-1a2b3c")
+    template = objects["Deployment", chart.SECOND_SCHEDULER]["spec"]["template"]
+    assert template["spec"]["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.34.5"
+    assert len(template["metadata"]["annotations"]["checksum/config"]) == 64
+
+
+def test_the_second_kube_scheduler_calls_the_extender_where_it_is_installed(helm: Helm) -> None:
+    """Longhorn may be in another namespace."""
+    values = {"secondScheduler": {"enabled": True}, "longhornNamespace": "storage"}
+    config = helm.render(values, "--namespace", "storage")["ConfigMap", f"storage/{CONFIG}"]["data"][
+        "kube-scheduler.yaml"
+    ]
+    assert "longhorn-system" not in config
+    assert f"http://{NAME}.storage.svc:9504" in config
 
 
 def test_the_service_keeps_an_address_that_is_given(helm: Helm) -> None:
@@ -234,14 +274,15 @@ def test_rancher_asks_for_values_of_the_chart_with_their_defaults() -> None:
 
 def test_the_schema_knows_every_value_and_no_other() -> None:
     """Each key of values.yaml has a type."""
-
-    def names(schema: Mapping[str, Any], values: Mapping[str, Any], path: str = "") -> Iterator[str]:
-        for key, entry in schema.get("properties", {}).items():
-            yield f"{path}{key}"
-            yield from names(entry, values.get(key) or {}, f"{path}{key}.")
-
     schema = json.loads((CHART / "values.schema.json").read_text())
-    typed = set(names(schema, VALUES))
+
+    def names(part: Mapping[str, Any], path: str = "") -> Iterator[str]:
+        definition = schema["definitions"].get(part.get("$ref", "").rpartition("/")[2], part)
+        for key, entry in definition.get("properties", {}).items():
+            yield f"{path}{key}"
+            yield from names(entry, f"{path}{key}.")
+
+    typed = set(names(schema))
     free = ("podAnnotations", "nodeSelector", "resources", "tolerations", "imagePullSecrets", "monitoring.labels")
     paths = {path for path, _ in leaves(VALUES) if not path.startswith(free)}
     assert paths <= typed

@@ -15,7 +15,7 @@ import pytest
 from app.extender.offer_store import KEY
 from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, NAMESPACES, PODS, Resource
 from devcluster import ClusterOptions, DevCluster, Process, log_has
-from devcluster.chart import CHART
+from devcluster.chart import CHART, SECOND_SCHEDULER
 from devcluster.http_check import http_request
 from tests.manifests.helm import RELEASE, Helm
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, OFFERS
@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
 NODES = ["node-1", "node-2"]
 FAST = ("--lease-duration", "2", "--renew-deadline", "1.5", "--retry-period", "0.3")
-EVERYTHING = ("--set", "placementGuard.enabled=true,askPolicy.enabled=true")
+PARTS = ("placementGuard", "askPolicy", "secondScheduler", "schedulerNamePolicy")
+EVERYTHING = ("--set", ",".join(f"{part}.enabled=true" for part in PARTS))
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +112,15 @@ def would_refuse(address: str) -> str:
 
 
 def remains(cluster: DevCluster) -> list[str]:
-    """Every object of the cluster, of whatever kind, that has the extender's name in its own; events of the past do not count."""
+    """Every object of the cluster, of whatever kind, that is named after the extender or the second kube-scheduler.
+
+    Events of the past do not count.
+    """
     kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").split()
     kinds = [kind for kind in kinds if not kind.startswith("events") and kind != "componentstatuses"]
-    return [line for line in cluster.kubectl("get", ",".join(kinds), "-A", "-o", "name").split() if NAME in line]
+    return [
+        line for line in cluster.kubectl("get", ",".join(kinds), "-A", "-o", "name").split() if SECOND_SCHEDULER in line
+    ]
 
 
 def names_of_owners(cluster: DevCluster, resource: Resource, name: str = NAME) -> list[tuple[str, str]]:
