@@ -33,8 +33,8 @@ e2e: .venv/dev controlplane ## run the end-to-end tests alone
 e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
 	$(BIN)/python -m tests.e2e $(ARGS)
 
-controlplane: .venv/dev ## build etcd, Kubernetes and kwok, once (five to ten minutes); KUBERNETES_VERSION=1.35.4: another release
-	@$(BIN)/python -m devcluster build
+controlplane: .venv/dev ## build etcd, Kubernetes, kwok and helm, once (five to ten minutes); KUBERNETES_VERSION=1.35.4: another release
+	@$(BIN)/python -m devcluster build --with-helm
 
 check: .venv/dev ## format, lint, types, architecture, unit tests and known vulnerabilities
 	@$(MAKE) --no-print-directory -j2 lint unit

@@ -45,7 +45,6 @@ from app.settings import (
     DEFAULT_STALE_AFTER,
     PEAK_FACTOR,
     BestEffort,
-    Enforcement,
     LiveOptions,
     Reservation,
     Settings,
@@ -54,9 +53,11 @@ from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.settings import (
     ENABLED,
+    ENFORCEMENT,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
+    Enforcement,
     SettingsHistory,
     SettingsSource,
 )
@@ -89,10 +90,10 @@ _MemoryLimit = Annotated[
     ),
 ]
 _Enforcement = Annotated[
-    Enforcement,
+    Enforcement | None,
     typer.Option(
         envvar=f"{_ENV}ENFORCEMENT",
-        help="observe: answer that every node fits, and only count and log what would be refused.",
+        help=f"observe: answer that every node fits, and only count and log what would be refused; see {ENFORCEMENT}.",
     ),
 ]
 _Policy = Annotated[
@@ -178,7 +179,7 @@ def serve(  # one parameter per flag
     memory_limit: _MemoryLimit = "",
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
-    enforcement: _Enforcement = Enforcement.ENFORCE,
+    enforcement: _Enforcement = None,
     policy: _Policy = None,
     plugin: PluginOption = None,
     alone: AloneOption = False,  # noqa: FBT002 # --alone
@@ -212,7 +213,8 @@ def serve(  # one parameter per flag
     if alone and snapshot is None:
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
     limits = request_limits(max_body, memory_limit)
-    settings = Settings(host, port, *limits, options, enforcement, policy, alone, tuple(plugin or ()), disk_metrics)
+    mode = enforcement or Enforcement.ENFORCE
+    settings = Settings(host, port, *limits, options, mode, policy, alone, tuple(plugin or ()), disk_metrics)
     check_log_level(log_level)
     if policy is not None:
         _check_policy(policy, settings.plugins)
@@ -235,6 +237,7 @@ def serve(  # one parameter per flag
                 ENABLED: enabled,
                 POD_SCHEDULING_TIMEOUT: pod_scheduling_timeout,
                 NODE_RESERVATION_TIMEOUT: node_reservation_timeout,
+                ENFORCEMENT: enforcement or "",
                 PLACEMENT_GUARD: placement_guard,
             }
         ),
