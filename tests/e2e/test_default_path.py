@@ -236,3 +236,13 @@ def test_with_a_second_scheduler_the_same_statefulset_is_placed_as_well(rig: Rig
     assert schedulers == {"longhorn-scheduler", "default-scheduler"}
     for app in ("second", "own"):
         rig.remove(app)
+
+
+@pytest.mark.usefixtures("second_scheduler")
+def test_doctor_probes_the_second_scheduler_that_the_policy_names(rig: Rig) -> None:
+    """Without a flag: a new pod with a claim has its name, and the cluster's own kube-scheduler calls no extender."""
+    _, findings = run_doctor(rig.cluster)
+    severities = {entry["check"]: entry["severity"] for entry in findings}
+    assert (severities["registration"], severities["ask-policy"]) == ("ok", "ok")
+    _, own = run_doctor(rig.cluster, "--scheduler-name", "default-scheduler")
+    assert {entry["check"]: entry["severity"] for entry in own}["registration"] == "error"
