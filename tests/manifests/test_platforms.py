@@ -14,7 +14,7 @@ from app.cli.main import cli
 from devcluster.build import ensure_built
 from devcluster.components import SCHEDULER
 from devcluster.scheduler_config import rewrite
-from scheduler_core.extender.kube_scheduler_config import Platform, configuration_path, steps
+from scheduler_core.extender.kube_scheduler_config import Platform, SentPods, configuration_path, steps
 from tests.manifests.load import CONFIGS, ROOT
 from tests.manifests.platform_pages import PAGES, REGISTERED, distribution, harvester_files, page, scheduler_flags
 from tests.worlds.fake_api import write_kubeconfig
@@ -66,12 +66,14 @@ def test_the_real_kube_scheduler_loads_the_printed_file_by_the_pages_flags(tmp_p
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_the_page_installs_the_file_where_the_command_says(name: str) -> None:
-    """The program's steps on standard error and the page name one path, and the same commands on nodes."""
+    """The program's steps on standard error and the page name one path, and the same commands."""
     platform = Platform(name)
     commands = [" ".join(command) for command in page(name).commands]
     assert f"install -D -m 0600 {FILE} {configuration_path(platform)}" in commands
-    on_nodes = [line.strip() for line in steps(platform) if line.strip().split()[0] in {"install", "systemctl"}]
-    assert set(on_nodes) <= set(commands)
+    programs = {"install", "systemctl", "longhorn-extender"}
+    said = [line.strip() for line in steps(platform, SentPods.REQUESTING)]
+    said = [line for line in said if line.split()[0] in programs or line.startswith("kubectl apply")]
+    assert set(said) <= set(commands)
 
 
 def test_kubeadms_two_forms_mount_the_same_folder() -> None:
