@@ -89,7 +89,7 @@ def scheduler_config(
             f"warning: kube-scheduler already reads {flags.config}: add percentageOfNodesToScore and extenders there",
             err=True,
         )
-    for line in steps(platform):
+    for line in steps(platform, pods):
         typer.echo(line, err=True)
 
 
