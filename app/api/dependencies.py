@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import Depends, Request
 
 from app.decisions.evaluator import Evaluator
+from app.extender.callers import RecentCallers
 from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs
 from app.runtime.memory_budget import Lease, MemoryBudget
@@ -28,6 +29,7 @@ class AppState:
         budget: the memory that all requests together may hold
         lifecycle: of a live cluster; None for a snapshot file
         observes: whether refusals are only counted and logged
+        callers: from where /filter is called
     """
 
     evaluator: Evaluator
@@ -37,6 +39,7 @@ class AppState:
     budget: MemoryBudget
     lifecycle: ExtenderLifecycle | None = None
     observes: bool = False
+    callers: RecentCallers = field(default_factory=RecentCallers)
 
 
 def state_of(request: Request, kind: type[_State]) -> _State:

@@ -89,7 +89,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
         if state.observes:
             return _FilterResponse(*_result(args, {}, {}), state, started)
         return _FilterResponse(filter_result(None, {}, str(error)), None, b"", state, started)
-    _record_filter(state, args, answer, perf_counter() - started)
+    _record_filter(request, args, answer, perf_counter() - started)
     unresolvable, resolvable = ({}, {}) if state.observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
 
@@ -111,7 +111,9 @@ def _result(
     return head, args.runs.select([name not in refused for name in args.candidates]), tail
 
 
-def _record_filter(state: AppState, args: ExtenderArgs, answer: FilterAnswer, seconds: float) -> None:
+def _record_filter(request: Request, args: ExtenderArgs, answer: FilterAnswer, seconds: float) -> None:
+    state = state_of(request, AppState)
+    state.callers.record(request.client.host if request.client else "", whole_nodes=args.runs is not None)
     decision = answer.decision
     counted = state.metrics.count_decision(decision.reasons, decision.gave_up)
     state.metrics.count_unsafe_answer(decision.unsafe_reasons)

@@ -38,7 +38,8 @@ async def state(request: Request, lease: RequestLease) -> Response:
     app_state = state_of(request, AppState)
     readiness(app_state)
     service = app_state.lifecycle.state() if app_state.lifecycle else None
-    answer = state_answer(app_state.evaluator.view, service, app_state.verbs.policy_answer())
+    callers = app_state.callers.answers()
+    answer = state_answer(app_state.evaluator.view, service, app_state.verbs.policy_answer(), callers)
     text = answer.model_dump_json(by_alias=True)
     lease.charge(len(text))
     return Response(text, media_type="application/json")

@@ -12,7 +12,16 @@ from typing import Annotated
 import typer
 
 from app import DISTRIBUTION
-from app.cli import disk_schedule, explain, policy_check, schedule, serve, snapshot
+from app.cli import (
+    disk_schedule,
+    doctor,
+    explain,
+    policy_check,
+    schedule,
+    scheduler_registration,
+    serve,
+    snapshot,
+)
 from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.errors import CoreError
 
@@ -40,6 +49,8 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
+cli.command("doctor")(doctor.doctor)
+cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

@@ -10,4 +10,9 @@ refusals              the refused pods that the nudger remembers
 endpoint_publisher    points the Service to the leader
 lifecycle             when this process competes and answers: takeover, handover, shutdown
 metrics               metrics for Prometheus
+callers               from where /filter is called lately
+permissions           the calls that the extender makes
+installation_reader   the facts that `doctor` judges
+probe                 a pod that fits nowhere, to see whether kube-scheduler calls the extender
+scheduler_reader      how kube-scheduler runs, and where it can call the extender
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -51,22 +51,26 @@ class CapacityCollector(Collector):
         if self._with_disks:
             yield from _disk_sizes(report)
             yield from _disk_states(report)
-        demand = GaugeMetricFamily(
-            f"{PREFIX}_node_demand_bytes",
+        yield _gauge(
+            "node_demand_bytes",
             "Sizes of volumes that will take room on the node and have no replica there yet",
-            labels=["node"],
+            "node",
+            report.demand,
         )
-        for node, size in report.demand.items():
-            demand.add_metric([node], size)
-        yield demand
-        largest = GaugeMetricFamily(
-            f"{PREFIX}_largest_fitting_volume_bytes",
+        yield _gauge(
+            "largest_fitting_volume_bytes",
             "The largest new volume of the StorageClass of which some node can take a replica",
-            labels=["storage_class"],
+            "storage_class",
+            report.largest_volumes,
         )
-        for storage_class, size in report.largest_volumes.items():
-            largest.add_metric([storage_class], size)
-        yield largest
+
+
+def _gauge(name: str, help_text: str, label: str, values: Mapping[str, int]) -> Metric:
+    """Returns a gauge with one sample for each value of its label."""
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", help_text, labels=[label])
+    for label_value, value in values.items():
+        family.add_metric([label_value], value)
+    return family
 
 
 def _disk_sizes(report: CapacityReport) -> Iterable[Metric]:

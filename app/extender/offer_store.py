@@ -166,7 +166,7 @@ class OfferStore:
             RecordError: it is damaged, or not of a leader that held the Lease before this process
             ApiError: it cannot be read
         """
-        data = await self._get()
+        data = await self._get_repeatedly()
         if not data:
             return None
         record = await asyncio.to_thread(decode_record, data)
@@ -204,7 +204,7 @@ class OfferStore:
         async with self._writing:
             try:
                 record = await asyncio.to_thread(self._encoder.encode, ledger, head, now)
-                written = await self._write(record.data)
+                written = await self._write(record.data, final=final)
             except (ApiError, RecordError) as error:
                 self._note_problem(str(error))
                 return None
@@ -212,27 +212,40 @@ class OfferStore:
         self._note_problem(problem)
         return len(record.data) if written and (record.complete or not final) else None
 
-    async def _write(self, data: bytes) -> bool:
-        """Writes a record; returns False if another process may lead by now."""
+    async def _write(self, data: bytes, *, final: bool) -> bool:
+        """Writes a record; returns False if another process may lead by now.
+
+        A final record is also written after a call without an answer: without it, the successor waits until the Lease has run out.
+        """
         for tries_left in reversed(range(_TRIES)):
-            if not self._version:
-                await self._get()
-            if not self._leadership.leading():
-                return False
-            body = {
-                "metadata": {"resourceVersion": self._version},
-                "binaryData": {KEY: b64encode(data).decode()},
-            }
             try:
+                if not self._version:
+                    await self._get()
+                if not self._leadership.leading():
+                    return False
+                body = {
+                    "metadata": {"resourceVersion": self._version},
+                    "binaryData": {KEY: b64encode(data).decode()},
+                }
                 raw = await self._client.patch(self._path, body, seconds=CALL_SECONDS)
             except ApiError as error:
                 self._version = ""
-                if not tries_left or not error.conflict:
+                if not tries_left or not (error.conflict or (final and error.unreachable)):
                     raise
                 continue
             self._version = msgspec.json.decode(raw, type=_Version).metadata.resource_version
             return True
         return False
+
+    async def _get_repeatedly(self) -> bytes:
+        """Returns the stored record as `_get`, also after calls without an answer."""
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._get()
+            except ApiError as error:
+                if not error.unreachable:
+                    raise
+        return await self._get()
 
     async def _get(self) -> bytes:
         """Returns the stored record, b"" if there is none.

@@ -2,6 +2,7 @@
 
 explain    /explain, and `explain` for a pod
 volume     `explain` for a volume
+diagnosis_answer  `doctor`
 state      /state
 policy     the policy, a part of /state
 """

@@ -293,22 +293,40 @@ class ServiceAnswer(Answer):
     )
 
 
+class CallerAnswer(Answer):
+    """Where /filter was called from."""
+
+    address: str
+    form: str = Field(description="names, or nodes if whole nodes were sent")
+    requests: int
+    age_seconds: float = Field(serialization_alias="ageSeconds", description="since the last request")
+
+
 class StateAnswer(Answer):
     """What decisions are based on at this moment."""
 
     version: int = Field(description="of the view; grows with every change")
     service: ServiceAnswer | None = Field(default=None, description="who answers and why; null over a snapshot file")
     policy: PolicyAnswer | None = Field(default=None, description="of `serve --policy`; null without one")
+    callers: list[CallerAnswer] = Field(
+        default_factory=list[CallerAnswer], description="of /filter, by address and form; the latest 16"
+    )
     nodes: dict[str, NodeState]
 
 
-def state_answer(view: View, service: ServiceState | None = None, policy: PolicyAnswer | None = None) -> StateAnswer:
+def state_answer(
+    view: View,
+    service: ServiceState | None = None,
+    policy: PolicyAnswer | None = None,
+    callers: Sequence[CallerAnswer] = (),
+) -> StateAnswer:
     """Returns a view as data; nodes are ordered by name."""
     nodes = view.snapshot.longhorn_nodes
     return StateAnswer(
         version=view.version,
         service=_service_answer(service) if service else None,
         policy=policy,
+        callers=list(callers),
         nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)},
     )
 

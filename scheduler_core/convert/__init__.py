@@ -19,6 +19,8 @@ pod_patch               patches of a pod: the nudge, the condition PodScheduled
 disk_schedule           DiskSchedules and related objects as the DiskSchedule controllers read and write them
 redacted_disk_schedule  a DiskSchedule cut down to requests and answers
 coordination            the Lease of leader election
+installed_objects       pods, Services and Events as a diagnosis reads them
+probe_objects           what a diagnosis creates
 discovery               the EndpointSlice of the Service
 redact                  objects cut down to what decisions read, for bug reports
 object_header           name, version and finalizers of any object

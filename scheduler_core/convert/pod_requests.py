@@ -18,14 +18,13 @@ import msgspec
 from scheduler_core.convert.meta import Subject, Wire
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.constraints import ALL_ADDRESSES, Amounts, HostPort
+from scheduler_core.model.installation import EXTENDER_RESOURCE
 from scheduler_core.model.quantity import parse_clamped
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 MILLI: Final = 1000
 _CLASSIC: Final = frozenset({CPU, MEMORY})
-# Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
-EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
 _ALWAYS: Final = "Always"
 
 Amount = str | int | float

@@ -33,7 +33,7 @@ from scheduler_core.packing.stale_safe import NewVolumes
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
-# Number of node results over all requirements; 0.2 kB each.
+# Number of node results over all requirements; 0.1 kB each.
 MAX_RESULTS: Final = 100_000
 _NODES_PER_PAUSE: Final = 256
 

@@ -75,8 +75,8 @@ def volume_for_claim(
         data_locality=locality,
         access_mode="rwx" if shared else "rwo",
         migratable=_flag(parameters, "migratable", subject),
-        node_selector=_selector(parameters, "nodeSelector"),
-        disk_selector=_selector(parameters, "diskSelector"),
+        node_selector=parameter_tags(parameters, "nodeSelector"),
+        disk_selector=parameter_tags(parameters, "diskSelector"),
         backing_image=_backing_image(parameters),
         image=settings.default_engine_image or "",
         replica_soft_anti_affinity=_choice(parameters, "replicaSoftAntiAffinity", ANTI_AFFINITY_VALUES, subject),
@@ -144,8 +144,8 @@ def _parse(parse: Callable[[str], int], parameters: Mapping[str, str], key: str,
         raise ResolutionError(f"StorageClass of {subject}: {key} {parameters[key][:64]!r} is not {error}") from error
 
 
-def _selector(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """A selector as the CSI driver splits it, untrimmed.
+def parameter_tags(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """The tags that a StorageClass parameter selects, as the CSI driver splits them: untrimmed.
 
     One that is present but empty holds one empty tag, which no disk has.
     """

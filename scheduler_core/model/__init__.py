@@ -6,6 +6,7 @@ Modules:
     disk_schedule     DiskSchedules, and backing images as their controller sees them
     generic           nodes, pods and services as the classic scheduler reads them
     constraints       taints, affinity, spreading and requests, which are newer than the classic scheduler
+    installation      objects of an installation, as a diagnosis reads them
     quantity          Kubernetes quantities as whole numbers of bytes
     verdict           why a node fits or does not
 """

@@ -31,7 +31,7 @@ import yaml
 from app.kube.resources import CLAIMS, LONGHORN_ENGINE_IMAGES, PODS
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from devcluster.programs import NAMESPACE
-from tests.bench.http import HERE, find_free_port, wait_until_listening
+from tests.bench.http import HERE, cpu_seconds, find_free_port, wait_until_listening
 from tests.e2e.journal import Journal
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import Object, Volume, Workload
@@ -70,6 +70,8 @@ class Way(StrEnum):
     YES = "always yes"
     YES_SAMPLED = "always yes, sampled nodes"
     """`percentageOfNodesToScore` is unset, so that kube-scheduler looks at a part of the nodes only."""
+    YES_WATCHED = "always yes, ours watches"
+    """This extender follows the cluster and is asked nothing: what its watches alone cost."""
     OURS = "ours"
     OURS_SCORING = "ours, with scores"
     """`prioritizeVerb` is set, too."""
@@ -78,6 +80,11 @@ class Way(StrEnum):
     def is_ours(self) -> bool:
         """Whether this extender answers."""
         return self in (Way.OURS, Way.OURS_SCORING)
+
+    @property
+    def runs_ours(self) -> bool:
+        """Whether this extender runs."""
+        return self.is_ours or self is Way.YES_WATCHED
 
 
 class Limits(StrEnum):
@@ -101,12 +108,14 @@ class Sample:
         cycle: milliseconds per scheduling cycle of kube-scheduler, the extender's answer included
         answers: the milliseconds of each /filter
         memory: of our process after the burst, in MB
+        cpu: CPU milliseconds of our process per pod
     """
 
     rate: float
     cycle: float
     answers: Sequence[float] = ()
     memory: float = 0.0
+    cpu: float = 0.0
 
 
 @dataclass
@@ -130,7 +139,7 @@ def main(
     repetitions: Annotated[int, typer.Option(min=1, help="Bursts of each way; the median counts.")] = 3,
 ) -> None:
     """Measure pods bound per second on the real kube-scheduler."""
-    print(f"\n{'nodes, limits, extender':<46}{'pods/s':>8}{'min':>8}{'max':>8}{'of yes':>8}{'ms/cycle':>10}{'/filter p50':>13}{'p99':>8}{'MB':>7}")  # fmt: skip
+    print(f"\n{'nodes, limits, extender':<46}{'pods/s':>8}{'min':>8}{'max':>8}{'of yes':>8}{'ms/cycle':>10}{'CPU ms/pod':>12}{'/filter p50':>13}{'p99':>8}{'MB':>7}")  # fmt: skip
     for count in nodes or (100, 1000, 5000):
         with _started_rig(count) as (rig, folder), _run_yes(folder) as yes:
             for limit in limits or Limits:
@@ -180,14 +189,13 @@ def _run_yes(folder: Path) -> Iterator[str]:
 
 def _measure(rig: Rig, config: Path, way: Way, yes: str, pods: int) -> Sample:
     """Runs one burst of one way, and removes it."""
-    ours = way.is_ours
-    if ours and EXTENDER not in rig.candidates:
+    if way.runs_ours and EXTENDER not in rig.candidates:
         rig.start_candidate(EXTENDER)
-    elif not ours and EXTENDER in rig.candidates:
+    elif not way.runs_ours and EXTENDER in rig.candidates:
         rig.cluster.processes[EXTENDER].stop()
-    if ours:
+    if way.runs_ours:
         rig.until("it answers", rig.leader)
-    rig.cluster.use_scheduler_config(config, rig._stack.address if ours else yes)
+    rig.cluster.use_scheduler_config(config, rig._stack.address if way.is_ours else yes)
     workload = Workload(app=APP, group=APP, volumes=[Volume("1Gi")] * 2, asks=False)
     try:
         return _run_burst(rig, [entry for number in range(pods) for entry in workload.loose(number)], pods)
@@ -207,6 +215,7 @@ def _run_burst(rig: Rig, objects: Sequence[Object], pods: int) -> Sample:
     scheduler = rig.cluster.processes[SCHEDULER]
     with ObjectWatch(rig.cluster, PODS.path("default"), note):
         cycles = _read_cycles(rig)
+        cpu = _cpu_seconds(rig)
         scheduler.pause()
         rig.post(objects)
         time.sleep(2)  # every other program has read them
@@ -215,7 +224,13 @@ def _run_burst(rig: Rig, objects: Sequence[Object], pods: int) -> Sample:
         rig.until("all pods are bound", lambda: len(bound) == pods, _BURST_SECONDS)
         seconds, count = (after - before for after, before in zip(_read_cycles(rig), cycles, strict=True))
     answers = [call.milliseconds for call in Journal(rig.cluster.logs, rig.candidates).calls if call.at >= started]
-    return Sample(pods / (max(bound.values()) - started), seconds / count * 1e3, sorted(answers), _resident_memory(rig))
+    return Sample(
+        pods / (max(bound.values()) - started),
+        seconds / count * 1e3,
+        sorted(answers),
+        _resident_memory(rig),
+        (_cpu_seconds(rig) - cpu) / pods * 1e3,
+    )
 
 
 def _configuration(folder: Path, way: Way, limits: Limits) -> Path:
@@ -254,6 +269,12 @@ def _resident_memory(rig: Rig) -> float:
     return int(text.partition("VmRSS:")[2].split()[0]) / 1024
 
 
+def _cpu_seconds(rig: Rig) -> float:
+    """CPU seconds of our process so far, 0 if it does not run."""
+    pid = rig.cluster.processes[EXTENDER].pid if rig.candidates else None
+    return cpu_seconds(pid) if pid else 0.0
+
+
 def _rows(nodes: int, limits: Limits, series: Sequence[Series]) -> Iterator[str]:
     reference = next((one.rate for one in series if one.way is Way.YES), None)
     for one in series:
@@ -262,6 +283,8 @@ def _rows(nodes: int, limits: Limits, series: Sequence[Series]) -> Iterator[str]
         cells = f"{one.rate:>8.1f}{min(rates):>8.1f}{max(rates):>8.1f}"
         cells += f"{one.rate / reference:>8.2f}" if reference else f"{'-':>8}"
         cells += f"{statistics.median(sample.cycle for sample in one.samples):>10.2f}"
+        if one.way.runs_ours:
+            cells += f"{statistics.median(sample.cpu for sample in one.samples):>12.1f}"
         if answers:
             cells += f"{statistics.median(answers):>13.2f}{answers[len(answers) * 99 // 100]:>8.2f}"
             cells += f"{max(sample.memory for sample in one.samples):>7.0f}"

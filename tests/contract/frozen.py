@@ -34,7 +34,18 @@ from tests import builders as make
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDENS: Final = ROOT / "tests/golden/contract"
-COMMANDS: Final = ("", "serve", "explain", "snapshot", "schedule", "disk-schedule", "policy check", "version")
+COMMANDS: Final = (
+    "",
+    "serve",
+    "explain",
+    "doctor",
+    "scheduler-config",
+    "snapshot",
+    "schedule",
+    "disk-schedule",
+    "policy check",
+    "version",
+)
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception"})
 _INDIRECT: Final = frozenset({"tell", "write"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
@@ -47,14 +48,14 @@ class ConfigMapServer:
     Attributes:
         writes: the records that were written, with the times
         exists: whether there is a ConfigMap
-        before_patch: called before each patch is applied
+        hangs: how many requests get no answer
     """
 
     def __init__(self) -> None:
         self.version = 100
         self.data = ""
         self.exists = True
-        self.hangs = False
+        self.hangs = 0.0
         self.writes: list[tuple[float, HandoverRecord]] = []
         self.conflicts = 0
 
@@ -66,6 +67,7 @@ class ConfigMapServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answers one request."""
         if self.hangs:
+            self.hangs -= 1
             await asyncio.sleep(60)
         if request.path != PATH or not self.exists:
             return await failing(404, reason="NotFound")(request)
@@ -210,9 +212,22 @@ async def test_an_api_server_that_hangs_delays_the_end_by_seconds_only(
     monkeypatch.setattr("app.extender.offer_store.FINAL_SECONDS", 0.2)
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
-        server.hangs = True
+        server.hangs = math.inf
         async with asyncio.timeout(2):
             assert not await store.write_final(Ledger())
+
+
+async def test_a_final_record_is_repeated_after_a_call_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the successor would wait until the Lease has run out."""
+    monkeypatch.setattr("app.extender.offer_store.CALL_SECONDS", 0.2)
+    server = ConfigMapServer()
+    async with store_of(server, tmp_path) as (store, _):
+        assert await store.read() is None
+        server.hangs = 1
+        assert await store.write_final(offered(Ledger(), 0))
+    assert len(server.writes[-1][1].offers) == 1
 
 
 async def test_the_record_of_the_last_leader_is_read(tmp_path: Path) -> None:
@@ -225,6 +240,20 @@ async def test_the_record_of_the_last_leader_is_read(tmp_path: Path) -> None:
             record = await store.read()
             assert record is not None
             assert [entry.offered.pod.name for entry in record.offers] == ["web-0"]
+
+
+async def test_the_record_is_read_after_a_call_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, the successor would wait until the last leader's answers are visible."""
+    monkeypatch.setattr("app.extender.offer_store.CALL_SECONDS", 0.2)
+    server = ConfigMapServer()
+    server.put(encoded(RecordHead("extender-1", 7, final=True, versions={})))
+    async with store_of(server, tmp_path) as (store, _):
+        server.hangs = 1
+        record = await store.read()
+    assert record is not None
+    assert record.head.final
 
 
 @pytest.mark.parametrize(

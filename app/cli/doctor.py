@@ -1,0 +1,131 @@
+"""`longhorn-extender doctor`: whether the extender protects a cluster, and what to mend.
+
+Data flow: the facts are read from the cluster (`app.extender.installation_reader`) → each check turns facts into findings
+(`scheduler_core.extender.diagnosis`) → one line for each finding, with the command that mends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from app.cli.explain import Output, show
+from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
+from app.settings import DEFAULT_NAMESPACE
+from scheduler_core.errors import CoreError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from app.extender.installation_reader import ReadOptions
+    from app.schemas.diagnosis_answer import DiagnosisAnswer
+    from scheduler_core.extender.finding import Installation
+
+FINDINGS: Final = 1
+_PROBE_SECONDS: Final = 30.0
+_STYLES: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "error": "red"}
+
+
+def doctor(
+    probe: Annotated[  # noqa: FBT002 # --no-probe
+        bool,
+        typer.Option(
+            "--probe/--no-probe",
+            help="Whether to create a pod that fits on no node, to see whether kube-scheduler calls the extender. It is "
+            "removed afterwards.",
+        ),
+    ] = True,
+    probe_namespace: Annotated[
+        str,
+        typer.Option(
+            "--probe-namespace", metavar="NAME", help="An existing namespace for that pod; default: one of its own."
+        ),
+    ] = "",
+    probe_timeout: Annotated[
+        float, typer.Option("--probe-timeout", min=1, help="Seconds to wait for kube-scheduler.")
+    ] = _PROBE_SECONDS,
+    scheduler_name: Annotated[
+        str,
+        typer.Option(
+            "--scheduler-name", metavar="NAME", help="The scheduler of the pod; default: that of new pods with claims."
+        ),
+    ] = "",
+    uninstall: Annotated[  # noqa: FBT002 # --uninstall
+        bool, typer.Option("--uninstall", help="Ask only whether the extender can be removed.")
+    ] = False,
+    url: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Where the leader is reached, such as by `kubectl port-forward`; default: the API server.",
+        ),
+    ] = "",
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+) -> None:
+    """Tell whether the extender protects this cluster, and what to mend.
+
+    Asks the API server, the extender's processes and, by a pod that fits on no node, kube-scheduler. Needs an
+    administrator's credentials; what they may not read is a finding.
+
+    Exit code 0: all is well. 1: something is to be mended. 2: bad input, or no cluster.
+    """
+    from app.extender.installation_reader import ReadOptions
+    from app.extender.probe import ProbeOptions
+    from app.schemas.diagnosis_answer import diagnosis_answer
+    from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, diagnose
+
+    if url and not url.startswith(("http://", "https://")):
+        raise CoreError(f"--url {url}: expected http://HOST:PORT")
+    options = ProbeOptions(
+        probe_namespace, scheduler_name, probe_timeout, lambda text: typer.echo(f"warning: {text}", err=True)
+    )
+    facts = asyncio.run(
+        _read(kubeconfig, context, ReadOptions(longhorn_namespace, options if probe else None, url.rstrip("/")))
+    )
+    findings = diagnose(facts, UNINSTALLED if uninstall else INSTALLED)
+    answer = diagnosis_answer(findings)
+    show(answer.model_dump(mode="json", by_alias=True), output, lambda console: _print(answer, console))
+    if not answer.well:
+        raise typer.Exit(FINDINGS)
+
+
+async def _read(kubeconfig: str | None, context: str | None, options: ReadOptions) -> Installation:
+    from app.extender.installation_reader import InstallationReader
+    from app.kube.client import KubeClient
+
+    client = await KubeClient.connect(kubeconfig, context)
+    task = asyncio.current_task()
+    if task is not None:
+        # What the probe has created is removed first. Only the main thread has signals.
+        with suppress(RuntimeError, ValueError, NotImplementedError):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        return await InstallationReader(client, options).read()
+    except asyncio.CancelledError as error:
+        raise CoreError("interrupted; the probe pod is removed") from error
+    finally:
+        await client.close()
+
+
+def _print(answer: DiagnosisAnswer, console: Console) -> None:
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(Column("CHECK", no_wrap=True), Column("RESULT"), Column("FINDING"), box=None, pad_edge=False)
+    for entry in answer.findings:
+        finding = f"{entry.where}: {entry.what}" if entry.where else entry.what
+        table.add_row(entry.check, Text(entry.severity, style=_STYLES[entry.severity]), Text(finding))
+        if entry.command:
+            table.add_row("", "", Text(f"to mend: {entry.command}", style="bold"))
+    console.print(table)
+    problems = sum(entry.severity in {"warning", "error"} for entry in answer.findings)
+    console.print()
+    console.print(Text("all is well" if answer.well else f"{problems} to mend", style="bold"))

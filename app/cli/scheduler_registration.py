@@ -1,0 +1,132 @@
+"""`longhorn-extender scheduler-config`: the file that registers the extender with kube-scheduler.
+
+The file goes to standard output, and what to do with it to standard error, so that `> FILE` writes a valid file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
+from app.settings import DEFAULT_NAMESPACE
+from scheduler_core.errors import CoreError
+from scheduler_core.extender.kube_scheduler_config import (
+    Platform,
+    Registration,
+    SchedulerFlags,
+    SentPods,
+    configuration,
+    configuration_path,
+    default_kubeconfig,
+    steps,
+)
+from scheduler_core.leadership.endpoint_slice import EXTENDER
+
+_NO_CLUSTER_IP: Final = frozenset({"", "None"})
+
+
+def scheduler_config(
+    platform: Annotated[Platform, typer.Option("--platform", help="Where kube-scheduler runs.")],
+    pods: Annotated[
+        SentPods,
+        typer.Option(
+            "--pods",
+            help="Which pods are sent: those that request longhorn.io/scheduler-extender, or all. With all, no pod of the "
+            "cluster is scheduled while no extender answers. A second scheduler sends all of its own.",
+        ),
+    ] = SentPods.REQUESTING,
+    scores: Annotated[  # noqa: FBT002 # --scores
+        bool, typer.Option("--scores", help="Also ask for scores of the nodes that fit.")
+    ] = False,
+    url_prefix: Annotated[
+        str,
+        typer.Option(
+            "--url-prefix", metavar="URL", help="Where kube-scheduler calls the extender; then no cluster is read."
+        ),
+    ] = "",
+    kubeconfig_path: Annotated[
+        str,
+        typer.Option(
+            "--scheduler-kubeconfig",
+            metavar="PATH",
+            help="kube-scheduler's own kubeconfig, on its node; default: as its static pod names it, else the platform's.",
+        ),
+    ] = "",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+) -> None:
+    """Print the file that registers the extender with kube-scheduler.
+
+    The Service's address and the path of kube-scheduler's kubeconfig are read from the cluster. What to do with the file
+    goes to standard error.
+
+    Exit code 0: printed. 2: bad input, no cluster, or no Service.
+    """
+    if url_prefix and not _is_http(url_prefix):
+        raise CoreError(f"--url-prefix {url_prefix}: expected http://HOST:PORT")
+    flags = SchedulerFlags()
+    if platform is Platform.SECOND_SCHEDULER:
+        # Its pods use the cluster's DNS.
+        url_prefix = url_prefix or f"http://{EXTENDER.name}.{longhorn_namespace}.svc:{EXTENDER.port}"
+    elif not url_prefix:
+        url_prefix, flags = asyncio.run(_read(kubeconfig, context, longhorn_namespace))
+    registration = Registration(
+        platform,
+        url_prefix.rstrip("/"),
+        kubeconfig_path or flags.kubeconfig or default_kubeconfig(platform),
+        pods,
+        longhorn_namespace,
+        scores,
+    )
+    typer.echo(_text(registration), nl=False)
+    if flags.config and flags.config != configuration_path(platform):
+        typer.echo(
+            f"warning: kube-scheduler already reads {flags.config}: add percentageOfNodesToScore and extenders there",
+            err=True,
+        )
+    for line in steps(platform):
+        typer.echo(line, err=True)
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        return False
+
+
+def _text(registration: Registration) -> str:
+    import yaml
+
+    path = configuration_path(registration.platform)
+    head = f"# {path} on every control-plane node. kube-scheduler reads it at its start only.\n" if path else ""
+    return head + str(yaml.safe_dump(configuration(registration), sort_keys=False))
+
+
+async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags]:
+    """Returns the address of the extender's Service, and the flags of kube-scheduler.
+
+    Raises:
+        CoreError: there is no cluster, or no such Service
+    """
+    from app.extender.scheduler_reader import read_scheduler_flags, read_service
+    from app.kube.client import KubeClient
+
+    client = await KubeClient.connect(kubeconfig, context)
+    try:
+        address = await read_service(client, namespace)
+        if address is None or address.cluster_ip in _NO_CLUSTER_IP:
+            raise CoreError(
+                f"there is no Service {EXTENDER.name} with an address in {namespace}: install the extender first, or give "
+                "--url-prefix"
+            )
+        host = f"[{address.cluster_ip}]" if ":" in address.cluster_ip else address.cluster_ip
+        return f"http://{host}:{address.port or EXTENDER.port}", await read_scheduler_flags(client)
+    finally:
+        await client.close()

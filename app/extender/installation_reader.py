@@ -1,0 +1,370 @@
+"""Reads the facts of a diagnosis from a cluster, as an administrator.
+
+Processes of the extender are asked through the API server's pod proxy, which works with every kubeconfig. Where the API server cannot
+reach them, such as on a loopback address, one of them may be asked directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import aiohttp
+import msgspec
+
+from app.extender.permissions import GUARD_PERMISSIONS, PERMISSIONS
+from app.extender.probe import Probe, ProbeOptions, admitted_pod
+from app.kube.client import ApiError, KubeClient
+from app.kube.paging import pages
+from app.kube.resources import (
+    CLAIMS,
+    CSI_DRIVERS,
+    ENDPOINT_SLICES,
+    EVENTS,
+    LEASES,
+    LONGHORN_NODES,
+    LONGHORN_SETTINGS,
+    MUTATING_WEBHOOKS,
+    PODS,
+    SERVICES,
+    STORAGE_CLASSES,
+    Resource,
+)
+from scheduler_core.convert.coordination import lease
+from scheduler_core.convert.discovery import endpoint_slice
+from scheduler_core.convert.installed_objects import (
+    csi_driver_tracks_capacity,
+    installed_pod,
+    scheduling_failure,
+    service_address,
+)
+from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed
+from scheduler_core.convert.snapshot_kinds import KINDS
+from scheduler_core.errors import ObjectError
+from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProbeResult, ProcessReport
+from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
+from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.timestamps import parse_time
+from scheduler_core.model.installation import (
+    DEFAULT_SCHEDULER,
+    HeldLease,
+    InstalledPod,
+    Permission,
+    SchedulingFailure,
+)
+from scheduler_core.model.kube import StorageClass
+
+APP_LABEL: Final = "app.kubernetes.io/name"
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_VERSION: Final = "/version"
+_SYSTEM_NAMESPACE: Final = "kube-system"
+# Of pods that are only tried: every cluster has it.
+_TRIAL_NAMESPACE: Final = "default"
+_EVENT_AGE: Final = timedelta(hours=1)
+_EXPIRY_METRIC: Final = re.compile(
+    rb"^longhorn_scheduler_extender_placement_guard_certificate_expiry_timestamp_seconds (\S+)", re.M
+)
+_ERROR: Final = re.compile(r'\{"error": ?"(.*)"\}')
+_ASK_TIMEOUT: Final = 10.0
+_Value = TypeVar("_Value")
+Ask = Callable[[str], Awaitable[bytes]]
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str = ""
+    emulation_major: str = ""
+    emulation_minor: str = ""
+
+    @property
+    def text(self) -> str:
+        """The version; of a build without one, the version whose behaviour it has."""
+        unversioned = self.git_version.startswith("v0.0.0") and self.emulation_major
+        return f"v{self.emulation_major}.{self.emulation_minor}" if unversioned else self.git_version
+
+
+class _Guard(msgspec.Struct):
+    mode: str = ""
+    problem: str = ""
+
+
+class _Service(msgspec.Struct, rename="camel"):
+    answering: bool = False
+    refusal: str = ""
+    refused_settings: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    placement_guard: _Guard | None = None
+
+
+class _Caller(msgspec.Struct):
+    address: str = ""
+    form: str = ""
+
+
+class _State(msgspec.Struct):
+    service: _Service | None = None
+    callers: tuple[_Caller, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read.
+
+    Attributes:
+        namespace: of Longhorn and of the extender
+        probe: how to probe; None: no probe pod is created
+        url: where the leader is reached directly; "": through the API server
+    """
+
+    namespace: str
+    probe: ProbeOptions | None
+    url: str = ""
+
+
+class InstallationReader:
+    """Reads the facts; what may not be read is noted as unknown."""
+
+    def __init__(self, client: KubeClient, options: ReadOptions) -> None:
+        self._client = client
+        self._options = options
+        self._unknown: list[str] = []
+
+    async def read(self) -> Installation:
+        """Returns the facts.
+
+        Raises:
+            ApiError: the API server does not answer
+        """
+        namespace = self._options.namespace
+        version = msgspec.json.decode(await self._client.get(_VERSION), type=_Version)
+        # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
+        admitted = await self._admitted()
+        scheduler = self._scheduler_name(admitted)
+        asks = admitted is not None and admitted.asks(scheduler)
+        probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
+        pods = await self._pods("")
+        labelled = await self._pods(namespace, {"labelSelector": f"{APP_LABEL}={PROGRAM}"})
+        settings = await self._list(LONGHORN_SETTINGS, namespace, _read_as(LONGHORN_SETTINGS))
+        classes = [entry for _, entry in await self._list(STORAGE_CLASSES, "", _read_as(STORAGE_CLASSES))]
+        guard = await self._get(MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)
+        facts = Installation(
+            now=datetime.now(UTC),
+            namespace=namespace,
+            kubernetes_version=version.text,
+            service=await self._get(SERVICES, namespace, EXTENDER.name, service_address),
+            pods=tuple(labelled),
+            system_pods=tuple(pod for pod in pods if pod.namespace in {namespace, _SYSTEM_NAMESPACE}),
+            requesting_pods=tuple(sorted(pod.key for pod in pods if pod.requests_extender)),
+            claiming_pods=await self._claiming_pods(pods, classes),
+            admitted=admitted,
+            lease=await self._get(LEASES, namespace, EXTENDER.name, _held_lease),
+            endpoints=await self._get(ENDPOINT_SLICES, namespace, EXTENDER.name, _addresses) or (),
+            guard_installed=bool(guard),
+            probe=probe,
+            plain_probe=plain_probe,
+            scheduler_name=scheduler,
+            settings=dict(settings),
+            storage_classes=tuple(classes),
+            longhorn_nodes=tuple(
+                entry for _, entry in await self._list(LONGHORN_NODES, namespace, _read_as(LONGHORN_NODES))
+            ),
+            tracks_capacity=bool(await self._get(CSI_DRIVERS, "", DRIVER, csi_driver_tracks_capacity)),
+        )
+        reports = await self._ask_processes(facts)
+        denied = await self._denied(facts)
+        failures = await self._failures(facts.now)
+        return replace(facts, reports=reports, denied=denied, failures=failures, unknown=tuple(self._unknown))
+
+    async def _admitted(self) -> InstalledPod | None:
+        """Returns a new pod with a claim after admission, None if it is refused."""
+        probe = self._options.probe
+        namespace = (probe.namespace if probe is not None else "") or _TRIAL_NAMESPACE
+        try:
+            return await admitted_pod(self._client, namespace)
+        except ApiError as error:
+            if error.unreachable:
+                raise
+            self._unknown.append(str(error))
+        except ObjectError as error:
+            self._unknown.append(str(error))
+        return None
+
+    def _scheduler_name(self, admitted: InstalledPod | None) -> str:
+        given = self._options.probe.scheduler_name if self._options.probe is not None else ""
+        return given or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
+
+    async def _probe(self, scheduler: str, *, without_resource: bool) -> tuple[ProbeResult | None, ProbeResult | None]:
+        """Returns what happens to a pod that requests the resource, and to one that names neither it nor a scheduler."""
+        options = self._options.probe
+        if options is None:
+            return None, None
+        asking = Probe(self._client, replace(options, scheduler_name=scheduler))
+        if not without_resource:
+            return await asking.run(), None
+        plain = Probe(self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False))
+        # Not gather: it would end before both have removed what they created.
+        async with asyncio.TaskGroup() as group:
+            first, second = group.create_task(asking.run()), group.create_task(plain.run())
+        return first.result(), second.result()
+
+    async def _claiming_pods(self, pods: list[InstalledPod], classes: list[StorageClass]) -> tuple[InstalledPod, ...]:
+        """Returns the pods with a claim of one of Longhorn's StorageClasses, but not those of the system."""
+        names = {entry.name for entry in classes if entry.provisioner == DRIVER}
+        claims = await self._list(CLAIMS, "", _read_as(CLAIMS))
+        keys = {key for key, claim in claims if claim.spec.storage_class in names}
+        return tuple(
+            pod
+            for pod in pods
+            if pod.namespace not in {self._options.namespace, _SYSTEM_NAMESPACE}
+            and any((pod.namespace, claim) in keys for claim in pod.claims)
+        )
+
+    async def _pods(self, namespace: str, query: dict[str, str] | None = None) -> list[InstalledPod]:
+        return [pod for pod in await self._list(PODS, namespace, installed_pod, query) if pod.live]
+
+    async def _get(
+        self, resource: Resource, namespace: str, name: str, convert: Callable[[bytes], _Value]
+    ) -> _Value | None:
+        """Returns an object, None without one."""
+        try:
+            return convert(await self._client.get(resource.path(namespace, name)))
+        except ApiError as error:
+            self._note(error)
+        except ObjectError as error:
+            self._unknown.append(str(error))
+        return None
+
+    async def _list(
+        self,
+        resource: Resource,
+        namespace: str,
+        convert: Callable[[msgspec.Raw], _Value],
+        query: dict[str, str] | None = None,
+    ) -> list[_Value]:
+        """Returns the objects of a kind that can be read."""
+        values: list[_Value] = []
+        try:
+            async for page in pages(self._client, resource.path(namespace), query or {}):
+                for raw in page.items:
+                    try:
+                        values.append(convert(raw))
+                    except ObjectError as error:
+                        self._unknown.append(str(error))
+        except ApiError as error:
+            self._note(error)
+        return values
+
+    def _note(self, error: ApiError) -> None:
+        """Notes what may not be read; what does not exist is a fact."""
+        if error.forbidden:
+            self._unknown.append(str(error))
+        elif not error.not_found:
+            raise error
+
+    async def _failures(self, now: datetime) -> tuple[SchedulingFailure, ...] | None:
+        before = len(self._unknown)
+        query = {"fieldSelector": "reason=FailedScheduling"}
+        failures = await self._list(EVENTS, "", scheduling_failure, query)
+        if not failures and len(self._unknown) > before:
+            return None
+        # An event outlives its pod: what earlier probes were told is not news.
+        workloads = [failure for failure in failures if f"/{TAG}" not in failure.pod]
+        times = [(failure, parse_time(failure.last)) for failure in workloads]
+        return tuple(failure for failure, last in times if last is not None and now - last <= _EVENT_AGE)
+
+    async def _denied(self, facts: Installation) -> tuple[Permission, ...] | None:
+        account = next((pod.account for pod in facts.pods if pod.account), PROGRAM)
+        permissions = (*PERMISSIONS, *(GUARD_PERMISSIONS if facts.guard_installed else ()))
+
+        async def may(permission: Permission) -> bool:
+            review = access_review(permission, facts.namespace, account)
+            return is_allowed(await self._client.create(_REVIEWS, review))
+
+        try:
+            answers = await asyncio.gather(*(may(permission) for permission in permissions))
+        except ApiError as error:
+            self._note(error)
+            return None
+        return tuple(permission for permission, allowed in zip(permissions, answers, strict=True) if not allowed)
+
+    async def _ask_processes(self, facts: Installation) -> dict[str, ProcessReport]:
+        pods = [pod for pod in facts.pods if pod.address]
+        asks = [self._proxy(pod) for pod in pods]
+        leader = facts.leader
+        if self._options.url:
+            asks = [_direct(self._options.url) if pod is leader else ask for pod, ask in zip(pods, asks, strict=True)]
+        reports = await asyncio.gather(*(_report(ask) for ask in asks))
+        return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
+
+    def _proxy(self, pod: InstalledPod) -> Ask:
+        path = PODS.path(pod.namespace, f"http:{pod.name}:{pod.port or EXTENDER.port}", "proxy").replace("%3A", ":")
+
+        async def ask(where: str) -> bytes:
+            return await self._client.get(f"{path}/{where}", seconds=_ASK_TIMEOUT)
+
+        return ask
+
+
+def _held_lease(raw: bytes) -> HeldLease:
+    record = lease(raw)
+    return HeldLease(record.holder, record.duration, record.renewed)
+
+
+def _addresses(raw: bytes) -> tuple[str, ...]:
+    return tuple(endpoint.address for endpoint in endpoint_slice(raw, EXTENDER).endpoints)
+
+
+def _read_as(resource: Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:
+    """Returns what converts an object of a kind, as a snapshot does, with its name."""
+    return KINDS[resource.group, resource.kind].decode
+
+
+def _direct(url: str) -> Ask:
+    async def ask(where: str) -> bytes:
+        timeout = aiohttp.ClientTimeout(_ASK_TIMEOUT)
+        call = f"GET {url.rstrip('/')}/{where}"
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(call[4:]) as response:
+                body = await response.read()
+                if response.status != 200:
+                    raise ApiError(call, response.status, "", body[:200].decode(errors="replace"))
+                return body
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise ApiError(call, 0, "", " ".join(str(error).split()) or "no answer") from error
+
+    return ask
+
+
+async def _report(ask: Ask) -> ProcessReport:
+    """Returns what a process says about itself."""
+    try:
+        await ask("readyz")
+        state = msgspec.json.decode(await ask("state"), type=_State)
+        expiry = _EXPIRY_METRIC.search(await ask("metrics"))
+    except ApiError as error:
+        return _failed_report(error)
+    except msgspec.DecodeError as error:
+        return ProcessReport(unreachable=f"the answer is not the extender's: {error}")
+    service = state.service or _Service()
+    guard = service.placement_guard or _Guard()
+    return ProcessReport(
+        unreadable=service.unreadable,
+        answering=service.answering,
+        refusal=service.refusal,
+        refused_settings=service.refused_settings,
+        callers=tuple(Caller(entry.address, entry.form == "nodes") for entry in state.callers),
+        guard_mode=guard.mode,
+        guard_problem=guard.problem,
+        certificate_expiry=float(expiry[1]) if expiry is not None else 0.0,
+    )
+
+
+def _failed_report(error: ApiError) -> ProcessReport:
+    # What the API server itself says has a reason; the extender's answer has none.
+    if error.status == 503 and not error.reason:
+        answer = _ERROR.search(str(error))
+        return ProcessReport(not_ready=answer[1] if answer is not None else str(error))
+    return ProcessReport(unreachable=str(error))

@@ -1,0 +1,49 @@
+"""Reads how kube-scheduler runs, and where it can call the extender."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.kube.client import ApiError, KubeClient
+from app.kube.paging import pages
+from app.kube.resources import PODS, SERVICES
+from scheduler_core.convert.installed_objects import command_line, service_address
+from scheduler_core.extender.kube_scheduler_config import SchedulerFlags, flags
+from scheduler_core.leadership.endpoint_slice import EXTENDER
+from scheduler_core.model.installation import ServiceAddress
+
+# kubeadm and RKE2 label their static pods so, which the kubelet mirrors.
+_STATIC_POD: Final = {"labelSelector": "component=kube-scheduler"}
+_NAMESPACE: Final = "kube-system"
+
+
+async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | None:
+    """Returns where the extender's Service is reached, None without one.
+
+    Raises:
+        ApiError: it may not be read, or the API server does not answer
+    """
+    try:
+        return service_address(await client.get(SERVICES.path(namespace, EXTENDER.name)))
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
+
+
+async def read_scheduler_flags(client: KubeClient) -> SchedulerFlags:
+    """Returns the flags of kube-scheduler's static pod.
+
+    All are empty where it is no pod, or pods may not be read.
+
+    Raises:
+        ApiError: the API server does not answer
+    """
+    try:
+        async for page in pages(client, PODS.path(_NAMESPACE), _STATIC_POD):
+            for raw in page.items:
+                return flags(command_line(raw))
+    except ApiError as error:
+        if not error.forbidden:
+            raise
+    return SchedulerFlags()

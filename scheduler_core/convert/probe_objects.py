@@ -1,0 +1,187 @@
+"""What a diagnosis creates in a cluster: questions about permissions, and a pod that fits on no node.
+
+The pod mounts a claim of a StorageClass of its own, whose volumes need a node with a tag that no node has. The extender therefore
+refuses every node. Without it, kube-scheduler chooses a node, and Longhorn refuses to create the volume (VolumeCreate: "specified node
+tag does not exist"), so that nothing is left of it, and the pod never starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, decode_json
+from scheduler_core.model.installation import EXTENDER_RESOURCE, Permission
+
+# Longhorn's tags are chosen by administrators; none chooses this.
+TAG: Final = "longhorn-extender-doctor"
+_LABELS: Final = {"app.kubernetes.io/managed-by": TAG}
+# Never started: no node gets the pod.
+_IMAGE: Final = "registry.k8s.io/pause:3.10"
+
+
+@dataclass(frozen=True, slots=True)
+class PodProgress:
+    """How far kube-scheduler is with a pod.
+
+    Attributes:
+        message: why the pod waits, "" if kube-scheduler has said nothing
+        node: the node that it has, or ""
+    """
+
+    message: str = ""
+    node: str = ""
+
+
+def access_review(permission: Permission, namespace: str, account: str) -> dict[str, Any]:
+    """A SubjectAccessReview: whether a ServiceAccount may make a call.
+
+    `namespace` is that of the ServiceAccount, and of calls that are not needed everywhere.
+    """
+    resource, _, subresource = permission.resource.partition("/")
+    attributes = {
+        "verb": permission.verb,
+        "group": permission.group,
+        "resource": resource,
+        "subresource": subresource,
+        "name": permission.name,
+        "namespace": "" if permission.everywhere else namespace,
+    }
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{namespace}:{account}",
+            "groups": groups,
+            "resourceAttributes": attributes,
+        },
+    }
+
+
+class _ReviewStatus(Wire):
+    allowed: bool = False
+
+
+class _Review(Wire):
+    status: _ReviewStatus | None = None
+
+
+def is_allowed(raw: bytes) -> bool:
+    """What the API server answers to a SubjectAccessReview.
+
+    Raises:
+        ObjectError: it is none
+    """
+    status = decode_json("SubjectAccessReview", raw, _Review).status
+    return status is not None and status.allowed
+
+
+def probe_namespace(name: str) -> dict[str, Any]:
+    """The namespace of a probe pod."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _LABELS}}
+
+
+def probe_class(name: str, driver: str) -> dict[str, Any]:
+    """The StorageClass whose volumes fit nowhere."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name, "labels": _LABELS},
+        "provisioner": driver,
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "reclaimPolicy": "Delete",
+        "parameters": {"numberOfReplicas": "1", "dataLocality": "strict-local", "nodeSelector": TAG},
+    }
+
+
+def probe_claim(name: str) -> dict[str, Any]:
+    """The claim of a probe pod; its class has the same name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "labels": _LABELS},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": name,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+def probe_pod(name: str, scheduler_name: str, *, requests_extender: bool = True) -> dict[str, Any]:
+    """A pod that mounts the claim of its name, with or without the extender's resource.
+
+    It tolerates every taint, asks for no CPU or memory, and complies with the Pod Security Standard "restricted".
+    """
+    resource = {EXTENDER_RESOURCE: "1"} if requests_extender else {}
+    container = {
+        "name": "never-started",
+        "image": _IMAGE,
+        "resources": {"requests": resource, "limits": resource},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "volume", "mountPath": "/volume"}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": _LABELS},
+        "spec": {
+            "schedulerName": scheduler_name,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "restartPolicy": "Never",
+            "tolerations": [{"operator": "Exists"}],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": name}}],
+        },
+    }
+
+
+class _PodSpec(Wire):
+    node_name: str | None = None
+
+
+class _PodStatus(Wire):
+    conditions: list[WireCondition] | None = None
+
+
+class _Pod(Wire):
+    metadata: Metadata
+    spec: _PodSpec | None = None
+    status: _PodStatus | None = None
+
+
+def pod_progress(raw: bytes | msgspec.Raw) -> PodProgress:
+    """How far kube-scheduler is with a pod.
+
+    Raises:
+        ObjectError: it is no pod
+    """
+    wire = decode_json("Pod", raw, _Pod)
+    conditions = (wire.status.conditions if wire.status is not None else None) or ()
+    scheduled = [entry for entry in conditions if entry.type == "PodScheduled" and entry.status == "False"]
+    node = wire.spec.node_name if wire.spec is not None else None
+    return PodProgress(scheduled[0].message or "" if scheduled else "", node or "")
+
+
+class _Claim(Wire):
+    metadata: Metadata
+
+
+def selected_node(raw: bytes | msgspec.Raw) -> str:
+    """The node that kube-scheduler has chosen for a claim, "" for none.
+
+    Raises:
+        ObjectError: it is no claim
+    """
+    annotations = decode_json("PersistentVolumeClaim", raw, _Claim).metadata.annotations or {}
+    return annotations.get(SELECTED_NODE_ANNOTATION, "")

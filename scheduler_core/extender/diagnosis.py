@@ -1,0 +1,78 @@
+"""Every check of an installation, in the order in which they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler_core.extender import installation_checks, longhorn_checks, registration_checks
+from scheduler_core.extender.finding import Finding, Installation, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: in lower case with hyphens
+        success: what is true if the check finds nothing
+        run: yields what is wrong
+    """
+
+    name: str
+    success: str
+    run: Callable[[Installation], Iterable[Finding]]
+
+
+def _check_facts(facts: Installation) -> Iterable[Finding]:
+    """Whether everything could be read."""
+    for problem in facts.unknown:
+        yield Finding("facts", Severity.WARNING, f"could not be read: {problem}", "", "ask with more rights")
+
+
+INSTALLED: Final = (
+    Check("facts", "everything could be read", _check_facts),
+    Check("kubernetes-version", "Kubernetes' version is tested", installation_checks.check_kubernetes_version),
+    Check("longhorn-version", "Longhorn's rules were compared", installation_checks.check_longhorn_version),
+    Check("pods", "the extender's pods are ready", installation_checks.check_pods),
+    Check("own-pods", "no pod of the system waits for the extender", installation_checks.check_own_needs),
+    Check("service", "kube-scheduler has an address to call", installation_checks.check_service),
+    Check("leader", "pods, Lease and EndpointSlice agree", installation_checks.check_leader),
+    Check("caches", "every process knows the cluster", installation_checks.check_caches),
+    Check("answers", "the leader answers", installation_checks.check_answers),
+    Check("permissions", "the ServiceAccount has every permission", installation_checks.check_permissions),
+    Check("certificate", "API servers can call the placement guard", installation_checks.check_guard),
+    Check("registration", "kube-scheduler calls the extender", registration_checks.check_registration),
+    Check("ask-policy", "pods with claims are sent to the extender", registration_checks.check_ask_policy),
+    Check("requests", "requests have names of nodes", registration_checks.check_requests),
+    Check("resource", "kube-scheduler does not look for the resource", registration_checks.check_resource),
+    Check("events", "no event of the last hour tells of a failed call", registration_checks.check_events),
+    Check("longhorn-settings", "Longhorn keeps space available", longhorn_checks.check_settings),
+    Check("capacity-tracking", "kube-scheduler drops no node beforehand", longhorn_checks.check_capacity_tracking),
+    Check("storage-classes", "volumes wait for their pods", longhorn_checks.check_storage_classes),
+    Check("tags", "every selected tag exists", longhorn_checks.check_tags),
+)
+UNINSTALLED: Final = (
+    Check("facts", "everything could be read", _check_facts),
+    Check("uninstall", "kube-scheduler does not call the extender", registration_checks.check_unregistered),
+    Check("ask-policy", "no policy sends pods to the extender", registration_checks.check_policy_removed),
+    Check("requesting-pods", "no pod requests the resource", registration_checks.check_requesting_pods),
+    Check("webhook", "no webhook is left", registration_checks.check_guard_webhook),
+)
+
+
+def diagnose(facts: Installation, checks: Iterable[Check] = INSTALLED) -> list[Finding]:
+    """Runs the checks in order.
+
+    A check that finds nothing has one finding that says so.
+    """
+    findings: list[Finding] = []
+    for check in checks:
+        findings += list(check.run(facts)) or [Finding(check.name, Severity.OK, check.success)]
+    return findings
+
+
+def is_well(findings: Iterable[Finding]) -> bool:
+    """Whether nothing is to be mended."""
+    return all(finding.severity in {Severity.OK, Severity.SKIPPED} for finding in findings)

@@ -1,0 +1,190 @@
+"""A finding of a diagnosis, and the facts that its checks read.
+
+Data flow: facts, collected from a cluster → checks, each a function from the facts to findings → one line for each finding, with the
+command that mends it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from scheduler_core.model.installation import (
+    DEFAULT_SCHEDULER,
+    HeldLease,
+    InstalledPod,
+    Permission,
+    SchedulingFailure,
+    ServiceAddress,
+)
+from scheduler_core.model.kube import StorageClass
+from scheduler_core.model.longhorn import Node
+
+PROGRAM: Final = "longhorn-scheduler-extender"
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
+
+
+class Severity(StrEnum):
+    """How bad a finding is.
+
+    SKIPPED: nothing was checked.
+    """
+
+    OK = "ok"
+    SKIPPED = "skipped"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check says.
+
+    Attributes:
+        check: the name of the check, in lower case with hyphens
+        where: the object, as kubectl names it; "" for none
+        command: a command, or an instruction, that mends it; "" if there is nothing to do
+    """
+
+    check: str
+    severity: Severity
+    what: str
+    where: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A client that has called /filter.
+
+    Attributes:
+        sends_whole_nodes: whether it sends nodes, and not their names
+    """
+
+    address: str
+    sends_whole_nodes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """What a process of the extender says about itself.
+
+    Attributes:
+        unreachable: why it could not be asked, or ""
+        not_ready: why /readyz refuses, or ""
+        unreadable: the objects that it leaves out, and why
+        answering: whether it answers kube-scheduler
+        refusal: why it does not, or ""
+        refused_settings: settings with values that are not valid
+        guard_mode: of the placement guard; "" without one
+        guard_problem: why API servers cannot call the guard, or ""
+        callers: clients that have called /filter lately
+        certificate_expiry: seconds since 1970 at which the guard's certificate expires; 0 without one
+    """
+
+    unreachable: str = ""
+    not_ready: str = ""
+    unreadable: tuple[str, ...] = ()
+    answering: bool = False
+    refusal: str = ""
+    refused_settings: tuple[str, ...] = ()
+    guard_mode: str = ""
+    guard_problem: str = ""
+    callers: tuple[Caller, ...] = ()
+    certificate_expiry: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What happened to a probe pod that fits on no node.
+
+    Attributes:
+        problem: why it could not be tried, or ""
+        message: why kube-scheduler has found no node; "" if it has said nothing
+        node: the node that kube-scheduler has chosen nevertheless, or ""
+    """
+
+    problem: str = ""
+    message: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The facts about an installation; None is a fact that is not known.
+
+    Attributes:
+        namespace: of Longhorn and of the extender
+        kubernetes_version: the API server's ``gitVersion``
+        service: the extender's Service
+        pods: the extender's own pods
+        system_pods: the pods of the extender's namespace and of kube-system
+        requesting_pods: all pods that request the extender's resource, as ``namespace/name``
+        claiming_pods: pods of other namespaces that mount a claim of Longhorn
+        admitted: a new pod with a claim, as the API server would store it
+        endpoints: addresses in the extender's EndpointSlice
+        reports: of the extender's processes, by pod
+        denied: permissions that the extender lacks
+        guard_installed: whether the placement guard's webhook is registered
+        failures: why pods waited in the last hour
+        probe: what happened to the probe pod; None without one
+        plain_probe: the same of one that does not request the extender's resource
+        scheduler_name: the kube-scheduler of the probe pod
+        settings: Longhorn's settings by name
+        tracks_capacity: whether kube-scheduler compares CSIStorageCapacity objects for Longhorn
+        unknown: what could not be read, and why
+    """
+
+    now: datetime
+    namespace: str = "longhorn-system"
+    kubernetes_version: str = ""
+    service: ServiceAddress | None = None
+    pods: tuple[InstalledPod, ...] = ()
+    system_pods: tuple[InstalledPod, ...] = ()
+    requesting_pods: tuple[str, ...] = ()
+    claiming_pods: tuple[InstalledPod, ...] = ()
+    admitted: InstalledPod | None = None
+    lease: HeldLease | None = None
+    endpoints: tuple[str, ...] = ()
+    reports: Mapping[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
+    denied: tuple[Permission, ...] | None = ()
+    guard_installed: bool = False
+    failures: tuple[SchedulingFailure, ...] | None = ()
+    probe: ProbeResult | None = None
+    plain_probe: ProbeResult | None = None
+    scheduler_name: str = DEFAULT_SCHEDULER
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    storage_classes: tuple[StorageClass, ...] = ()
+    longhorn_nodes: tuple[Node, ...] = ()
+    tracks_capacity: bool = False
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def longhorn_version(self) -> str:
+        """Longhorn's version as it says itself, "" if it does not."""
+        return self.settings.get("current-longhorn-version", "")
+
+    @property
+    def kubectl(self) -> str:
+        """The beginning of a command for the extender's namespace."""
+        return f"kubectl -n {self.namespace}"
+
+    @property
+    def leader(self) -> InstalledPod | None:
+        """The pod that holds the Lease, None if it is none of the extender's.
+
+        A holder is the pod's name and digits that differ at each start.
+        """
+        holder = self.lease.holder if self.lease is not None else ""
+        name = holder.rpartition("_")[0] or holder
+        return next((pod for pod in self.pods if pod.name == name), None)
+
+
+def minor_version(text: str) -> tuple[int, int] | None:
+    """Major and minor number of a version, None if it is none."""
+    match = _VERSION.match(text)
+    return (int(match[1]), int(match[2])) if match else None

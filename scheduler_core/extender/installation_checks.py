@@ -1,0 +1,243 @@
+"""Checks of the extender itself: versions, pods, leader, caches, permissions, certificate.
+
+Each check yields what is wrong, and nothing if all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from scheduler_core.extender.finding import PROGRAM, Finding, Installation, Severity, minor_version
+from scheduler_core.longhorn.timestamps import parse_time
+from scheduler_core.model.installation import Permission
+
+Findings = Iterator[Finding]
+
+# docs/limitations.md has the same versions.
+OLDEST_KUBERNETES: Final = (1, 30)
+TESTED_KUBERNETES: Final = ((1, 35), (1, 36), (1, 37))
+COMPARED_LONGHORN: Final = ((1, 10), (1, 11), (1, 12), (1, 13))
+# The leader renews its certificate long before.
+_EXPIRY_WARNING: Final = timedelta(days=7)
+# Clocks of the administrator's machine and of the leader's node differ.
+_CLOCK_SKEW: Final = timedelta(seconds=60)
+_MAX_LISTED: Final = 3
+_APPLY: Final = "kubectl apply -k my-cluster"
+
+
+def check_kubernetes_version(facts: Installation) -> Findings:
+    """Whether the extender is tested with this Kubernetes."""
+    version = minor_version(facts.kubernetes_version)
+    where = f"Kubernetes {facts.kubernetes_version}".strip()
+    if version is None:
+        yield Finding("kubernetes-version", Severity.WARNING, "the version cannot be read", where, "kubectl version")
+    elif version < OLDEST_KUBERNETES:
+        oldest = ".".join(map(str, OLDEST_KUBERNETES))
+        yield Finding(
+            "kubernetes-version",
+            Severity.ERROR,
+            f"Kubernetes {oldest} or newer is needed: the manifests contain a ValidatingAdmissionPolicy",
+            where,
+            "upgrade Kubernetes",
+        )
+    elif version not in TESTED_KUBERNETES:
+        yield Finding(
+            "kubernetes-version", Severity.WARNING, "this version is not tested", where, "see docs/limitations.md"
+        )
+
+
+def check_longhorn_version(facts: Installation) -> Findings:
+    """Whether the placement rules of this Longhorn were compared."""
+    version = minor_version(facts.longhorn_version)
+    where = f"Longhorn {facts.longhorn_version}".strip()
+    if version is None:
+        yield Finding(
+            "longhorn-version",
+            Severity.WARNING,
+            "Longhorn's version cannot be read",
+            "setting.longhorn.io/current-longhorn-version",
+            f"{facts.kubectl} get settings.longhorn.io current-longhorn-version",
+        )
+    elif version not in COMPARED_LONGHORN:
+        yield Finding(
+            "longhorn-version",
+            Severity.WARNING,
+            "the placement rules of this version were not compared",
+            where,
+            "see docs/limitations.md",
+        )
+
+
+def check_pods(facts: Installation) -> Findings:
+    """Whether two pods run, so that one can take over."""
+    if not facts.pods:
+        yield Finding("pods", Severity.ERROR, "no pod of the extender runs", f"deployment/{PROGRAM}", _APPLY)
+    elif len(facts.pods) == 1:
+        yield Finding(
+            "pods",
+            Severity.WARNING,
+            "there is one pod, so that no other can take over",
+            f"deployment/{PROGRAM}",
+            f"{facts.kubectl} scale deployment {PROGRAM} --replicas=2",
+        )
+    for pod in facts.pods:
+        if not pod.ready:
+            yield Finding(
+                "pods", Severity.ERROR, "is not ready", f"pod/{pod.name}", f"{facts.kubectl} describe pod {pod.name}"
+            )
+
+
+def check_own_needs(facts: Installation) -> Findings:
+    """Whether pods that the extender depends on wait for the extender."""
+    own = {pod.name for pod in facts.pods}
+    for pod in facts.system_pods:
+        is_own = pod.namespace == facts.namespace and pod.name in own
+        if pod.requests_extender:
+            yield Finding(
+                "own-pods",
+                Severity.ERROR,
+                "requests longhorn.io/scheduler-extender, so it cannot start while no extender answers",
+                f"pod/{pod.name} in {pod.namespace}",
+                "remove the resource from its controller",
+            )
+        if is_own and pod.claims:
+            yield Finding(
+                "own-pods",
+                Severity.ERROR,
+                f"mounts the claim {', '.join(pod.claims)}: it would have to answer for itself",
+                f"pod/{pod.name} in {pod.namespace}",
+                f"remove the volume from deployment/{PROGRAM}",
+            )
+
+
+def check_service(facts: Installation) -> Findings:
+    """Whether kube-scheduler has an address to call."""
+    if facts.service is None:
+        yield Finding("service", Severity.ERROR, "there is no Service", f"service/{PROGRAM}", _APPLY)
+
+
+def check_leader(facts: Installation) -> Findings:
+    """Whether pods, Lease and EndpointSlice name the same leader."""
+    lease = facts.lease
+    where = f"lease/{PROGRAM}"
+    logs = f"{facts.kubectl} logs -l app.kubernetes.io/name={PROGRAM} --prefix --tail=20"
+    if lease is None or not lease.holder:
+        yield Finding("leader", Severity.ERROR, "no process holds the Lease", where, logs)
+        return
+    renewed = parse_time(lease.renewed)
+    if renewed is None or facts.now - renewed > timedelta(seconds=lease.duration) + _CLOCK_SKEW:
+        yield Finding("leader", Severity.ERROR, f"{lease.holder} has not renewed the Lease in time", where, logs)
+    leader = facts.leader
+    if leader is None:
+        yield Finding(
+            "leader", Severity.ERROR, f"the holder {lease.holder} is none of the extender's pods", where, logs
+        )
+    yield from _endpoint_findings(facts, leader.address if leader is not None else "")
+
+
+def _endpoint_findings(facts: Installation, address: str) -> Findings:
+    where = f"endpointslice/{PROGRAM}"
+    # The leader checks its slice at an interval, and writes it again.
+    command = f"{facts.kubectl} delete endpointslice {PROGRAM}"
+    addresses = facts.endpoints
+    if not addresses:
+        yield Finding(
+            "leader", Severity.ERROR, "names no process, so that kube-scheduler's calls are refused", where, command
+        )
+    if len(addresses) > 1:
+        yield Finding("leader", Severity.ERROR, f"names several processes: {', '.join(addresses)}", where, command)
+    if address and addresses and address not in addresses:
+        yield Finding("leader", Severity.ERROR, f"names {addresses[0]}, and the leader is at {address}", where, command)
+
+
+def check_caches(facts: Installation) -> Findings:
+    """Whether every process knows the cluster."""
+    for name, report in sorted(facts.reports.items()):
+        where = f"pod/{name}"
+        if report.unreachable:
+            yield Finding(
+                "caches",
+                Severity.WARNING,
+                f"could not be asked: {report.unreachable}",
+                where,
+                f"{facts.kubectl} port-forward {where} 9504, then doctor --url http://127.0.0.1:9504",
+            )
+        if report.not_ready:
+            yield Finding(
+                "caches", Severity.ERROR, f"is not ready: {report.not_ready}", where, f"{facts.kubectl} logs {where}"
+            )
+        if report.unreadable:
+            yield Finding(
+                "caches",
+                Severity.WARNING,
+                f"leaves out objects: {_some(report.unreadable)}",
+                where,
+                "correct the field that is named",
+            )
+
+
+def check_answers(facts: Installation) -> Findings:
+    """Whether the leader answers kube-scheduler, by valid settings."""
+    leader = facts.leader
+    report = facts.reports.get(leader.name) if leader is not None else None
+    if leader is None or report is None or report.unreachable or report.not_ready:
+        return
+    where = f"pod/{leader.name}"
+    if not report.answering:
+        yield Finding(
+            "answers", Severity.ERROR, f"leads and does not answer: {report.refusal}", where,
+            f"{facts.kubectl} get configmap {PROGRAM} -o yaml",
+        )  # fmt: skip
+    for problem in report.refused_settings:
+        yield Finding(
+            "answers", Severity.WARNING, f"refuses a setting: {problem}", where,
+            f"{facts.kubectl} edit configmap {PROGRAM}",
+        )  # fmt: skip
+
+
+def check_permissions(facts: Installation) -> Findings:
+    """Whether the ServiceAccount may do all that the extender does."""
+    if facts.denied is None:
+        yield Finding("permissions", Severity.SKIPPED, "permissions could not be asked for")
+        return
+    account = next((pod.account for pod in facts.pods if pod.account), PROGRAM)
+    for permission in facts.denied:
+        yield Finding(
+            "permissions", Severity.ERROR, f"may not {permission}", f"serviceaccount/{account}",
+            f"{_APPLY}; then {_ask(facts, permission, account)}",
+        )  # fmt: skip
+
+
+def _ask(facts: Installation, permission: Permission, account: str) -> str:
+    kind = f"{permission.resource}.{permission.group}" if permission.group else permission.resource
+    name = f"/{permission.name}" if permission.name else ""
+    scope = "-A" if permission.everywhere else f"-n {facts.namespace}"
+    user = f"system:serviceaccount:{facts.namespace}:{account}"
+    return f"kubectl auth can-i {permission.verb} {kind}{name} {scope} --as {user}"
+
+
+def check_guard(facts: Installation) -> Findings:
+    """Whether API servers can call the placement guard."""
+    leader = facts.leader
+    report = facts.reports.get(leader.name) if leader is not None else None
+    if not facts.guard_installed or leader is None or report is None or report.guard_mode in {"", "off"}:
+        return
+    secret = f"{PROGRAM}-placement-guard"
+    where = f"secret/{secret}"
+    command = f"{facts.kubectl} describe secret {secret}"
+    if report.guard_problem:
+        yield Finding("certificate", Severity.ERROR, report.guard_problem, where, command)
+    if not report.certificate_expiry:
+        return
+    expiry = datetime.fromtimestamp(report.certificate_expiry, UTC)
+    if expiry <= facts.now:
+        yield Finding("certificate", Severity.ERROR, f"has expired at {expiry:%Y-%m-%d %H:%M} UTC", where, command)
+    elif expiry <= facts.now + _EXPIRY_WARNING:
+        yield Finding("certificate", Severity.WARNING, f"expires at {expiry:%Y-%m-%d %H:%M} UTC", where, command)
+
+
+def _some(texts: tuple[str, ...]) -> str:
+    more = len(texts) - _MAX_LISTED
+    return "; ".join(texts[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")

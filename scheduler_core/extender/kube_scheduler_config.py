@@ -1,0 +1,176 @@
+"""The KubeSchedulerConfiguration that registers the extender, by platform, and the steps that install it.
+
+It is the file of kube-scheduler-config with the address and the kubeconfig of a cluster; docs/kube-scheduler.md explains the lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from scheduler_core.model.installation import EXTENDER_RESOURCE
+
+SECOND_SCHEDULER: Final = "longhorn-scheduler"
+_FILE_NAME: Final = "kube-scheduler-config.yaml"
+_CONFIG_FLAG: Final = "--config"
+_KUBECONFIG_FLAG: Final = "--kubeconfig"
+
+
+class Platform(StrEnum):
+    """Where kube-scheduler runs."""
+
+    KUBEADM = "kubeadm"
+    RKE2 = "rke2"
+    K3S = "k3s"
+    SECOND_SCHEDULER = "second-scheduler"
+
+
+class SentPods(StrEnum):
+    """Which pods kube-scheduler sends to the extender.
+
+    REQUESTING: those that request its resource. ALL: every pod, so that none is scheduled while no extender answers.
+    """
+
+    REQUESTING = "requesting"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFlags:
+    """What the flags of a running kube-scheduler name; "" for a flag that is not there."""
+
+    kubeconfig: str = ""
+    config: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """How the extender is registered.
+
+    Attributes:
+        url_prefix: where kube-scheduler calls it
+        kubeconfig: kube-scheduler's credentials; "" for those of its pod
+        namespace: of the extender, for the Lease of a second scheduler
+        scores: whether it is asked for scores, too
+    """
+
+    platform: Platform
+    url_prefix: str
+    kubeconfig: str
+    pods: SentPods = SentPods.REQUESTING
+    namespace: str = "longhorn-system"
+    scores: bool = False
+
+
+_FOLDERS: Final = {
+    Platform.KUBEADM: "/etc/kubernetes/config",
+    Platform.RKE2: "/etc/rancher/rke2/scheduler",
+    Platform.K3S: "/etc/rancher/k3s",
+}
+_KUBECONFIGS: Final = {
+    Platform.KUBEADM: "/etc/kubernetes/scheduler.conf",
+    Platform.RKE2: "/var/lib/rancher/rke2/server/cred/scheduler.kubeconfig",
+    Platform.K3S: "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig",
+}
+
+
+def default_kubeconfig(platform: Platform) -> str:
+    """The kubeconfig of kube-scheduler, "" if its pod has credentials of its own."""
+    return _KUBECONFIGS.get(platform, "")
+
+
+def configuration_path(platform: Platform) -> str:
+    """Where the file belongs, "" if it belongs into a kustomization."""
+    return f"{_FOLDERS[platform]}/{_FILE_NAME}" if platform in _FOLDERS else ""
+
+
+def configuration(registration: Registration) -> dict[str, Any]:
+    """The KubeSchedulerConfiguration."""
+    is_second = registration.platform is Platform.SECOND_SCHEDULER
+    kubeconfig = {} if is_second else {"kubeconfig": registration.kubeconfig}
+    election = {"resourceName": SECOND_SCHEDULER, "resourceNamespace": registration.namespace} if is_second else {}
+    profiles = {"profiles": [{"schedulerName": SECOND_SCHEDULER}]} if is_second else {}
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        # qps and burst are kube-scheduler's defaults.
+        "clientConnection": {**kubeconfig, "qps": 50, "burst": 100},
+        "leaderElection": {"leaderElect": True, **election},
+        **profiles,
+        "percentageOfNodesToScore": 100,
+        "extenders": _extenders(registration, every_pod=is_second or registration.pods is SentPods.ALL),
+    }
+
+
+def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str, Any]]:
+    managed = {"managedResources": [{"name": EXTENDER_RESOURCE, "ignoredByScheduler": True}]}
+    scores = {"prioritizeVerb": "prioritize", "weight": 1} if registration.scores else {}
+    extender = {
+        "urlPrefix": registration.url_prefix,
+        "filterVerb": "filter",
+        **scores,
+        "preemptVerb": "preempt",
+        "enableHTTPS": False,
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "httpTimeout": "3s",
+    }
+    if not every_pod:
+        return [{**extender, **managed}]
+    # An entry without verbs is never called. It lets pods be scheduled that request the resource.
+    return [extender, {"urlPrefix": registration.url_prefix, "nodeCacheCapable": True, **managed}]
+
+
+def steps(platform: Platform) -> tuple[str, ...]:
+    """What to do with the file, one line each; commands are indented."""
+    path = configuration_path(platform)
+    folder = path.rpartition("/")[0]
+    if platform is Platform.KUBEADM:
+        return (
+            f"On every control-plane node, write the file to {path} and edit the static pod:",
+            f"  install -D -m 0600 {_FILE_NAME} {path}",
+            "  vi /etc/kubernetes/manifests/kube-scheduler.yaml",
+            "In spec.containers[0].command add:",
+            f"  - {_CONFIG_FLAG}={path}",
+            "in spec.containers[0].volumeMounts:",
+            f"  - {{name: scheduler-config, mountPath: {folder}, readOnly: true}}",
+            "in spec.volumes:",
+            f"  - {{name: scheduler-config, hostPath: {{path: {folder}, type: Directory}}}}",
+            "The kubelet restarts kube-scheduler. So that `kubeadm upgrade` keeps it, put the same into kubeadm's configuration:",
+            "  kubectl -n kube-system edit configmap kubeadm-config",
+        )
+    if platform is Platform.RKE2:
+        return (
+            "On every server, write the file and a configuration of RKE2, and restart it:",
+            f"  install -D -m 0600 {_FILE_NAME} {path}",
+            "  mkdir -p /etc/rancher/rke2/config.yaml.d",
+            "  printf '%s\\n' 'kube-scheduler-arg+:' '  - config=" + path + "' 'kube-scheduler-extra-mount+:' "
+            f"'  - {folder}:{folder}:ro' > /etc/rancher/rke2/config.yaml.d/longhorn-scheduler-extender.yaml",
+            "  systemctl restart rke2-server",
+        )
+    if platform is Platform.K3S:
+        return (
+            "On every server, write the file and a configuration of k3s, and restart it:",
+            f"  install -D -m 0600 {_FILE_NAME} {path}",
+            "  mkdir -p /etc/rancher/k3s/config.yaml.d",
+            "  printf '%s\\n' 'kube-scheduler-arg+:' '  - config=" + path + "' "
+            "> /etc/rancher/k3s/config.yaml.d/longhorn-scheduler-extender.yaml",
+            "  systemctl restart k3s",
+        )
+    return (
+        "The overlay has this file already, with the Service's name; apply it in a kustomization of your own:",
+        "  kubectl apply -k manifests/overlays/second-scheduler",
+        f"Then set schedulerName: {SECOND_SCHEDULER} on the pods that it should place, and check:",
+        f"  longhorn-extender doctor --scheduler-name {SECOND_SCHEDULER}",
+    )
+
+
+def flags(arguments: list[str]) -> SchedulerFlags:
+    """What a kube-scheduler's command line names."""
+    values = {_CONFIG_FLAG: "", _KUBECONFIG_FLAG: ""}
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in values:
+            values[name] = value if equals else "".join(arguments[index + 1 : index + 2])
+    return SchedulerFlags(values[_KUBECONFIG_FLAG], values[_CONFIG_FLAG])

@@ -1,0 +1,234 @@
+"""Checks of kube-scheduler: whether it calls the extender, and what its events say.
+
+Each check yields what is wrong, and nothing if all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from scheduler_core.extender.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
+from scheduler_core.extender.finding import Finding, Installation, Severity, minor_version
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
+
+_REGISTRATION: Final = "registration"
+_UNINSTALL: Final = "uninstall"
+_ASK_POLICY: Final = "ask-policy"
+_NEW_POD: Final = "new pod"
+# MutatingAdmissionPolicy: v1beta1 since the first, v1 since the second.
+_OLDEST_POLICY: Final = (1, 34)
+_STABLE_POLICY: Final = (1, 36)
+_REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
+_EXCERPT: Final = 160
+_MAX_LISTED: Final = 3
+
+
+def check_registration(facts: Installation) -> Iterator[Finding]:
+    """Whether a pod that fits nowhere is refused by the extender."""
+    probe = facts.probe
+    if probe is None:
+        yield Finding(_REGISTRATION, Severity.SKIPPED, "no probe pod was created")
+    elif probe.problem:
+        yield Finding(_REGISTRATION, Severity.WARNING, f"could not be tried: {probe.problem}", "probe pod")
+    elif probe.node:
+        yield Finding(
+            _REGISTRATION,
+            Severity.ERROR,
+            f"kube-scheduler chose {probe.node} for a pod that fits on no node: it does not call the extender, ignores its "
+            "failure (ignorable), or the extender only observes",
+            "kube-scheduler",
+            _REGISTER,
+        )
+    elif not probe.message:
+        yield Finding(
+            _REGISTRATION,
+            Severity.WARNING,
+            "no kube-scheduler has said anything about the probe pod",
+            "kube-scheduler",
+            "kubectl -n kube-system get pods,lease; see --scheduler-name",
+        )
+    elif not is_refusal(probe.message):
+        yield _refused_otherwise(facts, probe.message)
+
+
+def _refused_otherwise(facts: Installation, message: str) -> Finding:
+    cause = cause_of(message)
+    if cause is not None:
+        return Finding(_REGISTRATION, Severity.ERROR, cause.what, "kube-scheduler", _command(cause, facts))
+    return Finding(
+        _REGISTRATION,
+        Severity.WARNING,
+        f"kube-scheduler refused the probe pod without the extender: {_excerpt(message)}",
+        "kube-scheduler",
+        "look at what it says about the nodes",
+    )
+
+
+def check_ask_policy(facts: Installation) -> Iterator[Finding]:
+    """Whether pods with claims are sent to the extender, by a policy, by themselves, or with all others."""
+    admitted = facts.admitted
+    if admitted is not None and admitted.asks(facts.scheduler_name):
+        return
+    plain = facts.plain_probe
+    if plain is not None and is_refusal(plain.message):
+        return
+    if plain is None or not plain.node or facts.probe is None or not is_refusal(facts.probe.message):
+        yield Finding(_ASK_POLICY, Severity.SKIPPED, "no probe pod has shown which pods are sent to the extender")
+        return
+    silent = [pod.key for pod in facts.claiming_pods if not pod.asks(facts.scheduler_name)]
+    if silent:
+        yield Finding(
+            _ASK_POLICY,
+            Severity.ERROR,
+            "mount claims of Longhorn and are placed without the extender: they do not request its resource, and no policy adds it",
+            _pods(silent),
+            _apply_policy(facts),
+        )
+    elif not facts.claiming_pods:
+        yield Finding(
+            _ASK_POLICY,
+            Severity.WARNING,
+            "with a claim is placed without the extender, unless it requests its resource: no policy adds it",
+            _NEW_POD,
+            _apply_policy(facts),
+        )
+
+
+def _apply_policy(facts: Installation) -> str:
+    second = facts.scheduler_name != DEFAULT_SCHEDULER
+    version = minor_version(facts.kubernetes_version)
+    if version is not None and version < _OLDEST_POLICY:
+        by_hand = f"schedulerName: {facts.scheduler_name}" if second else f"{EXTENDER_RESOURCE} among its resources"
+        return f"longhorn-extender scheduler-config --pods all, or in each pod: {by_hand}"
+    variant = "-v1beta1" if version is not None and version < _STABLE_POLICY else ""
+    return f"kubectl apply -k manifests/overlays/{_policy(facts)}{variant}"
+
+
+def _policy(facts: Installation) -> str:
+    return "ask-policy" if facts.scheduler_name == DEFAULT_SCHEDULER else "scheduler-name-policy"
+
+
+def check_policy_removed(facts: Installation) -> Iterator[Finding]:
+    """Whether new pods would wait for an extender that is gone."""
+    if facts.admitted is None:
+        yield Finding(_ASK_POLICY, Severity.SKIPPED, "it is not known what policies do to a new pod")
+    elif facts.admitted.asks(facts.scheduler_name):
+        yield Finding(
+            _ASK_POLICY,
+            Severity.ERROR,
+            "with a claim is still sent to the extender by a policy: once it is removed, such pods wait",
+            _NEW_POD,
+            f"kubectl delete -k manifests/overlays/{_policy(facts)}",
+        )
+
+
+def check_requests(facts: Installation) -> Iterator[Finding]:
+    """Which clients call the leader, and whether they send names only."""
+    leader = facts.leader
+    report = facts.reports.get(leader.name) if leader is not None else None
+    if leader is None or report is None or not report.callers:
+        yield Finding("requests", Severity.SKIPPED, "the leader has had no request yet")
+        return
+    for caller in report.callers:
+        if caller.sends_whole_nodes:
+            yield Finding(
+                "requests",
+                Severity.WARNING,
+                "sends whole nodes: kube-scheduler then scores every node as if no pod ran on it",
+                f"client {caller.address}",
+                "nodeCacheCapable: true in kube-scheduler's configuration",
+            )
+    named = sorted(caller.address for caller in report.callers if not caller.sends_whole_nodes)
+    if named:
+        yield Finding(
+            "requests", Severity.OK, f"with names of nodes come from {', '.join(named)}", f"pod/{leader.name}"
+        )
+
+
+def check_events(facts: Installation) -> Iterator[Finding]:
+    """Whether events of the last hour tell of failed calls."""
+    if facts.failures is None:
+        yield Finding("events", Severity.SKIPPED, "events could not be read")
+        return
+    pods: dict[EventCause, list[str]] = {}
+    for failure in facts.failures:
+        cause = cause_of(failure.message)
+        if cause is not None and cause is not UNMANAGED_RESOURCE:
+            pods.setdefault(cause, []).append(failure.pod)
+    for cause, names in pods.items():
+        yield Finding("events", Severity.WARNING, cause.what, _pods(names), _command(cause, facts))
+
+
+def check_resource(facts: Installation) -> Iterator[Finding]:
+    """Whether pods that request the resource can be scheduled."""
+    names = [failure.pod for failure in facts.failures or () if cause_of(failure.message) is UNMANAGED_RESOURCE]
+    probed = facts.probe is not None and cause_of(facts.probe.message) is UNMANAGED_RESOURCE
+    if names or probed:
+        yield Finding(
+            "resource",
+            Severity.ERROR,
+            UNMANAGED_RESOURCE.what,
+            _pods(names) if names else "probe pod",
+            UNMANAGED_RESOURCE.command,
+        )
+
+
+def check_unregistered(facts: Installation) -> Iterator[Finding]:
+    """Whether kube-scheduler calls the extender no more, so that it can be removed."""
+    probe = facts.probe
+    cause = cause_of(probe.message) if probe is not None else None
+    if probe is None:
+        yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")
+    elif is_refusal(probe.message) or (cause is not None and cause is not UNMANAGED_RESOURCE):
+        yield Finding(
+            _UNINSTALL,
+            Severity.ERROR,
+            "kube-scheduler still calls the extender: without it, pods wait",
+            "kube-scheduler",
+            "remove the extender from its configuration, and restart it",
+        )
+    elif not probe.node and cause is None:
+        problem = probe.problem or _excerpt(probe.message) or "no kube-scheduler has said anything about the probe pod"
+        yield Finding(
+            _UNINSTALL, Severity.WARNING, f"it is not known whether kube-scheduler calls the extender: {problem}"
+        )
+
+
+def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
+    """Whether pods would wait for a resource that no node offers."""
+    if facts.requesting_pods:
+        yield Finding(
+            "requesting-pods",
+            Severity.WARNING,
+            f"request {EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more",
+            _pods(list(facts.requesting_pods)),
+            "remove the resource from their controllers",
+        )
+
+
+def check_guard_webhook(facts: Installation) -> Iterator[Finding]:
+    """Whether API servers would call a placement guard that is gone."""
+    if facts.guard_installed:
+        yield Finding(
+            "webhook",
+            Severity.WARNING,
+            "the placement guard's webhook is still there",
+            "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard",
+            "see docs/placement-guard.md, Uninstall",
+        )
+
+
+def _command(cause: EventCause, facts: Installation) -> str:
+    return cause.command.replace("{kubectl}", facts.kubectl)
+
+
+def _excerpt(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
+
+
+def _pods(names: list[str]) -> str:
+    distinct = sorted(set(names))
+    more = len(distinct) - _MAX_LISTED
+    return f"pod {', '.join(distinct[:_MAX_LISTED])}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,109 @@
+"""Objects of an installation of the extender, as a diagnosis reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
+EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """A call that a ServiceAccount may make.
+
+    Attributes:
+        group: the API group, "" for core
+        name: the object's name, "" for all
+        everywhere: whether in all namespaces, and not in the extender's alone
+    """
+
+    verb: str
+    group: str
+    resource: str
+    name: str = ""
+    everywhere: bool = False
+
+    def __str__(self) -> str:
+        kind = f"{self.resource}.{self.group}" if self.group else self.resource
+        return f"{self.verb} {kind}{f'/{self.name}' if self.name else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPod:
+    """A pod whose own needs matter to the extender.
+
+    Attributes:
+        live: whether it is neither finished nor being deleted
+        ready: whether the Ready condition is True
+        address: status.podIP, "" without one
+        port: of its first container port, 0 without one
+        account: its ServiceAccount
+        requests_extender: whether a container requests the extender's resource
+        scheduler_name: the kube-scheduler that places it
+        claims: names of the claims that it mounts, those of ephemeral volumes included
+    """
+
+    namespace: str
+    name: str
+    live: bool = True
+    ready: bool = True
+    address: str = ""
+    port: int = 0
+    account: str = ""
+    requests_extender: bool = False
+    scheduler_name: str = DEFAULT_SCHEDULER
+    claims: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, as kubectl prints it."""
+        return f"{self.namespace}/{self.name}"
+
+    def asks(self, scheduler: str) -> bool:
+        """Whether it is sent to the extender for what it says: the resource, or the name of a second kube-scheduler."""
+        return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """The Lease of the leader.
+
+    Attributes:
+        holder: the leader's identity, "" for none
+        duration: seconds within which it promises to renew
+        renewed: when it did so last, in the API's form
+    """
+
+    holder: str
+    duration: int = 0
+    renewed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingFailure:
+    """An event in which kube-scheduler says why a pod waits.
+
+    Attributes:
+        pod: ``namespace/name``
+        last: when it happened last, in the API's form
+    """
+
+    pod: str
+    message: str
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """Where a Service is reached.
+
+    Attributes:
+        cluster_ip: "" or ``None`` if it has none
+        port: of its first port
+    """
+
+    cluster_ip: str
+    port: int

@@ -1,0 +1,198 @@
+"""`longhorn-extender doctor`: what is printed and where it stops; the whole is tested on a real control plane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests import builders as make
+from tests.app.cli.test_explain_live import run_in_thread
+from tests.worlds.command_line import Run
+from tests.worlds.fake_api import FakeApi, failing, serve
+
+NAMESPACE = "longhorn-system"
+NAME = "longhorn-scheduler-extender"
+LABELS = {"app.kubernetes.io/name": NAME}
+PROBE_KINDS = ("storageclasses", "persistentvolumeclaims", "namespaces", "pods")
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+CALL_FAILED = 'Post "http://10.0.0.1:9504/filter": dial tcp 10.0.0.1:9504: connect: connection refused'
+
+
+class Api(FakeApi):
+    """A cluster without an extender.
+
+    Attributes:
+        created, deleted: what was, as paths
+        refuse: paths whose creation is refused
+        condition: what kube-scheduler says about every pod
+        policy: whether new pods get the extender's resource
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created: list[str] = []
+        self.deleted: list[str] = []
+        self.refuse: set[str] = set()
+        self.condition = ""
+        self.policy = True
+        for path in ("/api/v1/pods", f"/api/v1/namespaces/{NAMESPACE}/pods", "/api/v1/events"):
+            self.add(path)
+        for plural in ("settings", "nodes"):
+            self.add(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/{plural}")
+        self.add("/apis/storage.k8s.io/v1/storageclasses", make.storage_class(binding="Immediate"))
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answers one request; everything can be created and deleted."""
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1.36.3"})
+        if request.path == REVIEWS:
+            return web.json_response({"status": {"allowed": True}}, status=201)
+        if request.method == "POST" and "dryRun" in request.query:
+            return web.json_response(self._admitted(await request.json()), status=201)
+        if request.method == "POST":
+            if request.path.rpartition("/")[2] in self.refuse:
+                return await failing(403, "not allowed", "Forbidden")(request)
+            body = await request.json()
+            self.created.append(f"{request.path}/{body['metadata']['name']}")
+            return web.json_response(body, status=201)
+        if request.method == "DELETE":
+            self.deleted.append(request.path)
+            return web.json_response({})
+        if request.path in self.created:
+            return web.json_response(self._progress())
+        return await super().handle(request)
+
+    def _admitted(self, body: dict[str, Any]) -> dict[str, Any]:
+        resource = {"longhorn.io/scheduler-extender": "1"} if self.policy else {}
+        body["spec"]["containers"][0]["resources"] = {"requests": resource}
+        return body
+
+    def _progress(self) -> dict[str, Any]:
+        waiting = {"type": "PodScheduled", "status": "False", "message": self.condition}
+        return {"metadata": {"name": "probe"}, "status": {"conditions": [waiting]}}
+
+
+@asynccontextmanager
+async def serving(api: Api, folder: Path) -> AsyncIterator[str]:
+    """Serves the API; yields its kubeconfig."""
+    async with serve(api.handle, folder) as kubeconfig:
+        yield str(kubeconfig)
+
+
+async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run: Run) -> None:
+    """An empty cluster lacks the extender."""
+    async with serving(Api(), tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig)
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert (result.code, result.err) == (1, "")
+    assert lines[0] == "CHECK RESULT FINDING"
+    index = lines.index(f"pods error deployment/{NAME}: no pod of the extender runs")
+    assert lines[index + 1] == "to mend: kubectl apply -k my-cluster"
+    assert "registration skipped no probe pod was created" in lines
+    assert lines[-1].endswith("to mend")
+
+
+async def test_json_has_the_findings_in_order(tmp_path: Path, run: Run) -> None:
+    """With their kind, as every JSON of the program."""
+    async with serving(Api(), tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
+    answer = json.loads(result.out)
+    assert (answer["apiVersion"], answer["kind"], answer["well"]) == ("longhorn-extender/v1", "Diagnosis", False)
+    assert answer["findings"][0] == {
+        "check": "facts", "severity": "ok", "what": "everything could be read", "where": "", "command": "",
+    }  # fmt: skip
+    (late,) = [entry for entry in answer["findings"] if entry["check"] == "storage-classes"]
+    assert late["where"] == "storageclass/longhorn"
+
+
+@pytest.mark.parametrize("refused", ["", *PROBE_KINDS])
+async def test_whatever_the_probe_has_created_is_deleted(tmp_path: Path, run: Run, refused: str) -> None:
+    """Also if something of it is refused, and in the reverse order."""
+    api = Api()
+    api.condition = CALL_FAILED
+    api.refuse = {refused}
+    async with serving(api, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--uninstall", "--kubeconfig", kubeconfig)
+    assert result.code == 1
+    assert [path for path in api.deleted if path in api.created] == api.created[::-1]
+    assert ("still calls the extender" in result.out) is (refused == "")
+
+
+async def test_without_a_policy_a_pod_without_the_resource_is_tried_as_well(tmp_path: Path, run: Run) -> None:
+    """Both probes are removed."""
+    api = Api()
+    api.condition = CALL_FAILED
+    api.policy = False
+    async with serving(api, tmp_path) as kubeconfig:
+        await run_in_thread(run, "doctor", "--kubeconfig", kubeconfig)
+    assert len(api.created) == 2 * len(PROBE_KINDS)
+    assert sorted(api.deleted) == sorted(api.created)
+
+
+async def test_what_cannot_be_removed_is_named(tmp_path: Path, run: Run) -> None:
+    """On standard error, so that an administrator removes it."""
+    api = Api()
+    api.condition = CALL_FAILED
+    answer = api.handle
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await (failing(403, "no", "Forbidden") if request.method == "DELETE" else answer)(request)
+
+    async with serve(handle, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--uninstall", "--kubeconfig", str(kubeconfig))
+    assert result.err.count("could not be removed") == len(api.created) == len(PROBE_KINDS)
+
+
+async def test_what_may_not_be_read_is_a_finding(tmp_path: Path, run: Run) -> None:
+    """The other checks go on."""
+    api = Api()
+    answer = api.handle
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        refused = request.path in {"/api/v1/events", REVIEWS}
+        return await (failing(403, "not allowed", "Forbidden") if refused else answer)(request)
+
+    async with serve(handle, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
+    findings = {entry["check"]: entry["severity"] for entry in json.loads(result.out)["findings"]}
+    assert (findings["facts"], findings["events"], findings["permissions"]) == ("warning", "skipped", "skipped")
+
+
+@pytest.mark.parametrize(("pod", "severity"), [("db-0", "warning"), ("longhorn-extender-doctor-0a1b2c3d", "ok")])
+async def test_events_of_probes_do_not_count(tmp_path: Path, run: Run, pod: str, severity: str) -> None:
+    """They stay for an hour, and tell of the cluster as it was."""
+    api = Api()
+    event = {
+        "metadata": {"name": "a", "namespace": "shop"},
+        "involvedObject": {"namespace": "shop", "name": pod},
+        "message": CALL_FAILED,
+        "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    api.add("/api/v1/events", event)
+    async with serving(api, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
+    findings = {entry["check"]: entry["severity"] for entry in json.loads(result.out)["findings"]}
+    assert findings["events"] == severity
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--kubeconfig", "/no/such/file"], ["--url", "10.0.0.1"], ["--probe-timeout", "0"]]
+)
+def test_bad_input_is_one_line(run: Run, arguments: list[str]) -> None:
+    """On standard error, with exit code 2."""
+    result = run("doctor", *arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+
+
+async def test_an_api_server_that_does_not_answer_is_one_line(tmp_path: Path, run: Run) -> None:
+    """There is no cluster to diagnose."""
+    async with serve(failing(500, "down"), tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--kubeconfig", str(kubeconfig))
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)

@@ -1,0 +1,244 @@
+"""`longhorn-extender doctor` on a real control plane: all is well, then mistakes are made one after the other."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.kube.client import ApiError
+from app.kube.resources import (
+    CLAIMS,
+    CSI_DRIVERS,
+    LONGHORN_SETTINGS,
+    NAMESPACES,
+    PODS,
+    SERVICES,
+    STORAGE_CLASSES,
+    Resource,
+)
+from devcluster.components import SCHEDULER
+from devcluster.programs import NAMESPACE, SERVICE, primary_address
+from devcluster.scheduler_config import DEFAULT
+from devcluster.stack import ROOT, Stack, StackOptions
+from scheduler_core.convert.probe_objects import TAG
+from tests.worlds.service import EXTENDER
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("doctor"), pytest.mark.timeout(600)]
+RECOMMENDED = ROOT / "kube-scheduler-config/recommended.yaml"
+PROBE_RESOURCES = (PODS, CLAIMS, STORAGE_CLASSES, NAMESPACES)
+DRIVER = "driver.longhorn.io"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A cluster with Longhorn and two candidates, whose processes are shown as pods; nothing is to be mended."""
+    nodes = {name: ["100Gi"] for name in ("node-1", "node-2")}
+    options = StackOptions(
+        nodes=nodes,
+        candidates=2,
+        create_free_lease=True,
+        scheduler_config=RECOMMENDED,
+        simulator={"storage_capacity": False},
+    )
+    with Stack(tmp_path_factory.mktemp("doctor"), options) as running:
+        for name in running.candidates:
+            show_as_pod(running, name)
+        mend_longhorn(running)
+        yield running
+
+
+def show_as_pod(stack: Stack, name: str) -> None:
+    """Creates the pod of a candidate, with the address and port of its process."""
+    port = int(stack.url(name).rpartition(":")[2])
+    container = {"name": "extender", "image": "none", "ports": [{"containerPort": port}]}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": SERVICE}},
+        "spec": {
+            "nodeName": "node-1",
+            "serviceAccountName": SERVICE,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+        },
+    }
+    api = stack.cluster.api
+    api.create(PODS.path(NAMESPACE), body)
+    path = PODS.path(NAMESPACE, name)
+    until(lambda: api.get(path).get("status", {}).get("phase") == "Running")
+    address = primary_address()
+    api.patch(f"{path}/status", {"status": {"podIP": address, "podIPs": [{"ip": address}]}})
+
+
+def mend_longhorn(stack: Stack) -> None:
+    """Sets what the simulator, as Longhorn, leaves to be mended by default."""
+    api = stack.cluster.api
+    put_setting(stack, "current-longhorn-version", "v1.12.0")
+    for entry in api.get(STORAGE_CLASSES.path())["items"]:
+        if entry["provisioner"] == DRIVER and entry["volumeBindingMode"] == "Immediate":
+            api.delete(STORAGE_CLASSES.path(name=entry["metadata"]["name"]))
+
+
+def put_setting(stack: Stack, name: str, value: str) -> None:
+    """Sets one of Longhorn's settings, whether it exists or not."""
+    api = stack.cluster.api
+    try:
+        api.patch(LONGHORN_SETTINGS.path(NAMESPACE, name), {"value": value})
+    except ApiError as error:
+        if not error.not_found:
+            raise
+        body = {"apiVersion": LONGHORN_SETTINGS.api_version, "kind": "Setting", "metadata": {"name": name}}
+        api.create(LONGHORN_SETTINGS.path(NAMESPACE), {**body, "value": value})
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Returns once a condition is true; fails after a minute."""
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline, "waited 60 s in vain"
+        time.sleep(0.1)
+
+
+def run_doctor(stack: Stack, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code and all findings."""
+    command = [EXTENDER, "doctor", "--kubeconfig", str(stack.cluster.kubeconfig), "-o", "json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr == ""
+    return done.returncode, json.loads(done.stdout)["findings"]
+
+
+def doctor(stack: Stack, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and what is to be mended, by check."""
+    code, findings = run_doctor(stack, *arguments)
+    return code, {entry["check"]: entry for entry in findings if entry["severity"] in ("warning", "error")}
+
+
+def leftovers(stack: Stack, *resources: Resource) -> list[str]:
+    """What probes have left in the cluster; what is being deleted does not count."""
+    selector = f"?labelSelector=app.kubernetes.io/managed-by%3D{TAG}"
+    return [
+        entry["metadata"]["name"]
+        for resource in resources or PROBE_RESOURCES
+        for entry in stack.cluster.api.get(f"{resource.path()}{selector}")["items"]
+        if "deletionTimestamp" not in entry["metadata"]
+    ]
+
+
+def test_all_is_well(stack: Stack) -> None:
+    """Every check has found nothing, and the probe is removed."""
+    assert doctor(stack) == (0, {})
+    assert leftovers(stack) == []
+
+
+def test_every_check_has_been_made(stack: Stack) -> None:
+    """None is skipped, and kube-scheduler's requests have names."""
+    _, findings = run_doctor(stack)
+    assert {entry["severity"] for entry in findings} == {"ok"}
+    (requests,) = [entry["what"] for entry in findings if entry["check"] == "requests"]
+    assert requests.startswith("with names of nodes come from ")
+
+
+def test_the_probe_works_in_a_given_namespace(stack: Stack) -> None:
+    """It leaves nothing there."""
+    assert doctor(stack, "--probe-namespace", "default") == (0, {})
+    assert leftovers(stack) == []
+
+
+def test_it_must_not_be_uninstalled_while_it_is_registered(stack: Stack) -> None:
+    """The probe pod is still refused by the extender."""
+    code, problems = doctor(stack, "--uninstall")
+    assert (code, list(problems)) == (1, ["uninstall"])
+
+
+def test_a_scheduler_that_does_not_exist_says_nothing(stack: Stack) -> None:
+    """It is a warning."""
+    code, problems = doctor(stack, "--scheduler-name", "other", "--probe-timeout", "2")
+    assert (code, list(problems)) == (1, ["registration"])
+    assert leftovers(stack) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_probe_is_removed(stack: Stack, number: signal.Signals) -> None:
+    """The program says so in one line."""
+    command = [EXTENDER, "doctor", "--kubeconfig", str(stack.cluster.kubeconfig), "--scheduler-name", "other"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: any(name.startswith(TAG) for name in leftovers(stack, PODS)))
+        process.send_signal(number)
+        _, problem = process.communicate(timeout=60)
+    assert (process.returncode, problem) == (2, "longhorn-extender: interrupted; the probe pod is removed\n")
+    assert leftovers(stack) == []
+
+
+def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
+    """Each by its own check."""
+    api = stack.cluster.api
+    role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{SERVICE}"
+    rules = api.get(role)["rules"]
+    late: dict[str, Any] = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": DRIVER}
+    late |= {"metadata": {"name": "late"}, "volumeBindingMode": "Immediate", "parameters": {"diskSelector": "tape"}}
+    api.create(STORAGE_CLASSES.path(), late)
+    put_setting(stack, "storage-over-provisioning-percentage", "300")
+    api.patch(CSI_DRIVERS.path(name=DRIVER), {"spec": {"storageCapacity": True}})
+    api.patch(role, {"rules": [rule for rule in rules if "volumes" not in rule["resources"]]})
+    try:
+        code, problems = doctor(stack, "--no-probe")
+    finally:
+        api.patch(role, {"rules": rules})
+        api.delete(STORAGE_CLASSES.path(name="late"))
+        put_setting(stack, "storage-over-provisioning-percentage", "100")
+        api.patch(CSI_DRIVERS.path(name=DRIVER), {"spec": {"storageCapacity": False}})
+    assert code == 1
+    assert set(problems) == {"storage-classes", "tags", "longhorn-settings", "capacity-tracking", "permissions"}
+    assert doctor(stack, "--no-probe") == (0, {})
+
+
+@pytest.mark.parametrize("pods", ["requesting", "all"])
+def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path: Path, pods: str) -> None:
+    """With the Service's address; the real kube-scheduler reads it, and only the policy may be missing."""
+    command = [EXTENDER, "scheduler-config", "--platform", "kubeadm", "--pods", pods]
+    command += ["--kubeconfig", str(stack.cluster.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    address = stack.cluster.api.get(SERVICES.path(NAMESPACE, SERVICE))["spec"]["clusterIP"]
+    assert f"urlPrefix: http://{address}:9504\n" in done.stdout
+    file = tmp_path / "kube-scheduler-config.yaml"
+    file.write_text(done.stdout)
+    stack.use_scheduler_config(file)
+    try:
+        code, problems = doctor(stack)
+    finally:
+        stack.use_scheduler_config(RECOMMENDED)
+    assert (code, set(problems)) == ((1, {"ask-policy"}) if pods == "requesting" else (0, set()))
+
+
+def test_an_extender_that_is_not_registered_is_found(stack: Stack, tmp_path: Path) -> None:
+    """kube-scheduler chooses a node for the probe pod; then the extender can be uninstalled."""
+    plain = tmp_path / "plain.yaml"
+    plain.write_text(DEFAULT)
+    stack.use_scheduler_config(plain)
+    try:
+        code, problems = doctor(stack)
+        uninstall, left = doctor(stack, "--uninstall")
+    finally:
+        stack.use_scheduler_config(RECOMMENDED)
+    assert (code, uninstall, left) == (1, 0, {})
+    assert set(problems) == {"resource", "registration"}
+    assert leftovers(stack) == []
+
+
+def test_a_cluster_without_kube_scheduler_is_found(stack: Stack) -> None:
+    """The probe pod is removed although nothing has looked at it."""
+    process = stack.cluster.processes[SCHEDULER]
+    process.stop()
+    try:
+        code, problems = doctor(stack, "--probe-timeout", "2")
+    finally:
+        process.start()
+    assert (code, set(problems)) == (1, {"registration"})
+    assert leftovers(stack) == []

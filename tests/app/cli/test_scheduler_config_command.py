@@ -1,0 +1,151 @@
+"""`longhorn-extender scheduler-config`: a valid file on standard output, what to do with it on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.app.cli.test_explain_live import run_in_thread
+from tests.manifests.load import CONFIGS, MANIFESTS, documents, with_scores
+from tests.worlds.command_line import Run
+from tests.worlds.fake_api import FakeApi, Object, serve
+
+NAME = "longhorn-scheduler-extender"
+ADDRESS = "http://10.43.12.34:9504"
+SERVICES = "/api/v1/namespaces/longhorn-system/services"
+STATIC_PODS = "/api/v1/namespaces/kube-system/pods"
+SECOND = MANIFESTS / "overlays/second-scheduler/config/kube-scheduler.yaml"
+
+
+def service(cluster_ip: str = "10.43.12.34") -> Object:
+    """The extender's Service."""
+    metadata = {"name": NAME, "namespace": "longhorn-system"}
+    return {"metadata": metadata, "spec": {"clusterIP": cluster_ip, "ports": [{"port": 9504}]}}
+
+
+def static_pod(*command: str) -> Object:
+    """kube-scheduler's mirror pod."""
+    metadata = {"name": "kube-scheduler-cp-1", "namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
+    return {"metadata": metadata, "spec": {"containers": [{"command": ["kube-scheduler", *command]}]}}
+
+
+@asynccontextmanager
+async def cluster(folder: Path, pods: list[Object], *services: Object) -> AsyncIterator[str]:
+    """Serves the Service and kube-scheduler's pod; yields the kubeconfig."""
+    api = FakeApi()
+    api.add(STATIC_PODS, *pods)
+    api.add(SERVICES, *services)
+    async with serve(api.handle, folder) as kubeconfig:
+        yield str(kubeconfig)
+
+
+def expected(name: str, kubeconfig: str, *, scores: bool = False) -> Any:
+    """A file of kube-scheduler-config with a cluster's address and kubeconfig."""
+    config = yaml.safe_load(with_scores(CONFIGS / name) if scores else (CONFIGS / name).read_text())
+    config["clientConnection"]["kubeconfig"] = kubeconfig
+    for extender in config["extenders"]:
+        extender["urlPrefix"] = ADDRESS
+    return config
+
+
+@pytest.mark.parametrize(
+    ("platform", "kubeconfig"),
+    [
+        ("kubeadm", "/etc/kubernetes/scheduler.conf"),
+        ("rke2", "/var/lib/rancher/rke2/server/cred/scheduler.kubeconfig"),
+        ("k3s", "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig"),
+    ],
+)
+@pytest.mark.parametrize(("pods", "name"), [("requesting", "recommended-managed.yaml"), ("all", "recommended.yaml")])
+def test_it_prints_the_recommended_files(run: Run, platform: str, kubeconfig: str, pods: str, name: str) -> None:
+    """With the platform's kubeconfig; the steps are not part of the file."""
+    result = run("scheduler-config", "--platform", platform, "--pods", pods, "--url-prefix", ADDRESS)
+    assert (result.code, yaml.safe_load(result.out)) == (0, expected(name, kubeconfig))
+    path = result.out.splitlines()[0].split()[1]
+    assert f"config={path}" in result.err
+
+
+def test_scores_are_asked_for_on_demand(run: Run) -> None:
+    """With the verb and the weight that the file has commented out."""
+    result = run("scheduler-config", "--platform", "kubeadm", "--scores", "--url-prefix", ADDRESS)
+    scored = expected("recommended-managed.yaml", "/etc/kubernetes/scheduler.conf", scores=True)
+    assert yaml.safe_load(result.out) == scored
+
+
+def test_a_second_schedulers_file_is_that_of_its_overlay(run: Run) -> None:
+    """It needs no cluster to be read: its pods use the cluster's DNS."""
+    result = run("scheduler-config", "--platform", "second-scheduler")
+    assert (result.code, yaml.safe_load(result.out)) == (0, documents(SECOND)[0])
+    assert "doctor --scheduler-name longhorn-scheduler" in result.err
+
+
+@pytest.mark.parametrize(
+    "flag", [["--kubeconfig=/somewhere/scheduler.conf"], ["--v=2", "--kubeconfig", "/somewhere/scheduler.conf"]]
+)
+async def test_address_and_kubeconfig_are_read_from_the_cluster(tmp_path: Path, run: Run, flag: list[str]) -> None:
+    """The Service's clusterIP, and the flag of kube-scheduler's static pod."""
+    async with cluster(tmp_path, [static_pod(*flag)], service()) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
+    assert yaml.safe_load(result.out) == expected("recommended-managed.yaml", "/somewhere/scheduler.conf")
+
+
+async def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path, run: Run) -> None:
+    """As in every URL; without a static pod the platform's kubeconfig counts."""
+    async with cluster(tmp_path, [], service("fd00::9")) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
+    config = yaml.safe_load(result.out)
+    assert config["extenders"][0]["urlPrefix"] == "http://[fd00::9]:9504"
+    assert config["clientConnection"]["kubeconfig"].startswith("/var/lib/rancher/k3s/")
+
+
+async def test_flags_override_what_is_read(tmp_path: Path, run: Run) -> None:
+    """The kubeconfig of kube-scheduler on its node."""
+    async with cluster(tmp_path, [static_pod("--kubeconfig=/a")], service()) as kubeconfig:
+        result = await run_in_thread(
+            run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig, "--scheduler-kubeconfig", "/b"
+        )  # fmt: skip
+    assert yaml.safe_load(result.out)["clientConnection"]["kubeconfig"] == "/b"
+
+
+async def test_a_configuration_that_is_there_already_is_named(tmp_path: Path, run: Run) -> None:
+    """Its other settings would be lost."""
+    async with cluster(tmp_path, [static_pod("--config=/mine.yaml")], service()) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
+    assert (result.code, "already reads /mine.yaml" in result.err) == (0, True)
+
+
+@pytest.mark.parametrize("cluster_ip", ["", "None"])
+async def test_a_service_without_an_address_is_bad_input(tmp_path: Path, run: Run, cluster_ip: str) -> None:
+    """One line says what to do."""
+    async with cluster(tmp_path, [], service(cluster_ip)) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "install the extender first" in result.err
+
+
+async def test_a_cluster_without_the_service_is_bad_input(tmp_path: Path, run: Run) -> None:
+    """One line says what to do."""
+    async with cluster(tmp_path, []) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--platform", "talos"],
+        [],
+        ["--platform", "k3s", "--url-prefix", "10.43.0.9"],
+        ["--platform", "k3s", "--url-prefix", "http://host:port"],
+        ["--platform", "k3s", "--kubeconfig", "/no/such/file"],
+    ],
+)
+def test_bad_input_is_one_line(run: Run, arguments: list[str]) -> None:
+    """On standard error, with exit code 2."""
+    result = run("scheduler-config", *arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)

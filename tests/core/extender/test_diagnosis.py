@@ -1,0 +1,420 @@
+"""Each mistake of an installation is found by its check, and a sound installation has no finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, Check, diagnose, is_well
+from scheduler_core.extender.event_causes import CAUSES, cause_of, is_refusal
+from scheduler_core.extender.finding import Caller, Finding, Installation, ProbeResult, ProcessReport, Severity
+from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
+from scheduler_core.model.kube import StorageClass
+from scheduler_core.model.longhorn import Disk, Node
+from scheduler_core.model.verdict import Reason
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NAMESPACE = "longhorn-system"
+REFUSED = "0/3 nodes are available: 3 Longhorn node tags do not match."
+DOWN = 'Post "http://10.0.0.1:9504/filter": dial tcp 10.0.0.1:9504: connect: connection refused'
+UNMANAGED = "0/3 nodes are available: 3 Insufficient longhorn.io/scheduler-extender."
+
+
+def own_pod(name: str, address: str) -> InstalledPod:
+    """A ready pod of the extender."""
+    return InstalledPod(NAMESPACE, name, address=address, port=9504, account="longhorn-scheduler-extender")
+
+
+def longhorn_class(name: str = "fast", *, waits: bool = True, **parameters: str) -> StorageClass:
+    """A StorageClass of Longhorn."""
+    return StorageClass(name, "driver.longhorn.io", parameters, waits_for_consumer=waits)
+
+
+PODS = (own_pod("a", "10.0.0.1"), own_pod("b", "10.0.0.2"))
+SOUND = Installation(
+    now=NOW,
+    kubernetes_version="v1.36.3+k3s1",
+    service=ServiceAddress("10.43.0.9", 9504),
+    pods=PODS,
+    system_pods=PODS,
+    admitted=InstalledPod("default", "new", requests_extender=True),
+    lease=HeldLease("a_3f9a1c07", 15, renewed="2025-12-31T23:59:58Z"),
+    endpoints=("10.0.0.1",),
+    reports={
+        "a": ProcessReport(answering=True, callers=(Caller("10.0.0.9"),)),
+        "b": ProcessReport(refusal="not the leader, a is"),
+    },
+    failures=(SchedulingFailure("shop/db-0", REFUSED),),
+    probe=ProbeResult(message=REFUSED),
+    settings={"current-longhorn-version": "v1.12.0", "storage-over-provisioning-percentage": "100"},
+    storage_classes=(longhorn_class(nodeSelector="ssd", diskSelector="nvme"),),
+    longhorn_nodes=(Node("n", tags=("ssd",), disks=(Disk("d", tags=("nvme",)),)),),
+)
+
+
+def with_settings(**settings: str) -> Installation:
+    """The sound installation with further settings of Longhorn."""
+    return replace(SOUND, settings={**SOUND.settings, **{name.replace("_", "-"): settings[name] for name in settings}})
+
+
+def with_leader(report: ProcessReport, *, guard: bool = False) -> Installation:
+    """The sound installation whose leader says something else."""
+    return replace(SOUND, reports={**SOUND.reports, "a": report}, guard_installed=guard)
+
+
+def expiring(after: timedelta, problem: str = "") -> Installation:
+    """The sound installation with a placement guard whose certificate expires."""
+    expiry = (NOW + after).timestamp()
+    return with_leader(
+        ProcessReport(answering=True, guard_mode="enforce", guard_problem=problem, certificate_expiry=expiry),
+        guard=True,
+    )
+
+
+def problems(facts: Installation, checks: tuple[Check, ...] = INSTALLED) -> list[Finding]:
+    """The findings that are to be mended."""
+    return [entry for entry in diagnose(facts, checks) if entry.severity not in {Severity.OK, Severity.SKIPPED}]
+
+
+def test_a_sound_installation_has_one_good_finding_for_each_check() -> None:
+    """Their names are those of the checks, in order."""
+    findings = diagnose(SOUND)
+    assert {entry.severity for entry in findings} == {Severity.OK}
+    assert [entry.check for entry in findings] == [check.name for check in INSTALLED]
+    assert is_well(findings)
+
+
+def probed(**result: str) -> Installation:
+    """The sound installation with another result of the probe pod."""
+    return replace(SOUND, probe=ProbeResult(**result))
+
+
+def without_policy(*pods: InstalledPod, node: str = "node-1", **changes: Any) -> Installation:
+    """The sound installation without the policy; a probe pod without the resource gets a node."""
+    facts = replace(SOUND, admitted=InstalledPod("default", "new"), claiming_pods=pods)
+    return replace(facts, plain_probe=ProbeResult(node=node), **changes)
+
+
+MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
+    "old Kubernetes": (
+        replace(SOUND, kubernetes_version="v1.29.9"), "kubernetes-version", Severity.ERROR, "1.30 or newer",
+    ),
+    "untested Kubernetes": (
+        replace(SOUND, kubernetes_version="v1.33.1"), "kubernetes-version", Severity.WARNING, "not tested",
+    ),
+    "unreadable Kubernetes": (
+        replace(SOUND, kubernetes_version="?"), "kubernetes-version", Severity.WARNING, "cannot be read",
+    ),
+    "old Longhorn": (
+        with_settings(current_longhorn_version="v1.9.2"), "longhorn-version", Severity.WARNING, "not compared",
+    ),
+    "unknown Longhorn": (
+        with_settings(current_longhorn_version=""), "longhorn-version", Severity.WARNING, "cannot be read",
+    ),
+    "one pod": (
+        replace(SOUND, pods=PODS[:1]), "pods", Severity.WARNING, "no other can take over",
+    ),
+    "a pod that is not ready": (
+        replace(SOUND, pods=(PODS[0], replace(PODS[1], ready=False))), "pods", Severity.ERROR, "not ready",
+    ),
+    "an own pod that requests the resource": (
+        replace(SOUND, system_pods=(replace(PODS[0], requests_extender=True), PODS[1])),
+        "own-pods", Severity.ERROR, "requests longhorn.io/scheduler-extender",
+    ),
+    "a pod of the system that requests the resource": (
+        replace(SOUND, system_pods=(InstalledPod("kube-system", "coredns-1", requests_extender=True),)),
+        "own-pods", Severity.ERROR, "cannot start while no extender answers",
+    ),
+    "an own pod with a volume": (
+        replace(SOUND, system_pods=(replace(PODS[0], claims=("data",)),)), "own-pods", Severity.ERROR, "claim data",
+    ),
+    "no Service": (replace(SOUND, service=None), "service", Severity.ERROR, "no Service"),
+    "no Lease": (replace(SOUND, lease=None), "leader", Severity.ERROR, "no process holds"),
+    "a Lease that is not renewed": (
+        replace(SOUND, lease=HeldLease("a_1", 15, renewed="2025-12-31T23:00:00Z")),
+        "leader", Severity.ERROR, "not renewed",
+    ),
+    "a leader that is no pod": (
+        replace(SOUND, lease=HeldLease("c_1", 15, renewed="2025-12-31T23:59:58Z")),
+        "leader", Severity.ERROR, "none of the extender's pods",
+    ),
+    "no EndpointSlice": (replace(SOUND, endpoints=()), "leader", Severity.ERROR, "names no process"),
+    "an EndpointSlice of another process": (
+        replace(SOUND, endpoints=("10.0.0.2",)),
+        "leader", Severity.ERROR, "names 10.0.0.2, and the leader is at 10.0.0.1",
+    ),
+    "an EndpointSlice of two processes": (
+        replace(SOUND, endpoints=("10.0.0.1", "10.0.0.2")),
+        "leader", Severity.ERROR, "several processes",
+    ),
+    "caches that are not filled": (
+        with_leader(ProcessReport(not_ready="volumes.longhorn.io: forbidden")), "caches", Severity.ERROR, "forbidden",
+    ),
+    "objects that are left out": (
+        with_leader(ProcessReport(answering=True, unreadable=("Volume x: spec.size",))),
+        "caches", Severity.WARNING, "Volume x",
+    ),
+    "a process that cannot be asked": (
+        with_leader(ProcessReport(unreachable="no route")), "caches", Severity.WARNING, "no route",
+    ),
+    "a leader that does not answer": (
+        with_leader(ProcessReport(refusal="scheduler-extender-enabled is false")),
+        "answers", Severity.ERROR, "scheduler-extender-enabled is false",
+    ),
+    "a setting that is refused": (
+        with_leader(ProcessReport(answering=True, refused_settings=("timeout: 'x'",))),
+        "answers", Severity.WARNING, "timeout",
+    ),
+    "a missing permission": (
+        replace(SOUND, denied=(Permission("watch", "longhorn.io", "volumes"),)),
+        "permissions", Severity.ERROR, "may not watch volumes.longhorn.io",
+    ),
+    "a certificate that has expired": (expiring(-timedelta(hours=1)), "certificate", Severity.ERROR, "has expired"),
+    "a certificate that expires": (expiring(timedelta(days=2)), "certificate", Severity.WARNING, "expires at"),
+    "a guard that cannot be called": (
+        expiring(timedelta(days=90), "the Secret is empty"), "certificate", Severity.ERROR, "the Secret is empty",
+    ),
+    "an extender that is not registered": (
+        probed(node="node-1"), "registration", Severity.ERROR, "does not call the extender",
+    ),
+    "a call that fails": (probed(message=DOWN), "registration", Severity.ERROR, "no process listens"),
+    "a refusal without the extender": (
+        probed(message="0/3 nodes are available: 3 node(s) were unschedulable."),
+        "registration", Severity.WARNING, "without the extender",
+    ),
+    "no kube-scheduler": (probed(), "registration", Severity.WARNING, "no kube-scheduler"),
+    "a probe that is not allowed": (probed(problem="forbidden"), "registration", Severity.WARNING, "forbidden"),
+    "a resource that is not managed": (probed(message=UNMANAGED), "resource", Severity.ERROR, "no extender manages it"),
+    "events about a resource that is not managed": (
+        replace(SOUND, failures=(SchedulingFailure("shop/a", UNMANAGED),)), "resource", Severity.ERROR, "looks for",
+    ),
+    "pods with claims that do not ask": (
+        without_policy(InstalledPod("shop", "db-0"), InstalledPod("shop", "db-1", requests_extender=True)),
+        "ask-policy", Severity.ERROR, "placed without the extender",
+    ),
+    "a new pod that would not ask": (without_policy(), "ask-policy", Severity.WARNING, "with a claim is placed without"),
+    "whole nodes": (
+        with_leader(ProcessReport(answering=True, callers=(Caller("10.0.0.9", sends_whole_nodes=True),))),
+        "requests", Severity.WARNING, "sends whole nodes",
+    ),
+    "events about failed calls": (
+        replace(SOUND, failures=(SchedulingFailure("shop/a", DOWN),)), "events", Severity.WARNING, "no process listens",
+    ),
+    "capacity tracking": (
+        with_settings(csi_storage_capacity_tracking="true"), "capacity-tracking", Severity.WARNING, "drops nodes",
+    ),
+    "a driver that tracks capacity": (
+        replace(SOUND, tracks_capacity=True), "capacity-tracking", Severity.WARNING, "drops nodes",
+    ),
+    "over-provisioning": (
+        with_settings(storage_over_provisioning_percentage="200"), "longhorn-settings", Severity.WARNING, "is 200",
+    ),
+    "no minimal available space": (
+        with_settings(storage_minimal_available_percentage="0"), "longhorn-settings", Severity.WARNING, "is 0",
+    ),
+    "a setting that cannot be read": (
+        with_settings(storage_minimal_available_percentage="x"), "longhorn-settings", Severity.ERROR, "cannot be read",
+    ),
+    "a StorageClass that binds at once": (
+        replace(SOUND, storage_classes=(longhorn_class(waits=False),)),
+        "storage-classes", Severity.WARNING, "cannot help",
+    ),
+    "a node tag that no node has": (
+        replace(SOUND, storage_classes=(longhorn_class(nodeSelector="nvme"),)),
+        "tags", Severity.WARNING, "'nvme', which no node has",
+    ),
+    "a disk tag that no disk has": (
+        replace(SOUND, storage_classes=(longhorn_class(diskSelector="nvme,ssd"),)),
+        "tags", Severity.WARNING, "'ssd', which no disk has",
+    ),
+    "a fact that may not be read": (
+        replace(SOUND, unknown=("GET /apis/x: forbidden",)), "facts", Severity.WARNING, "/apis/x",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "check", "severity", "what"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_found(facts: Installation, check: str, severity: Severity, what: str) -> None:
+    """By its check, which says what is wrong and what mends it."""
+    own = [entry for entry in problems(facts) if entry.check == check]
+    assert [entry.severity for entry in own] == [severity]
+    assert what in own[0].what
+    assert own[0].command or "could not be tried" in own[0].what
+    assert not is_well(diagnose(facts))
+
+
+@pytest.mark.parametrize(
+    ("version", "scheduler", "command"),
+    [
+        ("v1.36.3", "default-scheduler", "kubectl apply -k manifests/overlays/ask-policy"),
+        ("v1.35.4", "default-scheduler", "kubectl apply -k manifests/overlays/ask-policy-v1beta1"),
+        ("v1.33.1", "default-scheduler", "--pods all, or in each pod: longhorn.io/scheduler-extender"),
+        ("v1.36.3", "longhorn-scheduler", "kubectl apply -k manifests/overlays/scheduler-name-policy"),
+        ("v1.34.0", "longhorn-scheduler", "kubectl apply -k manifests/overlays/scheduler-name-policy-v1beta1"),
+        ("v1.33.1", "longhorn-scheduler", "or in each pod: schedulerName: longhorn-scheduler"),
+    ],
+)
+def test_the_policy_that_is_missing_is_that_of_the_cluster(version: str, scheduler: str, command: str) -> None:
+    """Its version has one, and its kube-scheduler can be configured or not."""
+    facts = without_policy(kubernetes_version=version, scheduler_name=scheduler)
+    (finding,) = [entry for entry in problems(facts) if entry.check == "ask-policy"]
+    assert finding.command.endswith(command) or command in finding.command
+    assert finding.command.endswith("-v1beta1") is command.endswith("-v1beta1")
+
+
+SENT: dict[str, Installation] = {
+    "by the policy": SOUND,
+    "by the policy, without a probe": replace(SOUND, probe=None),
+    "by the policy of a second kube-scheduler": replace(
+        SOUND, scheduler_name="second", admitted=InstalledPod("default", "new", scheduler_name="second")
+    ),
+    "with all other pods": replace(without_policy(), plain_probe=ProbeResult(message=REFUSED)),
+    "by themselves": without_policy(InstalledPod("shop", "db-1", requests_extender=True)),
+}
+
+
+@pytest.mark.parametrize("facts", SENT.values(), ids=SENT.keys())
+def test_pods_with_claims_are_sent(facts: Installation) -> None:
+    """Each way is enough."""
+    assert [entry.severity for entry in diagnose(facts) if entry.check == "ask-policy"] == [Severity.OK]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        without_policy(probe=ProbeResult(node="node-1")),
+        without_policy(probe=None),
+        replace(without_policy(), plain_probe=None),
+        replace(without_policy(), plain_probe=ProbeResult(problem="forbidden")),
+    ],
+    ids=["not registered", "no probe", "no probe without the resource", "a probe that is not allowed"],
+)
+def test_without_a_registration_no_policy_is_missing(facts: Installation) -> None:
+    """Another check says what is to be mended first."""
+    assert [entry.severity for entry in diagnose(facts) if entry.check == "ask-policy"] == [Severity.SKIPPED]
+
+
+def test_from_where_requests_come_is_said() -> None:
+    """An administrator recognises the kube-schedulers."""
+    (finding,) = [entry for entry in diagnose(SOUND) if entry.check == "requests"]
+    assert finding.what == "with names of nodes come from 10.0.0.9"
+
+
+def test_a_leader_without_requests_is_not_judged() -> None:
+    """It may have started a moment ago."""
+    (finding,) = [entry for entry in diagnose(with_leader(ProcessReport())) if entry.check == "requests"]
+    assert finding.severity is Severity.SKIPPED
+
+
+def test_no_pods_are_found() -> None:
+    """The leader is then none of them."""
+    names = {entry.check for entry in problems(replace(SOUND, pods=(), reports={}))}
+    assert names == {"pods", "leader"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: replace(facts, probe=None),
+        lambda facts: replace(facts, denied=None),
+        lambda facts: replace(facts, failures=None),
+    ],
+    ids=["no probe", "no permissions", "no events"],
+)
+def test_what_was_not_checked_is_neither_well_nor_a_problem(change: Callable[[Installation], Installation]) -> None:
+    """It is skipped, and says so."""
+    findings = diagnose(change(SOUND))
+    assert [entry.severity for entry in findings].count(Severity.SKIPPED) == 1
+    assert is_well(findings)
+
+
+def test_capacity_of_other_drivers_classes_does_not_matter() -> None:
+    """Only StorageClasses of Longhorn are looked at."""
+    other = StorageClass("other", "csi.example.com", {"nodeSelector": "none"})
+    assert problems(replace(SOUND, storage_classes=(other,))) == []
+
+
+@pytest.mark.parametrize(
+    ("probe", "severity"),
+    [
+        (ProbeResult(node="node-1"), Severity.OK),
+        (ProbeResult(message=UNMANAGED), Severity.OK),
+        (ProbeResult(message=REFUSED), Severity.ERROR),
+        (ProbeResult(message=DOWN), Severity.ERROR),
+        (ProbeResult(), Severity.WARNING),
+        (ProbeResult(problem="forbidden"), Severity.WARNING),
+        (None, Severity.SKIPPED),
+    ],
+)
+def test_it_can_be_uninstalled_once_kube_scheduler_does_not_call_it(
+    probe: ProbeResult | None, severity: Severity
+) -> None:
+    """A refusal and a failed call both show that it is registered."""
+    findings = diagnose(replace(SOUND, probe=probe), UNINSTALLED)
+    assert [entry.severity for entry in findings if entry.check == "uninstall"] == [severity]
+
+
+def test_what_an_uninstallation_would_leave_is_found() -> None:
+    """The policy, pods that request the resource, and the placement guard's webhook."""
+    facts = replace(probed(node="node-1"), requesting_pods=("shop/a",), guard_installed=True)
+    assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["ask-policy", "requesting-pods", "webhook"]
+
+
+@pytest.mark.parametrize(("admitted", "severity"), [(None, Severity.SKIPPED), (InstalledPod("a", "b"), Severity.OK)])
+def test_without_a_policy_it_can_be_uninstalled(admitted: InstalledPod | None, severity: Severity) -> None:
+    """What a new pod would be is not always known."""
+    findings = diagnose(replace(SOUND, admitted=admitted), UNINSTALLED)
+    assert [entry.severity for entry in findings if entry.check == "ask-policy"] == [severity]
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if not reason.fits], ids=lambda reason: reason.name)
+def test_a_refusal_of_the_extender_is_no_failed_call(reason: Reason) -> None:
+    """Each of its reasons is recognised in kube-scheduler's text."""
+    message = f"0/2 nodes are available: 2 {reason.text}. preemption: not eligible."
+    assert (is_refusal(message), cause_of(message)) == (True, None)
+
+
+CALL = 'Post "http://10.0.0.1:9504/filter": '
+CODE = "failed filter with extender at URL http://10.0.0.1:9504/filter, code "
+TEXTS = {
+    UNMANAGED: "ignoredByScheduler",
+    DOWN: "get pods,lease,endpointslice",
+    CALL + "dial tcp: lookup longhorn-scheduler-extender.longhorn-system.svc on 8.8.8.8:53: no such host": "clusterIP",
+    CALL + "proxyconnect tcp: dial tcp: lookup proxy": "NO_PROXY",
+    CALL + "http: server gave HTTP response to HTTPS client": "tlsConfig",
+    CALL + "context deadline exceeded (Client.Timeout exceeded while awaiting headers)": "curl",
+    CALL + "dial tcp 10.0.0.1:9504: i/o timeout": "curl",
+    CALL + "EOF": "get pods,lease,endpointslice",
+    CODE + "407": "NO_PROXY",
+    CODE + "413": "nodeCacheCapable",
+    CODE + "503": "restrict access",
+    CODE + "404": "compare urlPrefix with the Service",
+    "not the leader, a_1 is": "get pods,lease,endpointslice",
+    "scheduler-extender-enabled is false (ConfigMap longhorn-scheduler-extender)": "edit configmap",
+    "not ready: volumes.longhorn.io are not known yet": "logs",
+}
+
+
+@pytest.mark.parametrize(("message", "command"), TEXTS.items())
+def test_a_text_of_kube_scheduler_reveals_its_cause(message: str, command: str) -> None:
+    """The command that mends it belongs to the cause."""
+    cause = cause_of(message)
+    assert cause is not None
+    assert command in cause.command
+
+
+def test_every_cause_is_revealed_by_some_text() -> None:
+    """None is hidden by an earlier one."""
+    assert {cause_of(message) for message in TEXTS} == set(CAUSES)
+
+
+@pytest.mark.parametrize(
+    "message", ["0/3 nodes are available: 3 node(s) had untolerated taint.", 'persistentvolumeclaim "x" not found', ""]
+)
+def test_what_kube_schedulers_plugins_say_has_no_such_cause(message: str) -> None:
+    """It is not about the extender."""
+    assert cause_of(message) is None
