@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from app.runtime.metrics import PREFIX
 from app.settings import TlsFiles
 from devcluster.pki import CertificateAuthority, CertificatePair
 from tests.worlds.mounted_secret import SERVER_HOST, MountedSecret
+from tests.worlds.tls import shake_hands_in_memory
 
 YEAR = timedelta(days=366)
 KEYLESS = b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"
@@ -72,55 +71,35 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """Returns the version of TLS that both ends agree on, and the server's last word.
-
-    Raises:
-        SSLError: one end refuses the other
-    """
-    near, far = socket.socketpair()
-    with closing(near), closing(far):
-        near.settimeout(5)
-        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        accepting = server.wrap_bio(to_server, to_client, server_side=True)
-        calling = client.wrap_bio(to_client, to_server, server_hostname=SERVER_HOST)
-        for end in (calling, accepting, calling, accepting):
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-        return str(accepting.version())
-
-
 def test_a_caller_with_a_certificate_of_the_authority_is_let_in(world: World) -> None:
     """It verifies the server's certificate, too."""
-    assert shake_hands(world.read().context, world.caller(world.client)) == "TLSv1.3"
+    assert shake_hands_in_memory(world.read().context, world.caller(world.client), SERVER_HOST) == "TLSv1.3"
 
 
 def test_a_caller_without_a_certificate_is_refused_in_the_handshake(world: World) -> None:
     """No byte of a request is read before."""
     with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
-        shake_hands(world.read().context, world.caller(None))
+        shake_hands_in_memory(world.read().context, world.caller(None), SERVER_HOST)
 
 
 def test_a_certificate_of_another_authority_is_refused(world: World) -> None:
     """Also if it names the same user."""
     other = CertificateAuthority.create(world.folder / "other", "first").client("kube-scheduler")
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
-        shake_hands(world.read().context, world.caller(other))
+        shake_hands_in_memory(world.read().context, world.caller(other), SERVER_HOST)
 
 
 def test_the_servers_own_certificate_is_no_callers(world: World) -> None:
     """Its purpose is another one, although the same authority signed it."""
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
-        shake_hands(world.read().context, world.caller(world.server))
+        shake_hands_in_memory(world.read().context, world.caller(world.server), SERVER_HOST)
 
 
 def test_without_authorities_every_caller_is_let_in(world: World) -> None:
     """It still verifies the server."""
     files = TlsFiles(world.secret.files.certificate, world.secret.files.private_key)
     context = CertificateFiles(files, world.metrics, lambda: world.now).context
-    assert shake_hands(context, world.caller(None)) == "TLSv1.3"
+    assert shake_hands_in_memory(context, world.caller(None), SERVER_HOST) == "TLSv1.3"
 
 
 def only_version(caller: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
@@ -135,13 +114,15 @@ def only_version(caller: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLCont
 def test_tls_before_1_2_is_refused(world: World) -> None:
     """The caller offers 1.1 only."""
     with pytest.raises(ssl.SSLError):
-        shake_hands(world.read().context, only_version(world.caller(world.client), ssl.TLSVersion.TLSv1_1))
+        shake_hands_in_memory(
+            world.read().context, only_version(world.caller(world.client), ssl.TLSVersion.TLSv1_1), SERVER_HOST
+        )
 
 
 def test_tls_1_2_is_accepted(world: World) -> None:
     """The caller offers nothing newer."""
     caller = only_version(world.caller(world.client), ssl.TLSVersion.TLSv1_2)
-    assert shake_hands(world.read().context, caller) == "TLSv1.2"
+    assert shake_hands_in_memory(world.read().context, caller, SERVER_HOST) == "TLSv1.2"
 
 
 def test_a_replaced_certificate_is_used_and_its_end_is_shown(world: World) -> None:
@@ -153,12 +134,12 @@ def test_a_replaced_certificate_is_used_and_its_end_is_shown(world: World) -> No
     assert world.reload(files) == ["info: "]
     newcomer = successor.client("kube-scheduler")
     for pair in (world.client, newcomer):
-        assert shake_hands(files.context, world.caller(pair)) == "TLSv1.3"
+        assert shake_hands_in_memory(files.context, world.caller(pair), SERVER_HOST) == "TLSv1.3"
     world.secret.write_pair(world.authority.server("renewed", [SERVER_HOST]), successor)
     world.reload(files)
-    assert shake_hands(files.context, world.caller(newcomer)) == "TLSv1.3"
+    assert shake_hands_in_memory(files.context, world.caller(newcomer), SERVER_HOST) == "TLSv1.3"
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
-        shake_hands(files.context, world.caller(world.client))
+        shake_hands_in_memory(files.context, world.caller(world.client), SERVER_HOST)
     assert world.metric("tls_certificate_expiry_timestamp_seconds") >= before > world.now.timestamp()
     assert world.metric("tls_reloads_total", result="loaded") == 2
 
@@ -205,7 +186,7 @@ def test_a_missing_file_keeps_the_certificate_before(world: World) -> None:
     (world.secret.folder / "tls.key").unlink()
     (line,) = world.reload(files)
     assert line == f"error: {world.secret.files.private_key}: cannot be read: No such file or directory"
-    assert shake_hands(files.context, world.caller(world.client)) == "TLSv1.3"
+    assert shake_hands_in_memory(files.context, world.caller(world.client), SERVER_HOST) == "TLSv1.3"
 
 
 def test_an_expired_certificate_does_not_replace_a_valid_one(world: World) -> None:

@@ -40,6 +40,18 @@ def test_a_pod_requests_the_resource_in_any_container(key: str, containers: str)
     assert not installed_pod(raw({containers: [{"resources": {key: {"cpu": "1"}}}]})).requests_extender
 
 
+def test_a_pods_port_is_the_one_for_http_wherever_it_is() -> None:
+    """The placement guard's overlay puts another one before it."""
+    ports = [{"name": "https", "containerPort": 9507}, {"name": "http", "containerPort": 9504}]
+    assert installed_pod(raw({"containers": [{"ports": ports}]})).port == 9504
+
+
+@pytest.mark.parametrize(("name", "tls"), [("http", False), ("https", True), (None, False)])
+def test_a_services_port_says_whether_it_takes_tls(name: str | None, tls: bool) -> None:
+    """By its name, which the overlay for TLS changes."""
+    assert service_address(raw({"clusterIP": "10.43.0.9", "ports": [{"name": name, "port": 9504}]})).tls is tls
+
+
 def test_a_pod_has_its_address_port_account_and_claims() -> None:
     """Ephemeral volumes count as claims; other volumes do not."""
     volumes = [
