@@ -461,7 +461,8 @@ def _welcome(snapshot: Snapshot, address: str) -> str:
     counts = f"{len(snapshot.longhorn_nodes)} Longhorn nodes and {len(snapshot.volumes)} volumes"
     lines = [f"Serving {counts} on {address} (docs: {address}/docs, Ctrl-C stops)"]
     example = _example_request(snapshot)
-    if example:
+    # With TLS a caller has to name files.
+    if example and address.startswith("http:"):
         body = shlex.quote(json.dumps(example))
         lines += ["", "Ask it as kube-scheduler would:", "", f"  curl -s {address}/filter -d {body}", ""]
     return "\n".join(lines)

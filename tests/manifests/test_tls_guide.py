@@ -88,6 +88,22 @@ def test_the_second_script_renews_both_certificates_without_another_authority(fo
         assert shake_hands_in_memory(running.context, each, SERVER_NAME) == "TLSv1.3"
 
 
+def test_two_authorities_of_one_day_are_trusted_together(folder: Path, tmp_path: Path) -> None:
+    """They have the same name; certificates say by which key they are signed."""
+    successor = tmp_path / "successor"
+    successor.mkdir()
+    for name in ("authority.sh", "sign.sh"):
+        run(successor, name)
+    trusted = b"".join((each / "ca.crt").read_bytes() for each in (folder, successor))
+    (folder / "both.crt").write_bytes(trusted)
+    files = TlsFiles(str(folder / "server.crt"), str(folder / "server.key"), str(folder / "both.crt"))
+    context = CertificateFiles(files, Metrics(), lambda: datetime.now(UTC)).context
+    for each in (folder, successor):
+        client = caller(each)
+        client.load_verify_locations(folder / "ca.crt")
+        assert shake_hands_in_memory(context, client, SERVER_NAME) == "TLSv1.3"
+
+
 def test_keys_are_readable_by_their_owner_only(folder: Path) -> None:
     """Also the authority's."""
     assert {path.stat().st_mode & 0o777 for path in folder.glob("*.key")} == {0o600}
