@@ -19,6 +19,7 @@ from scheduler_core.model.kube import condition
 
 # The extender's port in its manifests, with TLS, too.
 _HTTP_PORT: Final = "http"
+_PROBE_PORT: Final = "probes"
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -95,6 +96,7 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
         ready=condition(conditions(status.conditions), "Ready").status == "True",
         address=status.pod_i_p or "",
         port=ports[0].container_port if ports else 0,
+        probe_port=next((port.container_port for port in ports if port.name == _PROBE_PORT), 0),
         account=spec.service_account_name or "",
         requests_extender=any(_requests_extender(container.resources) for container in containers),
         scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,

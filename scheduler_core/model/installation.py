@@ -40,6 +40,7 @@ class InstalledPod:
         ready: whether the Ready condition is True
         address: status.podIP, "" without one
         port: of its container port for HTTP, or else of its first; 0 without one
+        probe_port: of its container port for probes alone, 0 without one
         account: its ServiceAccount
         requests_extender: whether a container requests the extender's resource
         scheduler_name: the kube-scheduler that places it
@@ -52,6 +53,7 @@ class InstalledPod:
     ready: bool = True
     address: str = ""
     port: int = 0
+    probe_port: int = 0
     account: str = ""
     requests_extender: bool = False
     scheduler_name: str = DEFAULT_SCHEDULER
