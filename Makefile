@@ -25,16 +25,16 @@ dev: .venv/dev ## start a local cluster with Longhorn (simulated) and the extend
 
 test: .venv/dev lint controlplane ## set up and run every check and every test, the end-to-end ones included
 	$(BIN)/pytest -n $(WORKERS) -m "not e2e"
-	$(BIN)/pytest -n auto -m e2e
+	$(BIN)/pytest -n auto -m e2e --durations=25
 
 e2e: .venv/dev controlplane ## run the end-to-end tests alone
-	$(BIN)/pytest -n auto -m e2e
+	$(BIN)/pytest -n auto -m e2e --durations=25
 
 e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
 	$(BIN)/python -m tests.e2e $(ARGS)
 
-controlplane: .venv/dev ## build etcd, Kubernetes and kwok, once (five to ten minutes); KUBERNETES_VERSION=1.35.4: another release
-	@$(BIN)/python -m devcluster build
+controlplane: .venv/dev ## build etcd, Kubernetes, kwok and helm, once (five to ten minutes); KUBERNETES_VERSION=1.35.4: another release
+	@$(BIN)/python -m devcluster build --with-helm
 
 check: .venv/dev ## format, lint, types, architecture, unit tests and known vulnerabilities
 	@$(MAKE) --no-print-directory -j2 lint unit

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.settings import Enforcement
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 
@@ -26,17 +27,6 @@ class BestEffort(StrEnum):
 
     REQUIRE = "require"
     PREFER = "prefer"
-
-
-class Enforcement(StrEnum):
-    """What happens to a refusal.
-
-    ENFORCE: kube-scheduler gets it. OBSERVE: kube-scheduler gets the answer that every node fits; refusals are counted and logged,
-    so that an administrator sees what enforcing would change.
-    """
-
-    ENFORCE = "enforce"
-    OBSERVE = "observe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +54,7 @@ class Settings:
         max_body: the largest body of a request, in bytes; 5,000 full nodes of 10 kB are 50 MB
         request_memory: what all requests together may hold, in bytes
         options: how pods are decided about
-        enforcement: what happens to a refusal
+        enforcement: what happens to a refusal; over a snapshot only, in a cluster it may change while the process runs
         policy: a policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter
         alone: whether a pod is evaluated without the demand of other pods; over a snapshot only
         plugins: modules with rules that the policy may name

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 
 from devcluster import kubernetes_version, prometheus
-from devcluster.build import cache_folder, ensure_built
+from devcluster.build import cache_folder, ensure_built, ensure_helm_built
 from devcluster.errors import ConfigError, DevClusterError
 
 if TYPE_CHECKING:
@@ -57,11 +57,18 @@ KubernetesVersion = Annotated[
 
 
 @cli.command()
-def build(version: KubernetesVersion = None) -> None:
+def build(
+    version: KubernetesVersion = None,
+    with_helm: Annotated[  # noqa: FBT002 # an option
+        bool, typer.Option("--with-helm", help="Build helm, too, which the tests of the chart need.")
+    ] = False,
+) -> None:
     """Build the programs (once, five to ten minutes) and print the folder they are in."""
     _handle_signals()
     try:
         typer.echo(ensure_built(report=_print_line, version=version))
+        if with_helm:
+            ensure_helm_built(report=_print_line)
     except KeyboardInterrupt:  # typer would end without a word
         _print_line("devcluster: interrupted")
         raise typer.Exit(_INTERRUPTED) from None

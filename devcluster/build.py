@@ -1,4 +1,4 @@
-"""Builds the control plane and kwok once per version.
+"""Builds the control plane, kwok and helm once per version.
 
 All clusters of this user share the cache of builds.
 
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,8 @@ from devcluster.toolchain import UNFINISHED, Report, Toolchain
 
 MODULE: Final = Path(__file__).parent / "controlplane"
 KWOK_VERSION: Final = "v0.8.0"
+HELM: Final = "helm"
+HELM_VERSION: Final = "v4.3.1"
 _SOURCES: Final = ("go.mod", "go.sum", "main.go")
 _FLAGS: Final = ("-trimpath", "-ldflags=-s -w")
 # Without cgo no C compiler is needed; with GOWORK=off no go.work file of a parent folder has an effect.
@@ -99,7 +101,34 @@ def ensure_built(cache: Path | None = None, report: Report | None = None, versio
     base = cache or cache_folder()
     chosen = kubernetes_version.choose(version, pinned_version())
     other = None if chosen == pinned_version() else chosen
-    folder = base / key(version=other)
+    return _build_once(base / key(version=other), report, partial(_build, version=other))
+
+
+def helm(cache: Path | None = None) -> Path | None:
+    """The program helm, None if it was not built."""
+    folder = (cache or cache_folder()) / _helm_key()
+    return folder / HELM if folder.is_dir() else None
+
+
+def ensure_helm_built(cache: Path | None = None, report: Report | None = None) -> Path:
+    """Builds helm if necessary; returns the program.
+
+    No cluster needs it, so it has a build of its own.
+
+    Raises:
+        BuildError: it cannot be built
+    """
+    return _build_once((cache or cache_folder()) / _helm_key(), report, _build_helm) / HELM
+
+
+def _helm_key() -> str:
+    text = "\0".join([HELM, HELM_VERSION, *_FLAGS, platform.system(), platform.machine()])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _build_once(folder: Path, report: Report | None, build: Callable[[Path, Path, Report], None]) -> Path:
+    """Calls `build` with the cache folder and the new folder, unless that exists; returns it."""
+    base = folder.parent
     if folder.is_dir():
         with suppress(OSError):  # in a container image the folder is read-only, and no build removes it
             os.utime(folder)
@@ -110,7 +139,7 @@ def ensure_built(cache: Path | None = None, report: Report | None = None, versio
         with _hold_lock(base / "build.lock", report):
             if not folder.is_dir():
                 _remove_leftovers(base)
-                _build(base, folder, other, report)
+                build(base, folder, report)
     except OSError as error:
         raise BuildError(f"cannot build into {base}: {error.strerror or error}; see DEVCLUSTER_CACHE") from error
     return folder
@@ -128,7 +157,20 @@ def _remove_leftovers(base: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _build(base: Path, folder: Path, version: str | None, report: Report) -> None:
+def _build_helm(base: Path, folder: Path, report: Report) -> None:
+    go = toolchain.find(MODULE, base, report)
+    report(f"building helm {HELM_VERSION} with Go {go.version}: a few minutes, once; into {folder}")
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=base) as temporary:
+        binaries = Path(temporary) / "bin"
+        command = [str(go.go), "install", *_FLAGS, f"helm.sh/helm/v4/cmd/helm@{HELM_VERSION}"]
+        env = {**os.environ, **_BUILD_ENVIRONMENT, **go.env, "GOBIN": str(binaries)}
+        _run(f"helm {HELM_VERSION}", command, env, module=MODULE, log=Path(temporary) / "log", report=report)
+        if shutil.which(binaries / HELM) is None:
+            raise BuildError("the build did not make helm")
+        binaries.rename(folder)
+
+
+def _build(base: Path, folder: Path, report: Report, version: str | None) -> None:
     started = time.monotonic()
     go = toolchain.find(MODULE, base, report)
     report(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -28,7 +28,7 @@ class AppState:
         max_body: the largest body of a request, in bytes
         budget: the memory that all requests together may hold
         lifecycle: of a live cluster; None for a snapshot file
-        observes: whether refusals are only counted and logged
+        observes: returns whether refusals are only counted and logged now
         callers: from where /filter is called
     """
 
@@ -38,7 +38,7 @@ class AppState:
     max_body: int
     budget: MemoryBudget
     lifecycle: ExtenderLifecycle | None = None
-    observes: bool = False
+    observes: Callable[[], bool] = lambda: False
     callers: RecentCallers = field(default_factory=RecentCallers)
 
 

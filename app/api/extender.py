@@ -29,6 +29,7 @@ from app.api.extender_codec import (
 from app.api.openapi import BODY_ERRORS, EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, HOST_PRIORITY_LIST
 from app.api.raw_nodes import Pieces
 from app.extender.verbs import FilterAnswer
+from app.runtime.probes import UnavailableError
 from app.runtime.time_slices import run_in_slices
 from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
@@ -77,21 +78,36 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     The answer has the form of the request.
     """
     state = state_of(request, AppState)
-    state.verbs.check()
+    observes = state.observes()
+    if not observes:
+        state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
     args = await run_in_slices(decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod))
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
-    except (ResolutionError, UndecidableError) as error:
-        state.metrics.count_undecided()
-        log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-        if state.observes:
-            return _FilterResponse(*_result(args, {}, {}), state, started)
-        return _FilterResponse(filter_result(None, {}, str(error)), None, b"", state, started)
-    _record_filter(request, args, answer, perf_counter() - started)
-    unresolvable, resolvable = ({}, {}) if state.observes else answer.refusals()
+    except (ResolutionError, UndecidableError, UnavailableError) as error:
+        return _FilterResponse(*_undecided_answer(state, args, error, observes=observes), state, started)
+    _record_filter(request, args, answer, perf_counter() - started, observes=observes)
+    unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
+
+
+def _undecided_answer(
+    state: AppState, args: ExtenderArgs, error: Exception, *, observes: bool
+) -> tuple[bytes, Pieces | None, bytes]:
+    """Returns the answer about a pod that cannot be decided about, as `_result`.
+
+    While refusals are only observed, every node fits, even if this process may not decide.
+
+    Raises:
+        UnavailableError: another process may answer
+    """
+    if isinstance(error, UnavailableError) and not observes:
+        raise error
+    state.metrics.count_undecided()
+    log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+    return _result(args, {}, {}) if observes else (filter_result(None, {}, str(error)), None, b"")
 
 
 def _result(
@@ -111,7 +127,9 @@ def _result(
     return head, args.runs.select([name not in refused for name in args.candidates]), tail
 
 
-def _record_filter(request: Request, args: ExtenderArgs, answer: FilterAnswer, seconds: float) -> None:
+def _record_filter(
+    request: Request, args: ExtenderArgs, answer: FilterAnswer, seconds: float, *, observes: bool
+) -> None:
     state = state_of(request, AppState)
     state.callers.record(request.client.host if request.client else "", whole_nodes=args.runs is not None)
     decision = answer.decision
@@ -121,10 +139,10 @@ def _record_filter(request: Request, args: ExtenderArgs, answer: FilterAnswer, s
     reasons = Counter({reason.text: count for reason, count in counted.items()})
     reasons.update(refusal.text for refusal in answer.policy_refusals.values())
     fits = sum(count for reason, count in counted.items() if reason.fits)
-    if state.observes and not fits:
+    if observes and not fits:
         state.metrics.count_would_refuse()
     log.info(
-        "observed" if state.observes else "filter",
+        "observed" if observes else "filter",
         pod=args.pod.key,
         uid=args.pod.uid,
         volumes=len(decision.resolution.volumes),
@@ -160,7 +178,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
         log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
         return Response(priority_list(equal), media_type=_JSON)
     _record_scores(args, scores, perf_counter() - started)
-    return Response(priority_list(equal if state.observes else scores), media_type=_JSON)
+    return Response(priority_list(equal if state.observes() else scores), media_type=_JSON)
 
 
 def _record_scores(args: ExtenderArgs, scores: Mapping[str, int], seconds: float) -> None:
@@ -193,9 +211,9 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
         decision = await state.verbs.preempt(args.pod, args.whole, sorted(args.victims))
     except (ResolutionError, UndecidableError) as error:
         log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-        return Response(preemption_result(args.victims if state.observes else {}), media_type=_JSON)
+        return Response(preemption_result(args.victims if state.observes() else {}), media_type=_JSON)
     pairs = zip(decision.candidates, decision.reasons, strict=True)
-    fitting = set(args.victims) if state.observes else {name for name, reason in pairs if reason.fits}
+    fitting = set(args.victims) if state.observes() else {name for name, reason in pairs if reason.fits}
     log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(fitting))
     victims = {name: entry for name, entry in args.victims.items() if name in fitting}
     return Response(preemption_result(victims), media_type=_JSON)

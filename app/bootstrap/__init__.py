@@ -31,9 +31,10 @@ from app.runtime.probes import (
     install_probes,
     probe_application,
 )
-from app.settings import Enforcement, Settings
+from app.settings import Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing
+from scheduler_core.extender.settings import Enforcement
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
 
@@ -69,7 +70,7 @@ def create_app(
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    return application(AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=observes))
+    return application(AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=lambda: observes))
 
 
 def application(state: AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:

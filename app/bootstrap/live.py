@@ -43,7 +43,7 @@ from app.policy.plugins import load_plugins
 from app.runtime.elector import Elector
 from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
-from app.settings import Enforcement, LiveOptions, Reservation, Settings
+from app.settings import LiveOptions, Reservation, Settings
 from scheduler_core.extender.decision import Contenders
 from scheduler_core.extender.settings import GuardMode
 from scheduler_core.leadership.endpoint_slice import (
@@ -163,10 +163,9 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     tasks = (*reservation.tasks, guard, certificate)
     lifecycle = ExtenderLifecycle(parts, live_settings, reservations, tasks, reservation.outstanding)
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
-    observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, observes)
+    state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, lambda: live_settings().observes)
     guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
     app = application(state, lambda: _read_state(cache, elector))
     tls = None if files is None else lambda: files.context
@@ -229,8 +228,7 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     cache.subscribe("replicas", placements.note_delivery)
     patch = NudgePatch(shared.client)
     nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics, clock=monotonic, now=_now)
-    # If refusals are only observed, no pod is refused.
-    nudges = shared.options.nudge and shared.settings.enforcement is Enforcement.ENFORCE
+    nudges = shared.options.nudge
     offers.subscribe(nudger if nudges else None, placements)
     metrics.outstanding(
         lambda: placements.outstanding(

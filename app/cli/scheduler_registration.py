@@ -102,7 +102,7 @@ def scheduler_config(
             f"warning: kube-scheduler already reads {flags.config}: add percentageOfNodesToScore and extenders there",
             err=True,
         )
-    for line in (*certificate_steps(registration), *steps(platform)):
+    for line in (*certificate_steps(registration), *steps(platform, pods)):
         typer.echo(line, err=True)
 
 

@@ -45,7 +45,6 @@ from app.settings import (
     DEFAULT_STALE_AFTER,
     PEAK_FACTOR,
     BestEffort,
-    Enforcement,
     LiveOptions,
     Reservation,
     Settings,
@@ -55,9 +54,11 @@ from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.settings import (
     ENABLED,
+    ENFORCEMENT,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
+    Enforcement,
     SettingsHistory,
     SettingsSource,
 )
@@ -95,10 +96,10 @@ _MemoryLimit = Annotated[
     ),
 ]
 _Enforcement = Annotated[
-    Enforcement,
+    Enforcement | None,
     typer.Option(
         envvar=f"{_ENV}ENFORCEMENT",
-        help="observe: answer that every node fits, and only count and log what would be refused.",
+        help=f"observe: answer that every node fits, and only count and log what would be refused; see {ENFORCEMENT}.",
     ),
 ]
 _Policy = Annotated[
@@ -212,7 +213,7 @@ def serve(  # one parameter per flag
     memory_limit: _MemoryLimit = "",
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
-    enforcement: _Enforcement = Enforcement.ENFORCE,
+    enforcement: _Enforcement = None,
     policy: _Policy = None,
     plugin: PluginOption = None,
     alone: AloneOption = False,  # noqa: FBT002 # --alone
@@ -250,11 +251,10 @@ def serve(  # one parameter per flag
     if alone and snapshot is None:
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
     limits = request_limits(max_body, memory_limit)
+    mode = enforcement or Enforcement.ENFORCE
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
     plugins = tuple(plugin or ())
-    settings = Settings(
-        host, port, *limits, options, enforcement, policy, alone, plugins, disk_metrics, tls, probe_port
-    )
+    settings = Settings(host, port, *limits, options, mode, policy, alone, plugins, disk_metrics, tls, probe_port)
     check_log_level(log_level)
     if policy is not None:
         _check_policy(policy, settings.plugins)
@@ -277,6 +277,7 @@ def serve(  # one parameter per flag
                 ENABLED: enabled,
                 POD_SCHEDULING_TIMEOUT: pod_scheduling_timeout,
                 NODE_RESERVATION_TIMEOUT: node_reservation_timeout,
+                ENFORCEMENT: enforcement or "",
                 PLACEMENT_GUARD: placement_guard,
             }
         ),

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from app.kube.client import ApiError, KubeClient
+from app.kube.owned_objects import create_owned
 from app.kube.resources import ENDPOINT_SLICES
 from scheduler_core.convert.discovery import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.leadership.endpoint_slice import (
@@ -108,7 +109,7 @@ class EndpointPublisher:
     async def _write(self, change: SliceChange, raw: bytes | None) -> None:
         if isinstance(change, CreateSlice):
             body = new_slice(self._namespace, self._service, change.desired)
-            await self._client.create(self._collection, body, CALL_SECONDS)
+            await create_owned(self._client, self._collection, self._namespace, body, CALL_SECONDS)
         elif raw is None:
             raise AssertionError("only a slice that was read is replaced or deleted")
         elif isinstance(change, DeleteSlice):

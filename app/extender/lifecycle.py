@@ -168,6 +168,7 @@ class ExtenderLifecycle(Program):
             refusal=refusal,
             leader=self._parts.elector.holder,
             enabled=settings.enabled,
+            enforcement=settings.enforcement,
             pod_scheduling_timeout=settings.pod_scheduling_timeout,
             node_reservation_timeout=settings.node_reservation_timeout,
             origins=dict(sorted(settings.origins.items())),
@@ -399,6 +400,7 @@ class ExtenderLifecycle(Program):
             enabled=settings.enabled,
             pod_scheduling_timeout=settings.pod_scheduling_timeout,
             node_reservation_timeout=settings.node_reservation_timeout,
+            enforcement=settings.enforcement.value,
             placement_guard=settings.placement_guard.value,
             origins=dict(settings.origins),
         )

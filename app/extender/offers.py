@@ -207,8 +207,9 @@ class Offers:
             await check_caller(hung_up)
         if answer.number:
             await self._withdraw_without_caller(pod, answer.number, hung_up)
-        # Without candidates, no change of Longhorn's objects can help the pod.
-        if self._request_observer is not None and candidates and not answer.decision.fits:
+        # Without candidates, no change of Longhorn's objects can help the pod. While refusals are only observed, no pod is refused.
+        refused = bool(candidates) and not answer.decision.fits and not self._settings().observes
+        if self._request_observer is not None and refused:
             self._request_observer.note_refusal(pod, candidates)
         return answer.decision
 

@@ -126,4 +126,5 @@ async def admitted_pod(client: KubeClient, namespace: str) -> InstalledPod:
         ObjectError: the answer is no pod
     """
     path = f"{PODS.path(namespace)}?dryRun=All"
-    return installed_pod(await client.create(path, probe_pod(TAG, DEFAULT_SCHEDULER, requests_extender=False)))
+    body = probe_pod(TAG, DEFAULT_SCHEDULER, requests_extender=False, opts_out=False)
+    return installed_pod(await client.create(path, body))

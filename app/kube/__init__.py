@@ -2,6 +2,7 @@
 
 client              calls that return the body as bytes
 resources           the REST path of each kind
+owned_objects       creates objects that end with the ServiceAccount
 paging              lists a collection page by page
 reflector           lists and watches one kind
 reflector_group     several reflectors, and whether their caches can be used

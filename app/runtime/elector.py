@@ -27,6 +27,7 @@ import aiohttp
 import structlog
 
 from app.kube.client import ApiError, KubeClient
+from app.kube.owned_objects import create_owned
 from app.kube.resources import LEASES
 from scheduler_core.convert.coordination import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError
@@ -327,7 +328,7 @@ class Elector:
                 return LeaseRead(self._remember_lease(raw), self._clock())
             case CreateLease(record):
                 body = new_lease(self._namespace, self._lease, record)
-                raw = await client.create(LEASES.path(self._namespace), body, seconds)
+                raw = await create_owned(client, LEASES.path(self._namespace), self._namespace, body, seconds)
                 return LeaseRead(self._remember_lease(raw), self._clock())
             case ReplaceLease(record):
                 body = update_lease(self._raw_lease, record)

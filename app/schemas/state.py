@@ -20,6 +20,7 @@ from scheduler_core.extender.guard_health import GuardState
 from scheduler_core.extender.nudge import WaitingPod
 from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
 from scheduler_core.extender.placement_monitor import Misplaced, PlacementReport, Stuck
+from scheduler_core.extender.settings import Enforcement
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
@@ -91,6 +92,7 @@ class ServiceState:
     refusal: str
     leader: str
     enabled: bool
+    enforcement: Enforcement
     pod_scheduling_timeout: int
     node_reservation_timeout: int
     origins: Mapping[str, str]
@@ -268,6 +270,7 @@ class ServiceAnswer(Answer):
     refusal: str = Field(description="why it does not; empty if it does")
     leader: str = Field(description="who holds the Lease, as far as known")
     enabled: bool
+    enforcement: Enforcement = Field(description="observe: every node fits, and refusals are only counted and logged")
     pod_scheduling_timeout: int = Field(serialization_alias="podSchedulingTimeout", description="seconds")
     node_reservation_timeout: int = Field(serialization_alias="nodeReservationTimeout", description="seconds")
     origins: dict[str, str] = Field(description="where each setting's value comes from")
@@ -343,6 +346,7 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         refusal=state.refusal,
         leader=state.leader,
         enabled=state.enabled,
+        enforcement=state.enforcement,
         pod_scheduling_timeout=state.pod_scheduling_timeout,
         node_reservation_timeout=state.node_reservation_timeout,
         origins=dict(state.origins),

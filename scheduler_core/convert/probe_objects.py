@@ -19,6 +19,8 @@ from scheduler_core.model.installation import EXTENDER_RESOURCE, Permission
 # Longhorn's tags are chosen by administrators; none chooses this.
 TAG: Final = "longhorn-extender-doctor"
 _LABELS: Final = {"app.kubernetes.io/managed-by": TAG}
+# The annotation by which a pod opts out of the ask policy and the scheduler-name policy.
+_OPT_OUT: Final = "longhorn.io/scheduler-extender-ask"
 # Never started: no node gets the pod.
 _IMAGE: Final = "registry.k8s.io/pause:3.10"
 
@@ -112,10 +114,12 @@ def probe_claim(name: str) -> dict[str, Any]:
     }
 
 
-def probe_pod(name: str, scheduler_name: str, *, requests_extender: bool = True) -> dict[str, Any]:
+def probe_pod(
+    name: str, scheduler_name: str, *, requests_extender: bool = True, opts_out: bool = True
+) -> dict[str, Any]:
     """A pod that mounts the claim of its name, with or without the extender's resource.
 
-    It tolerates every taint, asks for no CPU or memory, and complies with the Pod Security Standard "restricted".
+    With `opts_out`, the policies of manifests/overlays leave scheduler and resource as they are given. It tolerates every taint, asks for no CPU or memory, and complies with the Pod Security Standard "restricted".
     """
     resource = {EXTENDER_RESOURCE: "1"} if requests_extender else {}
     container = {
@@ -128,7 +132,7 @@ def probe_pod(name: str, scheduler_name: str, *, requests_extender: bool = True)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": _LABELS},
+        "metadata": {"name": name, "labels": _LABELS, "annotations": {_OPT_OUT: "false"} if opts_out else {}},
         "spec": {
             "schedulerName": scheduler_name,
             "automountServiceAccountToken": False,

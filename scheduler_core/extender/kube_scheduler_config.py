@@ -163,8 +163,24 @@ def certificate_steps(registration: Registration) -> tuple[str, ...]:
     )
 
 
-def steps(platform: Platform) -> tuple[str, ...]:
-    """What to do with the file, one line each; commands are indented."""
+def steps(platform: Platform, pods: SentPods) -> tuple[str, ...]:
+    """What to do with the file, and afterwards, one line each; commands are indented."""
+    if platform is Platform.SECOND_SCHEDULER:
+        ask: tuple[str, ...] = (
+            "Then let pods with claims use it:",
+            "  kubectl apply -k manifests/overlays/scheduler-name-policy",
+        )
+    elif pods is SentPods.REQUESTING:
+        ask = (
+            "Once every kube-scheduler runs with it, let pods with claims ask:",
+            "  kubectl apply -k manifests/overlays/ask-policy",
+        )
+    else:
+        ask = ()
+    return (*_registration_steps(platform), *ask, "Check:", "  longhorn-extender doctor")
+
+
+def _registration_steps(platform: Platform) -> tuple[str, ...]:
     path = configuration_path(platform)
     folder = path.rpartition("/")[0]
     if platform is Platform.KUBEADM:
@@ -202,8 +218,6 @@ def steps(platform: Platform) -> tuple[str, ...]:
     return (
         "The overlay has this file already, with the Service's name; apply it in a kustomization of your own:",
         "  kubectl apply -k manifests/overlays/second-scheduler",
-        f"Then set schedulerName: {SECOND_SCHEDULER} on the pods that it should place, and check:",
-        f"  longhorn-extender doctor --scheduler-name {SECOND_SCHEDULER}",
     )
 
 

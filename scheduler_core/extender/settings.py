@@ -2,7 +2,7 @@
 
 Each source may change at run time.
 
-They are the proposal's three settings, under its names, and the placement guard's mode.
+They are the proposal's three settings, under its names, whether refusals are enforced, and the placement guard's mode.
 
 Data flow: sources in the order of their precedence, each a mapping of texts → `SettingsHistory.resolve` → one frozen value per
 setting and the source it came from. A value that does not parse is refused and named; the source's last good value stays, or,
@@ -21,9 +21,21 @@ from scheduler_core.longhorn.settings import parse_bool
 ENABLED: Final = "scheduler-extender-enabled"
 POD_SCHEDULING_TIMEOUT: Final = "scheduler-extender-pod-scheduling-timeout"
 NODE_RESERVATION_TIMEOUT: Final = "scheduler-extender-node-reservation-timeout"
+ENFORCEMENT: Final = "scheduler-extender-enforcement"
 PLACEMENT_GUARD: Final = "placement-guard"
 DEFAULTS: Final = "defaults"
 _MAX_SECONDS: Final = 3600
+
+
+class Enforcement(StrEnum):
+    """What happens to a refusal.
+
+    ENFORCE: kube-scheduler gets it. OBSERVE: kube-scheduler gets the answer that every node fits; refusals are counted and logged,
+    so that an administrator sees what enforcing would change.
+    """
+
+    ENFORCE = "enforce"
+    OBSERVE = "observe"
 
 
 class GuardMode(StrEnum):
@@ -57,6 +69,7 @@ class ExtenderSettings:
         enabled: whether pods are evaluated at all
         pod_scheduling_timeout: seconds to wait for a pod's spec.nodeName; 0: no waiting
         node_reservation_timeout: seconds a node stays reserved for replicas not listed yet; 0: no reservation
+        enforcement: what happens to a refusal
         placement_guard: what the placement guard does
         origins: by setting, the name of the source its value came from
         problems: one sentence per refused value
@@ -65,9 +78,15 @@ class ExtenderSettings:
     enabled: bool = False
     pod_scheduling_timeout: int = 5
     node_reservation_timeout: int = 5
+    enforcement: Enforcement = Enforcement.ENFORCE
     placement_guard: GuardMode = GuardMode.OFF
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: tuple[str, ...] = ()
+
+    @property
+    def observes(self) -> bool:
+        """Whether refusals are only counted and logged."""
+        return self.enforcement is Enforcement.OBSERVE
 
 
 def _parse_seconds(text: str) -> int:
@@ -76,18 +95,22 @@ def _parse_seconds(text: str) -> int:
     return int(text)
 
 
-def _parse_guard_mode(text: str) -> GuardMode:
-    try:
-        return GuardMode(text)
-    except ValueError as error:
-        raise ValueError(f"one of {', '.join(GuardMode)}") from error
+def _word_parser(words: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def parse(text: str) -> StrEnum:
+        try:
+            return words(text)
+        except ValueError as error:
+            raise ValueError(f"one of {', '.join(words)}") from error
+
+    return parse
 
 
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     ENABLED: ("enabled", parse_bool),
     POD_SCHEDULING_TIMEOUT: ("pod_scheduling_timeout", _parse_seconds),
     NODE_RESERVATION_TIMEOUT: ("node_reservation_timeout", _parse_seconds),
-    PLACEMENT_GUARD: ("placement_guard", _parse_guard_mode),
+    ENFORCEMENT: ("enforcement", _word_parser(Enforcement)),
+    PLACEMENT_GUARD: ("placement_guard", _word_parser(GuardMode)),
 }
 
 

@@ -1,8 +1,8 @@
-"""The core is a few packages, each importing only what lies below it; `.importlinter` holds the order itself."""
+"""The core is a few packages, each importing only what lies below it; `pyproject.toml` holds the order itself."""
 
 from __future__ import annotations
 
-import configparser
+import tomllib
 from collections.abc import Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -58,16 +58,10 @@ def test_the_core_has_few_floors_and_no_circle(imports: Imports) -> None:
 @pytest.mark.parametrize("contract", ["core-layers", "app-layers", "app-programs"])
 def test_contracts_name_packages(contract: str) -> None:
     """A contract that lists single files says that a package is missing."""
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / ".importlinter")
-    section = parser[f"importlinter:contract:{contract}"]
-    names = [
-        name.strip()
-        for key in ("layers", "modules")
-        for line in section.get(key, "").splitlines()
-        for name in line.replace(":", "|").split("|")
-        if name.strip()
-    ]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (entry,) = (entry for entry in contracts if entry["id"] == contract)
+    lines = [*entry.get("layers", ()), *entry.get("modules", ())]
+    names = [name.strip() for line in lines for name in line.replace(":", "|").split("|")]
     alone = {"app.settings", "scheduler_core.backoff", "scheduler_core.conformance", "scheduler_core.cooperative"}
     alone |= {"scheduler_core.errors", "scheduler_core.lru"}
     assert names

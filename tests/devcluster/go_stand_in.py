@@ -9,6 +9,7 @@ PROGRAM = f"""#!{sys.executable}
 import os, pathlib, sys, time
 calls = pathlib.Path(__file__).with_name("calls")
 def create(path):
+    pathlib.Path(path).parent.mkdir(exist_ok=True)
     pathlib.Path(path).write_text("")
     os.chmod(path, 0o755)
 if sys.argv[1] == "version":
@@ -29,7 +30,7 @@ else:
     elif sys.argv[1] == "mod":
         pathlib.Path("go.sum").write_text("")
     else:
-        create(sys.argv[sys.argv.index("-o") + 1] if sys.argv[1] == "build" else os.environ["GOBIN"] + "/kwok")
+        create(sys.argv[sys.argv.index("-o") + 1] if sys.argv[1] == "build" else os.environ["GOBIN"] + "/" + sys.argv[-1].partition("@")[0].rpartition("/")[2])
 """
 
 

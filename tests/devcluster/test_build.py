@@ -58,6 +58,16 @@ def test_an_existing_build_is_reused(go: Go, tmp_path: Path) -> None:
     assert (build.ensure_built(tmp_path / "cache", ignore), go.builds()) == (first, ["build", "install"])
 
 
+def test_helm_has_a_build_of_its_own(go: Go, tmp_path: Path) -> None:
+    """A cluster needs none, so that only its tests build it; the second call finds it."""
+    cache = tmp_path / "cache"
+    assert build.helm(cache) is None
+    program = build.ensure_helm_built(cache, ignore)
+    assert (build.ensure_helm_built(cache, ignore), build.helm(cache), go.builds()) == (program, program, ["install"])
+    assert shutil.which(program)
+    assert program.parent != build.ensure_built(cache, ignore)
+
+
 def test_concurrent_builds_build_once(go: Go, tmp_path: Path) -> None:
     """The second one waits, and reports that it does."""
     lines: list[str] = []

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 
 from app.kube.resources import PODS
 from devcluster.components import API_SERVER
+from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from tests.e2e.objects import PAUSE, Object, Volume, Workload
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
@@ -22,22 +27,101 @@ from tests.manifests.ask_policy import (
     overlay_for_this_version,
     pod,
 )
+from tests.manifests.load import MANIFESTS, ROOT
+from tests.worlds.installed_extender import mend_longhorn, print_scheduler_config, run_doctor, show_as_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("default-path"), pytest.mark.timeout(600)]
 SECOND = OVERLAYS / "second-scheduler/config/kube-scheduler.yaml"
 GROUP = "default-path"
 ROOMY = "roomy"
+# The product's own, so that the time to the first answer is what administrators wait.
+LEASE = ("--lease-duration", "15", "--renew-deadline", "10", "--retry-period", "2")
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """A way from a cluster without the extender to a workload that it protects.
+
+    Attributes:
+        seconds: after which each step was done, by step
+        findings: of doctor, as its severities by check
+        nodes: of the workload's pods
+    """
+
+    seconds: dict[str, float]
+    findings: dict[str, str]
+    nodes: set[str]
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A node on which two volumes of 100Gi fit, and three idle ones on which one fits."""
+def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A cluster with Longhorn: one node on which two volumes of 100Gi fit, and three idle ones on which one fits."""
     folder = tmp_path_factory.mktemp("default-path")
+    plain = folder / "plain.yaml"
+    plain.write_text(DEFAULT)
     extra = {API_SERVER: api_server_arguments()}
-    with Rig(folder, config=RECOMMENDED_MANAGED, extra_args=extra) as running:
+    longhorn = {"storage_capacity": False}
+    with Rig(folder, candidates=0, config=plain, simulator=longhorn, more_arguments=LEASE, extra_args=extra) as running:
         running.add_nodes(GROUP, {ROOMY: ["1000Gi"], **{f"small-{number}": ["150Gi"] for number in range(3)}})
         running.load(ROOMY, 0.6)  # so kube-scheduler prefers the others
+        mend_longhorn(running.cluster)
+        # The rig has created what the extender needs, for tests that do not install it.
+        running.cluster.kubectl("delete", "-k", str(MANIFESTS / "access"))
         yield running
+
+
+@pytest.fixture(scope="module")
+def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Journey:
+    """The commands of docs/installation.md, one after the other."""
+    rig = empty_cluster
+    cluster = rig.cluster
+    folder = tmp_path_factory.mktemp("my-cluster")
+    (folder / "kustomization.yaml").write_text(documented_kustomization(folder))
+    seconds = {}
+    started = time.monotonic()
+
+    def note(step: str) -> None:
+        seconds[step] = round(time.monotonic() - started, 1)
+
+    cluster.kubectl("apply", "-k", str(folder))
+    # In other clusters the kubelets start these.
+    cluster.service_account_kubeconfig(NAMESPACE, SERVICE)
+    for name in ("extender-1", "extender-2"):
+        rig.start_candidate(name)
+        show_as_pod(cluster, name, rig.url(name), ROOMY)
+    rig.until("a candidate answers", rig.leader)
+    note("the extender answers")
+    file = folder / "kube-scheduler-config.yaml"
+    file.write_text(print_scheduler_config(cluster, "kubeadm"))
+    rig.use_config(file)
+    note("kube-scheduler has started with the printed file")
+    cluster.kubectl("apply", "-k", overlay_for_this_version(ASK))
+    rig.until("the policy", lambda: asking_containers(admitted(rig)))
+    note("pods with claims ask")
+    _, findings = run_doctor(cluster)
+    note("doctor has looked at everything")
+    rig.create(unchanged("first").statefulset(2))
+    rig.until("both run", lambda: rig.ready("first", 2))
+    note("a StatefulSet without any change runs")
+    nodes = set(rig.nodes_of("first").values())
+    rig.remove("first")
+    cluster.kubectl("delete", "-k", overlay_for_this_version(ASK))
+    return Journey(seconds, {entry["check"]: entry["severity"] for entry in findings}, nodes)
+
+
+@pytest.fixture
+def rig(empty_cluster: Rig, journey: Journey) -> Rig:
+    """The cluster with the extender, which answers."""
+    assert journey.seconds
+    return empty_cluster
+
+
+def documented_kustomization(folder: Path) -> str:
+    """The kustomization of docs/installation.md in a folder; of its Deployment no pods, which no kubelet here could start."""
+    (text,) = re.findall(r"```yaml\n# my-cluster/[^\n]*\n(.*?)```", (ROOT / "docs/installation.md").read_text(), re.S)
+    base = os.path.relpath(MANIFESTS / "base", folder)
+    assert text.count("../manifests/base") == 1
+    return f"{text.replace('../manifests/base', base)}replicas: [{{name: {SERVICE}, count: 0}}]\n"
 
 
 def admitted(rig: Rig) -> dict[str, Any]:
@@ -85,6 +169,17 @@ def plain(app: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": app, "labels": {"app": app}}, "spec": spec}
 
 
+def test_from_an_empty_cluster_every_check_of_doctor_finds_nothing(journey: Journey) -> None:
+    """After three commands: kustomize, the printed file, the policy."""
+    print("seconds after the first command:", journey.seconds)
+    assert set(journey.findings.values()) == {"ok"}, journey.findings
+
+
+def test_from_an_empty_cluster_the_first_statefulset_is_placed_right(journey: Journey) -> None:
+    """Only one node has room for both volumes of a pod, and kube-scheduler prefers the others."""
+    assert journey.nodes == {ROOMY}
+
+
 @pytest.mark.usefixtures("ask_policy")
 def test_a_statefulset_without_any_change_is_placed_by_the_extenders_answer(rig: Rig) -> None:
     """Only one node has room for both volumes of a pod, and kube-scheduler prefers the others."""
@@ -108,15 +203,17 @@ def test_a_pod_without_claims_is_not_asked_about(rig: Rig) -> None:
 @pytest.mark.usefixtures("ask_policy")
 def test_without_an_extender_pods_with_claims_wait_and_others_run(rig: Rig) -> None:
     """The waiting pod is placed once an extender answers again."""
-    (name,) = rig.candidates
-    rig.cluster.processes[name].stop()
+    names = rig.candidates
+    for name in names:
+        rig.cluster.processes[name].stop()
     try:
         rig.create(unchanged("waiting").statefulset(1), plain("running"))
         rig.until("the other pod runs", lambda: rig.ready("running", 1))
         rig.until("kube-scheduler has asked in vain", lambda: problem(rig, "waiting"))
         assert rig.nodes_of("waiting") == {"waiting-0": ""}
     finally:
-        rig.start_candidate(name)
+        for name in names:
+            rig.start_candidate(name)
     rig.until("the pod runs", lambda: rig.ready("waiting", 1), 120)
     assert rig.nodes_of("waiting") == {"waiting-0": ROOMY}
     for app in ("waiting", "running"):
@@ -139,3 +236,13 @@ def test_with_a_second_scheduler_the_same_statefulset_is_placed_as_well(rig: Rig
     assert schedulers == {"longhorn-scheduler", "default-scheduler"}
     for app in ("second", "own"):
         rig.remove(app)
+
+
+@pytest.mark.usefixtures("second_scheduler")
+def test_doctor_probes_the_second_scheduler_that_the_policy_names(rig: Rig) -> None:
+    """Without a flag: a new pod with a claim has its name, and the cluster's own kube-scheduler calls no extender."""
+    _, findings = run_doctor(rig.cluster)
+    severities = {entry["check"]: entry["severity"] for entry in findings}
+    assert (severities["registration"], severities["ask-policy"]) == ("ok", "ok")
+    _, own = run_doctor(rig.cluster, "--scheduler-name", "default-scheduler")
+    assert {entry["check"]: entry["severity"] for entry in own}["registration"] == "error"

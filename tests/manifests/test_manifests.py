@@ -154,10 +154,11 @@ def test_the_service_has_no_selector() -> None:
     assert [(port["name"], port["port"]) for port in spec["ports"]] == [("http", 9504)]
 
 
-def test_the_settings_are_those_of_the_proposal_but_enabled() -> None:
+def test_the_settings_are_those_of_the_proposal_but_enabled_and_enforced() -> None:
     """An administrator installs the manifests in order to use the extender."""
     assert only("ConfigMap", name=NAME)["data"] == {
         "scheduler-extender-enabled": "true",
+        "scheduler-extender-enforcement": "enforce",
         "scheduler-extender-pod-scheduling-timeout": "5",
         "scheduler-extender-node-reservation-timeout": "5",
     }

@@ -34,6 +34,7 @@ from tests.manifests.load import (
     ROOT,
     Permission,
 )
+from tests.manifests.platform_pages import page
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("manifests")]
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAME}"
@@ -498,3 +499,38 @@ def test_a_pod_of_the_extender_can_be_bound_by_hand_while_every_pod_waits_for_th
     cluster.kubectl("create", "--raw", path.replace("POD", "own"), "-f", "-",
                     input=body.replace("POD", "own").replace('"NODE"', '"node-1"'))  # fmt: skip
     assert node_of(cluster, "own", NAMESPACE) == "node-1"
+
+
+def test_kubeadms_static_pod_with_the_pages_lines_is_a_valid_pod(cluster: DevCluster) -> None:
+    """The API server reads it as the kubelet would; kubeadm's own lines stay."""
+    added = page("kubeadm").file("/etc/kubernetes/manifests/kube-scheduler.yaml")["spec"]
+    (container,) = added["containers"]
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
+        "spec": {**added, "hostNetwork": True, "containers": [{**container, "image": "none"}]},
+    }
+    stored = cluster.api.create(f"{PODS.path('kube-system')}?dryRun=All&fieldValidation=Strict", body)
+    assert stored["spec"]["containers"][0]["volumeMounts"][0] == container["volumeMounts"][0]
+
+
+@pytest.mark.parametrize("document", ["docs/installation.md", "docs/platforms/managed.md"])
+def test_the_api_server_accepts_the_documented_kustomizations(
+    cluster: DevCluster, tmp_path: Path, document: str
+) -> None:
+    """With the administrator's image and settings."""
+    (text,) = re.findall(r"```yaml\n# my-cluster/[^\n]*\n(.*?)```", (ROOT / document).read_text(), re.S)
+    shutil.copytree(MANIFESTS, tmp_path / "manifests")
+    folder = tmp_path / "my-cluster"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(text)
+    built = cluster.kubectl("kustomize", str(folder))
+    images = {
+        container["image"]
+        for entry in yaml.safe_load_all(built)
+        if entry["kind"] == "Deployment"
+        for container in entry["spec"]["template"]["spec"]["containers"]
+    }
+    assert "registry.example.com/longhorn-scheduler-extender:0.1.0" in images
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", input=built)

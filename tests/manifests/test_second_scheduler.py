@@ -122,8 +122,8 @@ def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
 
 
 def test_the_guides_kustomization_names_the_overlay_and_sets_the_version() -> None:
-    """docs/kube-scheduler.md shows a kustomization of the administrator's own."""
-    text = (ROOT / "docs/kube-scheduler.md").read_text()
+    """docs/platforms/managed.md shows a kustomization of the administrator's own."""
+    text = (ROOT / "docs/platforms/managed.md").read_text()
     (shown,) = re.findall(r"```yaml\n# my-cluster/kustomization.yaml\n(.*?)```", text, re.DOTALL)
     kustomization = yaml.safe_load(shown)
     assert kustomization["resources"] == ["../manifests/overlays/second-scheduler"]

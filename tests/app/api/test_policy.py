@@ -13,7 +13,8 @@ from app.bootstrap import create_app
 from app.kube.snapshot_generic import load_cluster
 from app.policy.file import PolicyFile
 from app.runtime.metrics import PREFIX
-from app.settings import Enforcement, Settings
+from app.settings import Settings
+from scheduler_core.extender.settings import Enforcement
 from tests.builders import NOW, Object, claim, flat, longhorn_node, storage_class
 from tests.worlds.generic_objects import ready_node, requesting_pod, service
 from tests.worlds.service import by_names, by_nodes, http_client

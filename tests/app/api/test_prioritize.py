@@ -19,9 +19,9 @@ from app.extender.offers import Offers
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.memory_budget import MemoryBudget
-from app.settings import Enforcement, Settings
+from app.settings import Settings
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.extender.settings import Enforcement, ExtenderSettings
 from tests.builders import (
     Object,
     bound,
@@ -174,6 +174,7 @@ class OfferingService:
 
     cache: FakeStateSource
     refusal: str = ""
+    observes: bool = False
     offers: Offers = field(init=False)
     app: FastAPI = field(init=False)
 
@@ -182,7 +183,9 @@ class OfferingService:
         metrics = Metrics()
         self.offers = Offers(self.cache, evaluator, ExtenderSettings, metrics, lambda: 0.0)
         verbs = Verbs(evaluator, PolicyInForce(), lambda: self.refusal, self.offers)
-        self.app = live_application(AppState(evaluator, verbs, metrics, 1 << 20, MemoryBudget(1 << 30)))
+        self.app = live_application(
+            AppState(evaluator, verbs, metrics, 1 << 20, MemoryBudget(1 << 30), observes=lambda: self.observes)
+        )
 
     async def post(self, route: str, number: int) -> tuple[int, Any]:
         """Sends a request for the pod db-<number> and both nodes; returns status and answer."""
@@ -210,6 +213,18 @@ async def test_filter_tells_kube_scheduler_why_it_cannot_answer() -> None:
     assert (response.status_code, response.headers["connection"]) == (200, "close")
     assert (answer["Error"], answer["NodeNames"], answer["Nodes"]) == ("not the leader, other is", None, None)
     assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {}
+
+
+@virtually
+async def test_while_refusals_are_only_observed_a_process_that_may_not_decide_lets_every_node_pass() -> None:
+    """No pod waits for an extender that only observes; once it enforces, the pod waits for one that may decide."""
+    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not ready: nodes not read yet")
+    service.observes = True
+    _, answer = await service.post("/filter", 0)
+    assert (answer["NodeNames"], answer.get("Error", "")) == (list(TWO_NODES), "")
+    service.observes = False
+    _, answer = await service.post("/filter", 0)
+    assert (answer["NodeNames"], answer["Error"]) == (None, "not ready: nodes not read yet")
 
 
 @virtually

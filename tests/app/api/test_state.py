@@ -34,6 +34,7 @@ from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.nudge import WaitingPod
 from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
 from scheduler_core.extender.placement_monitor import PlacementReport
+from scheduler_core.extender.settings import Enforcement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.events import ObservedPod, Offered, Tick
 from scheduler_core.offers.ledger import Ledger, step
@@ -286,6 +287,7 @@ class FakeLifecycle:
             refusal="",
             leader="me",
             enabled=True,
+            enforcement=Enforcement.OBSERVE,
             pod_scheduling_timeout=5,
             node_reservation_timeout=6,
             origins={"scheduler-extender-enabled": "environment"},
@@ -329,6 +331,7 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
         "refusal": "",
         "leader": "me",
         "enabled": True,
+        "enforcement": "observe",
         "podSchedulingTimeout": 5,
         "nodeReservationTimeout": 6,
         "origins": {"scheduler-extender-enabled": "environment"},

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.kube.client import ApiError
 from app.kube.resources import (
     CLAIMS,
     CSI_DRIVERS,
-    LONGHORN_SETTINGS,
     NAMESPACES,
     PODS,
     SERVICES,
@@ -24,16 +20,24 @@ from app.kube.resources import (
     Resource,
 )
 from devcluster.components import SCHEDULER
-from devcluster.programs import NAMESPACE, SERVICE, primary_address
+from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from devcluster.stack import ROOT, Stack, StackOptions
 from scheduler_core.convert.probe_objects import TAG
+from tests.worlds.installed_extender import (
+    DRIVER,
+    mend_longhorn,
+    print_scheduler_config,
+    put_setting,
+    run_doctor,
+    show_as_pod,
+    until,
+)
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("doctor"), pytest.mark.timeout(600)]
 RECOMMENDED = ROOT / "kube-scheduler-config/recommended.yaml"
 PROBE_RESOURCES = (PODS, CLAIMS, STORAGE_CLASSES, NAMESPACES)
-DRIVER = "driver.longhorn.io"
 
 
 @pytest.fixture(scope="module")
@@ -49,74 +53,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     )
     with Stack(tmp_path_factory.mktemp("doctor"), options) as running:
         for name in running.candidates:
-            show_as_pod(running, name)
-        mend_longhorn(running)
+            show_as_pod(running.cluster, name, running.url(name), "node-1")
+        mend_longhorn(running.cluster)
         yield running
-
-
-def show_as_pod(stack: Stack, name: str) -> None:
-    """Creates the pod of a candidate, with the address and port of its process."""
-    port = int(stack.url(name).rpartition(":")[2])
-    container = {"name": "extender", "image": "none", "ports": [{"containerPort": port}]}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": SERVICE}},
-        "spec": {
-            "nodeName": "node-1",
-            "serviceAccountName": SERVICE,
-            "automountServiceAccountToken": False,
-            "containers": [container],
-        },
-    }
-    api = stack.cluster.api
-    api.create(PODS.path(NAMESPACE), body)
-    path = PODS.path(NAMESPACE, name)
-    until(lambda: api.get(path).get("status", {}).get("phase") == "Running")
-    address = primary_address()
-    api.patch(f"{path}/status", {"status": {"podIP": address, "podIPs": [{"ip": address}]}})
-
-
-def mend_longhorn(stack: Stack) -> None:
-    """Sets what the simulator, as Longhorn, leaves to be mended by default."""
-    api = stack.cluster.api
-    put_setting(stack, "current-longhorn-version", "v1.12.0")
-    for entry in api.get(STORAGE_CLASSES.path())["items"]:
-        if entry["provisioner"] == DRIVER and entry["volumeBindingMode"] == "Immediate":
-            api.delete(STORAGE_CLASSES.path(name=entry["metadata"]["name"]))
-
-
-def put_setting(stack: Stack, name: str, value: str) -> None:
-    """Sets one of Longhorn's settings, whether it exists or not."""
-    api = stack.cluster.api
-    try:
-        api.patch(LONGHORN_SETTINGS.path(NAMESPACE, name), {"value": value})
-    except ApiError as error:
-        if not error.not_found:
-            raise
-        body = {"apiVersion": LONGHORN_SETTINGS.api_version, "kind": "Setting", "metadata": {"name": name}}
-        api.create(LONGHORN_SETTINGS.path(NAMESPACE), {**body, "value": value})
-
-
-def until(done: Callable[[], bool]) -> None:
-    """Returns once a condition is true; fails after a minute."""
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
-        time.sleep(0.1)
-
-
-def run_doctor(stack: Stack, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code and all findings."""
-    command = [EXTENDER, "doctor", "--kubeconfig", str(stack.cluster.kubeconfig), "-o", "json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stderr == ""
-    return done.returncode, json.loads(done.stdout)["findings"]
 
 
 def doctor(stack: Stack, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and what is to be mended, by check."""
-    code, findings = run_doctor(stack, *arguments)
+    code, findings = run_doctor(stack.cluster, *arguments)
     return code, {entry["check"]: entry for entry in findings if entry["severity"] in ("warning", "error")}
 
 
@@ -139,7 +83,7 @@ def test_all_is_well(stack: Stack) -> None:
 
 def test_every_check_has_been_made(stack: Stack) -> None:
     """None is skipped, and kube-scheduler's requests have names."""
-    _, findings = run_doctor(stack)
+    _, findings = run_doctor(stack.cluster)
     assert {entry["severity"] for entry in findings} == {"ok"}
     (requests,) = [entry["what"] for entry in findings if entry["check"] == "requests"]
     assert requests.startswith("with names of nodes come from ")
@@ -184,7 +128,7 @@ def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
     late: dict[str, Any] = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": DRIVER}
     late |= {"metadata": {"name": "late"}, "volumeBindingMode": "Immediate", "parameters": {"diskSelector": "tape"}}
     api.create(STORAGE_CLASSES.path(), late)
-    put_setting(stack, "storage-over-provisioning-percentage", "300")
+    put_setting(stack.cluster, "storage-over-provisioning-percentage", "300")
     api.patch(CSI_DRIVERS.path(name=DRIVER), {"spec": {"storageCapacity": True}})
     api.patch(role, {"rules": [rule for rule in rules if "volumes" not in rule["resources"]]})
     try:
@@ -192,7 +136,7 @@ def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
     finally:
         api.patch(role, {"rules": rules})
         api.delete(STORAGE_CLASSES.path(name="late"))
-        put_setting(stack, "storage-over-provisioning-percentage", "100")
+        put_setting(stack.cluster, "storage-over-provisioning-percentage", "100")
         api.patch(CSI_DRIVERS.path(name=DRIVER), {"spec": {"storageCapacity": False}})
     assert code == 1
     assert set(problems) == {"storage-classes", "tags", "longhorn-settings", "capacity-tracking", "permissions"}
@@ -202,13 +146,11 @@ def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
 @pytest.mark.parametrize("pods", ["requesting", "all"])
 def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path: Path, pods: str) -> None:
     """With the Service's address; the real kube-scheduler reads it, and only the policy may be missing."""
-    command = [EXTENDER, "scheduler-config", "--platform", "kubeadm", "--pods", pods]
-    command += ["--kubeconfig", str(stack.cluster.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    text = print_scheduler_config(stack.cluster, "kubeadm", "--pods", pods)
     address = stack.cluster.api.get(SERVICES.path(NAMESPACE, SERVICE))["spec"]["clusterIP"]
-    assert f"urlPrefix: http://{address}:9504\n" in done.stdout
+    assert f"urlPrefix: http://{address}:9504\n" in text
     file = tmp_path / "kube-scheduler-config.yaml"
-    file.write_text(done.stdout)
+    file.write_text(text)
     stack.use_scheduler_config(file)
     try:
         code, problems = doctor(stack)

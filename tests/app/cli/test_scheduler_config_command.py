@@ -68,6 +68,7 @@ def test_it_prints_the_recommended_files(run: Run, platform: str, kubeconfig: st
     assert (result.code, yaml.safe_load(result.out)) == (0, expected(name, kubeconfig))
     path = result.out.splitlines()[0].split()[1]
     assert f"config={path}" in result.err
+    assert ("manifests/overlays/ask-policy" in result.err) is (pods == "requesting")
 
 
 def test_scores_are_asked_for_on_demand(run: Run) -> None:
@@ -81,7 +82,7 @@ def test_a_second_schedulers_file_is_that_of_its_overlay(run: Run) -> None:
     """It needs no cluster to be read: its pods use the cluster's DNS."""
     result = run("scheduler-config", "--platform", "second-scheduler")
     assert (result.code, yaml.safe_load(result.out)) == (0, documents(SECOND)[0])
-    assert "doctor --scheduler-name longhorn-scheduler" in result.err
+    assert "kubectl apply -k manifests/overlays/scheduler-name-policy" in result.err
 
 
 def expected_with_tls() -> Any:

@@ -20,7 +20,14 @@ from app.extender.serving_certificate import ServingCertificate
 from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, PLACEMENT_GUARD, POD_SCHEDULING_TIMEOUT
+from scheduler_core.extender.settings import (
+    ENABLED,
+    ENFORCEMENT,
+    NODE_RESERVATION_TIMEOUT,
+    PLACEMENT_GUARD,
+    POD_SCHEDULING_TIMEOUT,
+    Enforcement,
+)
 from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
 from tests import builders as make
@@ -334,8 +341,17 @@ async def test_settings_come_from_the_first_source_that_has_them() -> None:
         ENABLED: "Setting",
         NODE_RESERVATION_TIMEOUT: "environment",
         POD_SCHEDULING_TIMEOUT: "ConfigMap",
+        ENFORCEMENT: "defaults",
         PLACEMENT_GUARD: "defaults",
     }
+
+
+async def test_a_change_of_the_enforcement_counts_at_once() -> None:
+    """The ConfigMap decides before the flag; no process has to be restarted."""
+    world = World({ENFORCEMENT: "enforce"})
+    for mode in (Enforcement.OBSERVE, Enforcement.ENFORCE):
+        world.config_map.data = {ENFORCEMENT: mode.value}
+        assert world.lifecycle.state().enforcement is mode
 
 
 async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabled() -> None:

@@ -1,4 +1,4 @@
-"""`--enforcement observe`: every node fits; what would have been refused is counted and logged."""
+"""Enforcement `observe`: every node fits; what would have been refused is counted and logged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from app.runtime.metrics import PREFIX
-from app.settings import Enforcement, Settings
+from app.settings import Settings
+from scheduler_core.extender.settings import Enforcement
 from tests.builders import claim, kube_node
 from tests.worlds.service import NODES, application, db_pod, http_client, small_cluster
 

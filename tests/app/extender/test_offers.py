@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from app.runtime.probes import UnavailableError
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
-from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.extender.settings import Enforcement, ExtenderSettings
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
@@ -99,7 +100,10 @@ class World:
         self.loop = virtual_loop()
         self.evaluator = InterruptedEvaluator(self.cache)
         self.store = store
-        self.offers = Offers(self.cache, self.evaluator, lambda: settings, self.metrics, self.loop.time, store=store)
+        self.settings = settings
+        self.offers = Offers(
+            self.cache, self.evaluator, lambda: self.settings, self.metrics, self.loop.time, store=store
+        )
         self.verbs = Verbs(self.evaluator, PolicyInForce(), decider=self.offers)
 
     def use_policy(self, file: Path, priority: Object, *plugins: str, gold: str = "") -> None:
@@ -716,6 +720,20 @@ async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> No
     decision = await world.offers.filter(make.as_pod(database_pod(0)), [], caller_waits)
     assert not decision.reasons
     assert journal.entries == ["db-0 requested"]
+    await world.assert_clean()
+
+
+@virtually
+async def test_while_refusals_are_only_observed_no_pod_counts_as_refused() -> None:
+    """kube-scheduler gets every node, so that there is nothing to retry; enforcing takes effect with the next request."""
+    world = World()
+    journal = Journal()
+    world.offers.subscribe(journal, journal)
+    world.create(1, 160)
+    for mode in (Enforcement.OBSERVE, Enforcement.ENFORCE):
+        world.settings = replace(world.settings, enforcement=mode)
+        await world.filter(1)
+    assert journal.entries == ["db-1 requested", "db-1 requested", "db-1 refused on a b"]
     await world.assert_clean()
 
 

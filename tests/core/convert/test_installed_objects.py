@@ -23,6 +23,7 @@ from scheduler_core.convert.probe_objects import (
     selected_node,
 )
 from scheduler_core.model.installation import Permission
+from tests.manifests.ask_policy import OPT_OUT
 
 RESOURCE = {"longhorn.io/scheduler-extender": "1"}
 
@@ -151,6 +152,13 @@ def test_a_probe_pod_fits_nowhere_and_never_starts() -> None:
     pod = probe_pod("x", "default-scheduler")
     assert installed_pod(json.dumps(pod).encode()).requests_extender
     assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
+
+
+@pytest.mark.parametrize("opts_out", [True, False])
+def test_policies_leave_a_probe_pod_as_it_is_unless_their_effect_is_asked_for(opts_out: bool) -> None:
+    """By the annotation of the policies; otherwise one would replace the scheduler that is probed."""
+    pod = probe_pod("x", "default-scheduler", opts_out=opts_out)
+    assert pod["metadata"]["annotations"] == ({OPT_OUT: "false"} if opts_out else {})
 
 
 def test_kube_schedulers_progress_with_a_pod_is_read() -> None:

@@ -6,9 +6,11 @@ import pytest
 
 from scheduler_core.extender.settings import (
     ENABLED,
+    ENFORCEMENT,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
+    Enforcement,
     GuardMode,
     SettingsHistory,
     SettingsSource,
@@ -36,6 +38,7 @@ def test_each_setting_comes_from_the_first_source_that_has_it() -> None:
         ENABLED: "ConfigMap",
         POD_SCHEDULING_TIMEOUT: "Setting",
         NODE_RESERVATION_TIMEOUT: "environment",
+        ENFORCEMENT: "defaults",
         PLACEMENT_GUARD: "defaults",
     }
 
@@ -69,6 +72,23 @@ def test_a_removed_value_is_forgotten() -> None:
     history.resolve([SettingsSource("ConfigMap", {ENABLED: "true"})])
     history.resolve([SettingsSource("ConfigMap", {})])
     assert not history.resolve([SettingsSource("ConfigMap", {ENABLED: "what"})]).enabled
+
+
+@pytest.mark.parametrize("mode", Enforcement)
+def test_refusals_are_enforced_or_observed(mode: Enforcement) -> None:
+    """Without a word they are enforced."""
+    assert not SettingsHistory().resolve([]).observes
+    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {ENFORCEMENT: mode.value})])
+    assert (settings.enforcement, settings.observes) == (mode, mode is Enforcement.OBSERVE)
+
+
+def test_a_misspelt_enforcement_changes_nothing() -> None:
+    """What was observed is not enforced by a typing error, and the problem lists both words."""
+    history = SettingsHistory()
+    history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
+    settings = history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "Enforce"})])
+    assert settings.observes
+    assert settings.problems == (f"ConfigMap: {ENFORCEMENT}: 'Enforce' is not one of enforce, observe; observe stays",)
 
 
 @pytest.mark.parametrize("mode", GuardMode)

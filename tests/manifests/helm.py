@@ -1,0 +1,74 @@
+"""Runs the helm that was built for the tests, and renders the chart."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from devcluster.build import helm
+from devcluster.chart import CHART
+from devcluster.process import child_environment
+from tests.manifests.load import NAMESPACE
+
+RELEASE: Final = "longhorn-scheduler-extender"
+RenderedObjects = dict[tuple[str, str], dict[str, Any]]
+"""The objects of a chart by kind and name; in another namespace than Longhorn's by kind, namespace and name."""
+
+
+class Helm:
+    """The program, with a folder of its own for what it stores on this machine.
+
+    Without a kubeconfig it can render, and nothing else.
+    """
+
+    def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
+        program = helm()
+        if program is None:
+            pytest.skip("helm is not built: make controlplane")
+        self._program = program
+        self._environment = {f"HELM_{name}_HOME": str(folder / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
+        self._environment["KUBECONFIG"] = str(kubeconfig or folder / "no-kubeconfig")
+
+    def command(self, *arguments: str) -> list[str]:
+        """A command line, in Longhorn's namespace unless it names another."""
+        namespace = [] if "--namespace" in arguments else ["--namespace", NAMESPACE]
+        return [str(self._program), *arguments, *namespace]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of every command."""
+        return child_environment(self._environment)
+
+    def run(self, *arguments: str, check: bool = True, values: Mapping[str, Any] | None = None) -> str:
+        """Runs a command; returns its output, and what it says about errors without `check`."""
+        more = ["--values", "-"] if values is not None else []
+        done = subprocess.run(
+            self.command(*arguments, *more),
+            input=yaml.safe_dump(dict(values)) if values is not None else "",
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout if check else done.stdout + done.stderr
+
+    def render(self, values: Mapping[str, Any] | None = None, *options: str, tests: bool = False) -> RenderedObjects:
+        """The objects that an installation with these values creates."""
+        arguments = ["template", RELEASE, str(CHART), *options, *([] if tests else ["--skip-tests"])]
+        rendered = [entry for entry in yaml.safe_load_all(self.run(*arguments, values=values or {})) if entry]
+        objects = {(entry["kind"], object_name(entry["metadata"])): entry for entry in rendered}
+        assert len(objects) == len(rendered), "two objects have one name"
+        return objects
+
+
+def object_name(metadata: Mapping[str, Any]) -> str:
+    """The name of an object, with its namespace if that is not Longhorn's."""
+    namespace = metadata.get("namespace", NAMESPACE)
+    return str(metadata["name"] if namespace == NAMESPACE else f"{namespace}/{metadata['name']}")

@@ -1,0 +1,349 @@
+"""The Helm chart: the same objects as the kustomizations, values that are checked, and what they change."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import chart
+from devcluster.build import ensure_built
+from devcluster.chart import CHART
+from devcluster.components import KUBECTL
+from devcluster.kubectl import Kubectl
+from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name
+from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, ROOT, documents, permissions
+
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+# What helm adds to the manifests' labels.
+CHART_LABELS = frozenset(
+    {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart"}
+)
+CONFIG = "longhorn-scheduler-config"
+BETA = "admissionregistration.k8s.io/v1beta1"
+# kustomize does not know that these have no namespace; the API server ignores it.
+CLUSTER_WIDE = re.compile(r"\w*(Admission|Cluster|Webhook)\w*")
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Helm:
+    """The program, without a cluster."""
+    return Helm(tmp_path)
+
+
+def test_the_templates_are_what_the_manifests_make() -> None:
+    """After a change: `python -m devcluster.chart`."""
+    made = dict(chart.files())
+    assert {path: path.read_text() for path in made} == made
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("kind: Role\nmetadata:\n  name: a\n  value: '{{ $labels }}'\n", "braces"),
+        ("kind: Role\nmetadata:\n  labels: {}\n  name: a\n", "do not begin with its name"),
+    ],
+)
+def test_a_manifest_that_cannot_become_a_template_is_named(text: str, problem: str) -> None:
+    """Otherwise an object without labels, or with an empty text, would be installed."""
+    with pytest.raises(ValueError, match=f"manifests/a.yaml: .*{problem}"):
+        chart.template(text, chart.PARTS[0], "manifests/a.yaml")
+
+
+def test_chart_and_product_have_one_version() -> None:
+    """The image's tag is the chart's appVersion."""
+    (metadata,) = documents(CHART / "Chart.yaml")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (metadata["version"], metadata["appVersion"], metadata["name"]) == (version, version, NAME)
+
+
+def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:
+    """With a warning it would not."""
+    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
+
+
+def build(*folders: str) -> RenderedObjects:
+    """The objects of kustomizations; those of a later folder replace those of an earlier one."""
+    kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
+    texts = [kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60) for folder in folders]
+    entries = [entry for text in texts for entry in yaml.safe_load_all(text) if entry]
+    return {(entry["kind"], object_name(entry["metadata"])): entry for entry in entries}
+
+
+def normalized(objects: RenderedObjects) -> RenderedObjects:
+    """Objects without the labels that helm adds, and without a namespace where there is none.
+
+    A changed configuration of the second kube-scheduler is a new name in a kustomization, and an annotation of the pods in the chart.
+    """
+    for (kind, name), entry in list(objects.items()):
+        metadata = entry["metadata"]
+        if not name.startswith(NAME):
+            metadata["labels"] = {}
+        if name.startswith(CONFIG):
+            metadata["name"] = CONFIG
+            objects[kind, CONFIG] = objects.pop((kind, name))
+        if (kind, name) == ("Deployment", chart.SECOND_SCHEDULER):
+            template = entry["spec"]["template"]
+            template["metadata"].pop("annotations", None)
+            template["spec"]["volumes"] = [{"name": "config", "configMap": {"name": CONFIG}}]
+        metadata["labels"] = {key: value for key, value in metadata["labels"].items() if key not in CHART_LABELS}
+        if CLUSTER_WIDE.fullmatch(kind):
+            metadata.pop("namespace", None)
+    return objects
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("folders", "values"),
+    [
+        pytest.param(["base"], {}, id="defaults"),
+        pytest.param(["overlays/placement-guard"], {"placementGuard": {"enabled": True}}, id="placement guard"),
+        pytest.param(["base", "overlays/ask-policy"], {"askPolicy": {"enabled": True}}, id="ask policy"),
+        pytest.param(
+            ["base", "overlays/ask-policy-v1beta1"],
+            {"askPolicy": {"enabled": True, "apiVersion": BETA}},
+            id="ask policy before Kubernetes 1.36",
+        ),
+        pytest.param(
+            ["overlays/second-scheduler", "overlays/scheduler-name-policy"],
+            {
+                "secondScheduler": {"enabled": True, "image": {"tag": "v1.36.3"}},
+                "schedulerNamePolicy": {"enabled": True},
+            },
+            id="second kube-scheduler",
+        ),
+        pytest.param(["base", "monitoring"], {"monitoring": {"enabled": True}}, id="monitoring"),
+    ],
+)
+def test_chart_and_kustomization_are_the_same_objects(
+    helm: Helm, folders: Sequence[str], values: Mapping[str, Any]
+) -> None:
+    """The rendered objects differ in helm's own labels only."""
+    assert normalized(helm.render(values)) == normalized(build(*folders))
+
+
+def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
+    """By these an administrator finds what a release has installed."""
+    parts = ("placementGuard", "askPolicy", "monitoring", "secondScheduler", "schedulerNamePolicy")
+    for entry in helm.render({name: {"enabled": True} for name in parts}).values():
+        labels = entry["metadata"]["labels"]
+        assert labels.keys() >= CHART_LABELS
+        assert labels["app.kubernetes.io/name"] in {NAME, chart.SECOND_SCHEDULER}
+        assert labels["app.kubernetes.io/instance"] == RELEASE
+
+
+def container_of(objects: RenderedObjects) -> dict[str, Any]:
+    """The extender's container."""
+    (container,) = objects["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "expected"),
+    [
+        ({"replicas": 3}, ["spec", "replicas"], 3),
+        ({"nodeSelector": {"a": "b"}}, ["spec", "template", "spec", "nodeSelector"],
+         {"kubernetes.io/os": "linux", "a": "b"}),
+        ({"tolerations": []}, ["spec", "template", "spec", "tolerations"], None),
+        ({"priorityClassName": ""}, ["spec", "template", "spec", "priorityClassName"], None),
+        ({"podAnnotations": {"a": "b"}}, ["spec", "template", "metadata", "annotations"], {"a": "b"}),
+        ({"imagePullSecrets": [{"name": "a"}]}, ["spec", "template", "spec", "imagePullSecrets"], [{"name": "a"}]),
+    ],
+)  # fmt: skip
+def test_a_value_reaches_the_deployment(
+    helm: Helm, values: Mapping[str, Any], path: Sequence[str], expected: object
+) -> None:
+    """A list is replaced and a mapping is merged, as helm does."""
+    entry: Any = helm.render(values)["Deployment", NAME]
+    for key in path[:-1]:
+        entry = entry[key]
+    assert entry.get(path[-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "expected"),
+    [
+        ({"image": {"repository": "r.example.com/a", "tag": "1.10"}}, "image", "r.example.com/a:1.10"),
+        ({"global": {"cattle": {"systemDefaultRegistry": "r.example.com"}}}, "image",
+         f"r.example.com/longhornio/{NAME}:0.1.0"),
+        ({"extraArgs": ["--log-level", "debug"]}, "args",
+         ["serve", "--host", "::", "--port", "9504", "--log-level", "debug"]),
+        ({"resources": {"limits": {"memory": "2Gi"}}}, "resources",
+         {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}),
+    ],
+)  # fmt: skip
+def test_a_value_reaches_the_container(helm: Helm, values: Mapping[str, Any], key: str, expected: object) -> None:
+    """Rancher's registry is put in front of the image."""
+    assert container_of(helm.render(values))[key] == expected
+
+
+def test_the_second_kube_scheduler_has_the_clusters_version(helm: Helm) -> None:
+    """Without the provider's suffix, which no image has; a change of its configuration restarts it."""
+    values = {"secondScheduler": {"enabled": True}}
+    objects = helm.render(values, "--kube-version", "v1.34.5-eks-1a2b3c")
+    template = objects["Deployment", chart.SECOND_SCHEDULER]["spec"]["template"]
+    assert template["spec"]["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.34.5"
+    assert len(template["metadata"]["annotations"]["checksum/config"]) == 64
+
+
+def test_the_second_kube_scheduler_calls_the_extender_where_it_is_installed(helm: Helm) -> None:
+    """Longhorn may be in another namespace."""
+    values = {"secondScheduler": {"enabled": True}, "longhornNamespace": "storage"}
+    config = helm.render(values, "--namespace", "storage")["ConfigMap", f"storage/{CONFIG}"]["data"][
+        "kube-scheduler.yaml"
+    ]
+    assert "longhorn-system" not in config
+    assert f"http://{NAME}.storage.svc:9504" in config
+
+
+def test_the_service_keeps_an_address_that_is_given(helm: Helm) -> None:
+    """Without one Kubernetes assigns it."""
+    assert "clusterIP" not in helm.render()["Service", NAME]["spec"]
+    assert helm.render({"service": {"clusterIP": "10.43.0.9"}})["Service", NAME]["spec"]["clusterIP"] == "10.43.0.9"
+
+
+def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
+    """So that an upgrade restarts no pod."""
+    before = helm.render()
+    after = helm.render({"settings": {"enabled": False, "enforcement": "observe", "podSchedulingTimeout": 0}})
+    assert {key for key in before if before[key] != after[key]} == {("ConfigMap", NAME)}
+    assert after["ConfigMap", NAME]["data"] == {
+        "scheduler-extender-enabled": "false",
+        "scheduler-extender-enforcement": "observe",
+        "scheduler-extender-pod-scheduling-timeout": "0",
+        "scheduler-extender-node-reservation-timeout": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        pytest.param({"settings": {"enforcement": "maybe"}}, "/settings/enforcement", id="unknown word"),
+        pytest.param({"settings": {"enforcment": "observe"}}, "enforcment", id="misspelt"),
+        pytest.param({"setings": {}}, "setings", id="misspelt section"),
+        pytest.param({"settings": {"podSchedulingTimeout": 3601}}, "/settings/podSchedulingTimeout", id="too long"),
+        pytest.param({"settings": {"enabled": "yes"}}, "/settings/enabled", id="no boolean"),
+        pytest.param({"replicas": 0}, "/replicas", id="no pods"),
+        pytest.param({"image": {"tag": 1.1}}, "/image/tag", id="tag without quotes"),
+        pytest.param({"image": {"repository": ""}}, "/image/repository", id="no image"),
+        pytest.param({"placementGuard": {"mode": False}}, "/placementGuard/mode", id="off without quotes"),
+        pytest.param({"askPolicy": {"apiVersion": "v1"}}, "/askPolicy/apiVersion", id="no API version"),
+        pytest.param({"service": {"clusterIP": "none of these"}}, "/service/clusterIP", id="no address"),
+        pytest.param({"tolerations": [{"key": "a", "effect": "Never"}]}, "/tolerations/0/effect", id="effect"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_name(helm: Helm, values: Mapping[str, Any], where: str) -> None:
+    """Nothing is rendered."""
+    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
+    assert "don't meet the specifications of the schema" in output
+    assert where in output
+    assert "kind: Deployment" not in output
+
+
+def test_another_namespace_than_longhorns_is_refused(helm: Helm) -> None:
+    """The extender would look for Longhorn there; the line says what to add."""
+    output = helm.run("template", RELEASE, str(CHART), "--set", "longhornNamespace=storage", check=False)
+    assert "install the chart in Longhorn's namespace: add --namespace storage" in output
+
+
+def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each value with its path."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def test_rancher_asks_for_values_of_the_chart_with_their_defaults() -> None:
+    """A misspelt question would set a value that the schema refuses."""
+    (form,) = documents(CHART / "questions.yaml")
+    asked = [*form["questions"], *(entry for each in form["questions"] for entry in each.get("subquestions", ()))]
+    defaults = dict(leaves(VALUES))
+    assert {entry["variable"]: entry["default"] for entry in asked} == {
+        entry["variable"]: defaults[entry["variable"]] for entry in asked
+    }
+    assert form["namespace"] == NAMESPACE
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    """Each key of values.yaml has a type."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def names(part: Mapping[str, Any], path: str = "") -> Iterator[str]:
+        definition = schema["definitions"].get(part.get("$ref", "").rpartition("/")[2], part)
+        for key, entry in definition.get("properties", {}).items():
+            yield f"{path}{key}"
+            yield from names(entry, f"{path}{key}.")
+
+    typed = set(names(schema))
+    free = ("podAnnotations", "nodeSelector", "resources", "tolerations", "imagePullSecrets", "monitoring.labels")
+    paths = {path for path, _ in leaves(VALUES) if not path.startswith(free)}
+    assert paths <= typed
+    groups = {path.rpartition(".")[0] for path in typed} | {"global.cattle"}
+    assert {path for path in typed - paths - groups if not path.startswith(free)} == set()
+
+
+DOCTOR = f"{NAME}-doctor"
+
+
+def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
+    """All of its objects are hooks that are deleted, whatever its result; they have one name, as `helm test --logs` needs it."""
+    objects = helm.render(tests=True)
+    added = objects.keys() - helm.render().keys()
+    assert {objects[key]["metadata"]["name"] for key in added} == {DOCTOR}
+    for key in added:
+        annotations = objects[key]["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] == "test"
+        assert set(annotations["helm.sh/hook-delete-policy"].split(",")) == {
+            "before-hook-creation",
+            "hook-succeeded",
+            "hook-failed",
+        }
+    # The Service's pods, the disruption budget, the PodMonitor and the doctor itself select the extender by this label.
+    assert objects["Pod", DOCTOR]["metadata"]["labels"]["app.kubernetes.io/name"] != NAME
+
+
+def test_the_doctors_pod_meets_the_restricted_pod_security_standard(helm: Helm) -> None:
+    """Longhorn's namespace may enforce it."""
+    spec = helm.render(tests=True)["Pod", DOCTOR]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({"doctor": {"probe": False}}, id="switched off"),
+        pytest.param(
+            {"settings": {"enforcement": "observe"}}, id="refusals are only observed, so every node would fit"
+        ),
+    ],
+)
+def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mapping[str, Any]) -> None:
+    """A question about permissions is the only thing that it creates; it may ask what would become of a pod in `default`."""
+    objects = helm.render(values, tests=True)
+    granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
+    writes = {(verb, kind) for verb, _, kind, _ in granted if verb not in ("get", "list")}
+    assert writes == {("create", "subjectaccessreviews")}
+    assert permissions(objects["Role", f"default/{DOCTOR}"]) == [("create", "", "pods", "")]
+    assert "--no-probe" in objects["Pod", DOCTOR]["spec"]["containers"][0]["args"]
+
+
+def test_with_a_probe_the_doctor_may_create_it_and_remove_it(helm: Helm) -> None:
+    """It reads no Secrets, and changes no object that exists."""
+    objects = helm.render(tests=True)
+    granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
+    assert {verb for verb, *_ in granted} == {"create", "delete", "get", "list"}
+    assert not {kind for _, _, kind, _ in granted} & {"secrets", "configmaps", "pods/exec"}
+    assert "--no-probe" not in objects["Pod", DOCTOR]["spec"]["containers"][0]["args"]
+    assert ("Role", f"default/{DOCTOR}") not in objects

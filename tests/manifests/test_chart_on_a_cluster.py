@@ -1,0 +1,270 @@
+"""The Helm chart on a real API server, by the real helm: installed, upgraded, rolled back, and removed without a trace."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.extender.offer_store import KEY
+from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, NAMESPACES, PODS, Resource
+from devcluster import ClusterOptions, DevCluster, Process, log_has
+from devcluster.chart import CHART, SECOND_SCHEDULER
+from devcluster.http_check import http_request
+from tests.manifests.helm import RELEASE, Helm
+from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, OFFERS
+from tests.worlds.service import EXTENDER
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group("chart")]
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
+NODES = ["node-1", "node-2"]
+FAST = ("--lease-duration", "2", "--renew-deadline", "1.5", "--retry-period", "0.3")
+PARTS = ("placementGuard", "askPolicy", "secondScheduler", "schedulerNamePolicy")
+EVERYTHING = ("--set", ",".join(f"{part}.enabled=true" for part in PARTS))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """Two nodes with a Longhorn disk of 100Gi each; Longhorn's namespace is under the restricted Pod Security Standard."""
+    with DevCluster(tmp_path_factory.mktemp("chart") / "cluster", ClusterOptions(audit=False)) as running:
+        running.api.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
+        running.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
+        for name in NODES:
+            running.create_node(
+                name, annotations={"simulator/disks": json.dumps([{"name": "disk-1", "size": "100Gi"}])}
+            )
+        simulator = [sys.executable, "-m", "simulator", "--kubeconfig", str(running.kubeconfig)]
+        running.spawn("simulator", simulator, ready=log_has('"ready"'))
+        until("the Longhorn nodes", lambda: len(nodes_with_disks(running)) == len(NODES))
+        yield running
+
+
+@pytest.fixture
+def helm(cluster: DevCluster, tmp_path: Path) -> Iterator[Helm]:
+    """The program with the administrator's rights; removes what a failed test has left."""
+    program = Helm(tmp_path, cluster.kubeconfig)
+    yield program
+    program.run("uninstall", RELEASE, "--ignore-not-found")
+
+
+@pytest.fixture
+def start_extender(cluster: DevCluster) -> Iterator[Callable[[], str]]:
+    """Starts one process of the extender under its own ServiceAccount; returns its address once it answers."""
+    started: list[Process] = []
+
+    def start() -> str:
+        port = cluster.free_port()
+        account = cluster.service_account_kubeconfig(NAMESPACE, NAME)
+        command = [EXTENDER, "serve", "--port", str(port), "--kubeconfig", str(account), "--advertise", "192.0.2.1"]
+        process = cluster.spawn(
+            f"extender-{port}", [*command, "--placement-guard-port", "0", *FAST], ready=log_has("Serving a cluster")
+        )
+        started.append(process)
+        address = f"http://127.0.0.1:{port}"
+        until("the extender to answer", lambda: state(address)["answering"])
+        return address
+
+    yield start
+    for process in started:
+        # It would try to hand over to a successor, and what it needs for that may be gone.
+        process.kill()
+
+
+def until(what: str, true: Callable[[], Any], seconds: float = 40) -> None:
+    """Returns once a condition is true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.1)
+
+
+def nodes_with_disks(cluster: DevCluster) -> list[str]:
+    """The Longhorn nodes whose disk is in their status, none before Longhorn's kinds exist."""
+    text = cluster.kubectl("-n", NAMESPACE, "get", LONGHORN_NODES.label, "-o", "json", check=False)
+    nodes = json.loads(text)["items"] if text.startswith("{") else []
+    return [node["metadata"]["name"] for node in nodes if (node.get("status") or {}).get("diskStatus")]
+
+
+def state(address: str) -> dict[str, Any]:
+    """What the extender says about itself."""
+    code, answer = http_request(f"{address}/state")
+    return dict(answer["service"]) if code == 200 else {"answering": False}
+
+
+def nodes_that_fit(address: str, pod: dict[str, Any]) -> list[str]:
+    """The nodes that /filter returns."""
+    code, answer = http_request(f"{address}/filter", {"Pod": pod, "NodeNames": NODES})
+    assert (code, answer.get("Error", "")) == (200, "")
+    return list(answer["NodeNames"])
+
+
+def would_refuse(address: str) -> str:
+    """How many pods would have been refused everywhere."""
+    text = http_request(f"{address}/metrics")[1]
+    (line,) = (line for line in text.splitlines() if line.startswith("longhorn_scheduler_extender_would_refuse_total "))
+    return str(line).split()[1]
+
+
+def remains(cluster: DevCluster) -> list[str]:
+    """Every object of the cluster, of whatever kind, that is named after the extender or the second kube-scheduler.
+
+    Events of the past do not count.
+    """
+    kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+    kinds = [kind for kind in kinds if not kind.startswith("events") and kind != "componentstatuses"]
+    return [
+        line for line in cluster.kubectl("get", ",".join(kinds), "-A", "-o", "name").split() if SECOND_SCHEDULER in line
+    ]
+
+
+def names_of_owners(cluster: DevCluster, resource: Resource, name: str = NAME) -> list[tuple[str, str]]:
+    """Kind and name of the owners of an object."""
+    metadata = cluster.api.get(resource.path(NAMESPACE, name))["metadata"]
+    return [(owner["kind"], owner["name"]) for owner in metadata.get("ownerReferences", [])]
+
+
+def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, helm: Helm) -> None:
+    """Helm waits for both pods, each on its own node; the notes say what comes next."""
+    notes = helm.run("install", RELEASE, str(CHART), "--wait", "--timeout", "90s")
+    selector = f"--selector=app.kubernetes.io/name={NAME}"
+    pods = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", selector, "-o", "json"))["items"]
+    assert sorted(pod["spec"]["nodeName"] for pod in pods) == NODES
+    for step in ("longhorn-extender scheduler-config", "longhorn-extender doctor", "--set askPolicy.enabled=true"):
+        assert step in notes
+
+
+def test_a_release_begins_to_enforce_without_a_restart(
+    cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]
+) -> None:
+    """Upgrade and rollback change the ConfigMap alone, and what the leader has recorded stays."""
+    helm.run("install", RELEASE, str(CHART), "--set", "settings.enforcement=observe")
+    address = start_extender()
+    pod = create_large_pod(cluster)
+    assert (nodes_that_fit(address, pod), would_refuse(address)) == (NODES, "1.0")
+    cluster.api.patch(CONFIG_MAPS.path(NAMESPACE, OFFERS), {"binaryData": {"kept": "AAAA"}})
+    helm.run("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", "--set", "settings.enforcement=enforce")
+    until("enforcement", lambda: state(address)["enforcement"] == "enforce")
+    assert nodes_that_fit(address, pod) == []
+    helm.run("rollback", RELEASE, "1")
+    until("observation", lambda: state(address)["enforcement"] == "observe")
+    assert nodes_that_fit(address, pod) == NODES
+    assert cluster.api.get(DEPLOYMENTS.path(NAMESPACE, NAME))["metadata"]["generation"] == 1
+    assert cluster.api.get(CONFIG_MAPS.path(NAMESPACE, OFFERS))["binaryData"].keys() == {KEY, "kept"}
+
+
+def create_large_pod(cluster: DevCluster) -> dict[str, Any]:
+    """A pod with a claim that is larger than every disk, as kube-scheduler would send it."""
+    claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "longhorn-local"}
+    spec = {**claim, "resources": {"requests": {"storage": "200Gi"}}}
+    cluster.api.create(CLAIMS.path("default"), {"metadata": {"name": "large"}, "spec": spec})
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "large"}}]
+    containers = [{"name": "main", "image": "none"}]
+    body = {"metadata": {"name": "large"}, "spec": {"containers": containers, "volumes": volumes,
+            "schedulerName": "none"}}  # fmt: skip
+    created: dict[str, Any] = cluster.api.create(PODS.path("default"), body)
+    return created
+
+
+def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]) -> None:
+    """What the extender has created itself goes with its ServiceAccount, even while a process still runs."""
+    helm.run("install", RELEASE, str(CHART), *EVERYTHING)
+    start_extender()
+    guard = f"{NAME}-placement-guard"
+    until("both Services to lead to it", lambda: slices(cluster) >= {NAME, guard})
+    for resource, name in ((LEASES, NAME), (ENDPOINT_SLICES, NAME), (ENDPOINT_SLICES, guard)):
+        assert names_of_owners(cluster, resource, name) == [("ServiceAccount", NAME)]
+    assert remains(cluster)
+    helm.run("uninstall", RELEASE)
+    until("everything to be gone", lambda: remains(cluster) == [])
+
+
+def slices(cluster: DevCluster) -> set[str]:
+    """The names of the EndpointSlices."""
+    return {entry["metadata"]["name"] for entry in cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE))["items"]}
+
+
+def test_deleting_the_kustomization_leaves_nothing(cluster: DevCluster, start_extender: Callable[[], str]) -> None:
+    """As an uninstallation of the chart."""
+    cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
+    start_extender()
+    until("the Service to lead to it", lambda: NAME in slices(cluster))
+    cluster.kubectl("delete", "-k", str(MANIFESTS / "base"))
+    until("everything to be gone", lambda: remains(cluster) == [])
+
+
+DOCTOR = f"{NAME}-doctor"
+
+
+def run_helm_test(cluster: DevCluster, helm: Helm, run_pod: Callable[[list[str], Path], int]) -> tuple[int, str]:
+    """Runs `helm test`; `run_pod` plays the kubelet: it runs the pod's command as its ServiceAccount, and returns the exit code.
+
+    Returns helm's exit code and output.
+    """
+    command = helm.command("test", RELEASE, "--timeout", "60s")
+    with subprocess.Popen(
+        command, env=helm.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as test:
+        try:
+            until("the doctor's pod", lambda: phase(cluster, DOCTOR) == "Running")
+            (container,) = cluster.api.get(PODS.path(NAMESPACE, DOCTOR))["spec"]["containers"]
+            account = cluster.service_account_kubeconfig(NAMESPACE, DOCTOR)
+            code = run_pod([*container["command"], *container["args"]], account)
+            status = {"status": {"phase": "Failed" if code else "Succeeded"}}
+            cluster.api.patch(PODS.path(NAMESPACE, DOCTOR, "status"), status)
+            output, _ = test.communicate(timeout=60)
+        finally:
+            test.kill()
+    return test.returncode, output
+
+
+def phase(cluster: DevCluster, name: str) -> str:
+    """The phase of a pod in Longhorn's namespace, "" without one."""
+    text = cluster.kubectl("-n", NAMESPACE, "get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
+    return text.strip()
+
+
+def doctor(command: list[str], account: Path) -> dict[str, Any]:
+    """What the doctor finds as a ServiceAccount."""
+    program = [EXTENDER, *command[1:], "--kubeconfig", str(account), "-o", "json"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in {0, 1}, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "registration"),
+    [pytest.param("observe", "skipped", id="without a probe"), pytest.param("enforce", "error", id="with a probe")],
+)
+def test_the_doctor_may_read_everything_that_it_needs(
+    cluster: DevCluster, helm: Helm, enforcement: str, registration: str
+) -> None:
+    """It finds that kube-scheduler was not configured, and leaves nothing: neither a probe nor its permissions."""
+    if subprocess.run([EXTENDER, "doctor", "--help"], capture_output=True, check=False).returncode:
+        pytest.skip("this version has no doctor")
+    helm.run("install", RELEASE, str(CHART), "--set", f"settings.enforcement={enforcement}")
+    findings: list[dict[str, Any]] = []
+
+    def run_pod(command: list[str], account: Path) -> int:
+        findings.extend(doctor(command, account)["findings"])
+        return 1
+
+    code, output = run_helm_test(cluster, helm, run_pod)
+    assert code != 0, output
+    severities = {entry["check"]: entry["severity"] for entry in findings}
+    assert [entry for entry in findings if "forbidden" in entry["what"]] == []
+    assert (severities["facts"], severities["permissions"], severities["registration"]) == ("ok", "ok", registration)
+    until("the doctor to be gone", lambda: [line for line in remains(cluster) if DOCTOR in line] == [])
+
+
+def test_a_doctor_that_finds_nothing_passes_the_test(cluster: DevCluster, helm: Helm) -> None:
+    """Helm says so by its exit code, and removes the doctor."""
+    helm.run("install", RELEASE, str(CHART))
+    code, output = run_helm_test(cluster, helm, lambda *_: 0)
+    assert (code, "Succeeded" in output) == (0, True), output
+    assert [line for line in remains(cluster) if DOCTOR in line] == []

@@ -1,0 +1,150 @@
+"""docs/platforms: the files and flags of each page, loaded by the real kube-scheduler where it can be."""
+
+from __future__ import annotations
+
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from app.cli.main import cli
+from devcluster.build import ensure_built
+from devcluster.components import SCHEDULER
+from devcluster.scheduler_config import rewrite
+from scheduler_core.extender.kube_scheduler_config import Platform, SentPods, configuration_path, steps
+from tests.manifests.load import CONFIGS, ROOT
+from tests.manifests.platform_pages import PAGES, REGISTERED, distribution, harvester_files, page, scheduler_flags
+from tests.worlds.fake_api import write_kubeconfig
+from tests.worlds.service import EXTENDER
+
+FILE = "kube-scheduler-config.yaml"
+ADDRESS = "http://10.43.12.34:9504"
+# On nodes, and of other programs.
+FOREIGN = ("install", "systemctl", "rm")
+
+
+def printed(name: str) -> str:
+    """What the page's command prints, with an address given because there is no cluster."""
+    (command,) = page(name).matching("longhorn-extender", "scheduler-config")
+    assert command[-2:] == [">", FILE]
+    arguments = [EXTENDER, *command[1:-2], "--url-prefix", ADDRESS]
+    return subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def install(folder: Path, name: str, text: str) -> Path:
+    """Runs the page's command that installs the file, below a folder; its path there."""
+    (command,) = page(name).matching("install")
+    source = folder / FILE
+    source.write_text(text)
+    assert command[-2] == FILE
+    target = folder / command[-1].lstrip("/")
+    subprocess.run([*command[:-2], str(source), str(target)], check=True, timeout=10)
+    return target
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_the_real_kube_scheduler_loads_the_printed_file_by_the_pages_flags(tmp_path: Path, name: str) -> None:
+    """Only the folder and the credentials are this machine's; what it has understood is the recommended file."""
+    text = rewrite(printed(name), write_kubeconfig(tmp_path, "http://127.0.0.1:1"))
+    installed = install(tmp_path, name, text)
+    written = tmp_path / "understood.yaml"
+    for flags in scheduler_flags(page(name)):
+        (path,) = [flag.removeprefix("--config=") for flag in flags]
+        assert tmp_path / path.lstrip("/") == installed
+        command = [str(ensure_built() / SCHEDULER), f"--config={installed}", f"--write-config-to={written}"]
+        subprocess.run(command, check=True, timeout=30, capture_output=True)
+        (extender,) = yaml.safe_load(written.read_text())["extenders"]
+        (recommended,) = yaml.safe_load((CONFIGS / "recommended-managed.yaml").read_text())["extenders"]
+        # What it writes leaves out what is false.
+        given = {key: value for key, value in recommended.items() if value is not False}
+        assert extender == {**given, "urlPrefix": ADDRESS}
+        written.unlink()
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_the_page_installs_the_file_where_the_command_says(name: str) -> None:
+    """The program's steps on standard error and the page name one path, and the same commands."""
+    platform = Platform(name)
+    commands = [" ".join(command) for command in page(name).commands]
+    assert f"install -D -m 0600 {FILE} {configuration_path(platform)}" in commands
+    programs = {"install", "systemctl", "longhorn-extender"}
+    said = [line.strip() for line in steps(platform, SentPods.REQUESTING)]
+    said = [line for line in said if line.split()[0] in programs or line.startswith("kubectl apply")]
+    assert set(said) <= set(commands)
+
+
+def test_kubeadms_two_forms_mount_the_same_folder() -> None:
+    """The static pod of today, and the configuration from which `kubeadm upgrade` writes it again."""
+    (static, declared) = page("kubeadm").files
+    spec = page("kubeadm").file(static)["spec"]
+    (mount,) = spec["containers"][0]["volumeMounts"]
+    (volume,) = spec["volumes"]
+    (extra,) = page("kubeadm").file(declared)["scheduler"]["extraVolumes"]
+    assert volume["name"] == mount["name"]
+    assert extra == {
+        **mount, "hostPath": volume["hostPath"]["path"], "pathType": volume["hostPath"]["type"]
+    }  # fmt: skip
+    assert configuration_path(Platform.KUBEADM).startswith(f"{mount['mountPath']}/")
+
+
+def test_rke2_mounts_the_folder_of_the_file() -> None:
+    """Its kube-scheduler is a static pod; k3s needs no mount."""
+    folder = str(Path(configuration_path(Platform.RKE2)).parent)
+    assert distribution(page("rke2"))["kube-scheduler-extra-mount"] == [f"{folder}:{folder}:ro"]
+    assert "kube-scheduler-extra-mount" not in distribution(page("k3s"))
+
+
+def test_harvester_writes_rke2s_files() -> None:
+    """Readable by root alone."""
+    settings, config = harvester_files(page("rke2"))
+    assert yaml.safe_load(settings["content"]) == page("rke2").file(
+        "/etc/rancher/rke2/config.yaml.d/longhorn-scheduler-extender.yaml"
+    )
+    assert config["path"] == configuration_path(Platform.RKE2)
+    assert {entry["permissions"] for entry in (settings, config)} == {0o600}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_of_a_page_exists(name: str) -> None:
+    """Kustomizations are there, and flags of `longhorn-extender` are known."""
+    commands = typer.main.get_command(cli)
+    for program, *arguments in page(name).commands:
+        if program == "kubectl":
+            folders = [after for flag, after in pairwise(arguments) if flag == "-k"]
+            assert all(folder == "my-cluster" or (ROOT / folder / "kustomization.yaml").exists() for folder in folders)
+        elif program == "longhorn-extender":
+            command = commands.get_command(None, arguments[0])  # type: ignore[attr-defined]
+            known = {flag for parameter in command.params for flag in parameter.opts}
+            assert {argument for argument in arguments if argument.startswith("--")} <= known
+        else:
+            assert program in FOREIGN
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_policy_comes_last_and_goes_first(name: str) -> None:
+    """Before the extender is registered and after it is removed, pods that ask would wait."""
+    lines = [" ".join(command) for command in page(name).commands]
+    policy = "scheduler-name-policy" if name == "managed" else "ask-policy"
+    order = [
+        "kubectl apply -k my-cluster",
+        f"kubectl apply -k manifests/overlays/{policy}",
+        "longhorn-extender doctor",
+        f"kubectl delete -k manifests/overlays/{policy}",
+        "longhorn-extender doctor --uninstall",
+        "kubectl delete -k my-cluster",
+    ]
+    assert [line for line in lines if line in order] == order
+    if name in REGISTERED:
+        (register,) = page(name).matching("install")
+        assert lines.index(" ".join(register)) < lines.index(order[1])
+
+
+def test_every_page_is_linked_from_the_installation() -> None:
+    """And there is no other."""
+    text = (ROOT / "docs/installation.md").read_text()
+    pages = {path.stem for path in (ROOT / "docs/platforms").glob("*.md")}
+    assert pages == {*PAGES, "talos"}
+    assert all(f"(platforms/{name}.md)" in text for name in pages)
