@@ -30,6 +30,21 @@ class BestEffort(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Files in PEM form, by which the port of the service speaks HTTPS.
+
+    Attributes:
+        certificate: the server's, and those that lead to its authority
+        private_key: of the server
+        client_ca: the authorities of callers; "" for callers without certificates
+    """
+
+    certificate: str
+    private_key: str
+    client_ca: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What an administrator may choose about the service.
 
@@ -44,6 +59,8 @@ class Settings:
         alone: whether a pod is evaluated without the demand of other pods; over a snapshot only
         plugins: modules with rules that the policy may name
         disk_metrics: whether /metrics has the space of every disk
+        tls: None for plain HTTP
+        probe_port: TCP port with /healthz and /readyz alone, without TLS; 0 picks a free one, None: no such port
     """
 
     host: str = DEFAULT_HOST
@@ -56,6 +73,8 @@ class Settings:
     alone: bool = False
     plugins: tuple[str, ...] = ()
     disk_metrics: bool = True
+    tls: TlsFiles | None = None
+    probe_port: int | None = None
 
 
 class Reservation(StrEnum):

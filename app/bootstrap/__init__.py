@@ -17,12 +17,20 @@ from app.api import state as state_routes
 from app.api.dependencies import AppState
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
+from app.extender.certificate_files import CertificateFiles
 from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
 from app.runtime.memory_budget import MemoryBudget
-from app.runtime.probes import CacheHealth, install_metrics, install_probes
+from app.runtime.probes import (
+    CacheHealth,
+    Health,
+    UnavailableError,
+    install_metrics,
+    install_probes,
+    probe_application,
+)
 from app.settings import Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing
@@ -90,21 +98,38 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     return app
 
 
+def plain_probes(app: FastAPI) -> FastAPI:
+    """Returns an application that says whether an `application` is well, and not why it is not.
+
+    It is for a kubelet, which has no certificate, so any other caller may ask it as well.
+    """
+    state: AppState = app.state.services
+
+    def readiness() -> Health:
+        try:
+            state_routes.readiness(state)
+        except UnavailableError:
+            raise UnavailableError("not ready") from None
+        return Health(status="ok")
+
+    return probe_application(readiness, None)
+
+
 class SnapshotService:
     """The service that runs next to the HTTP server over a snapshot.
 
-    It reads the policy file again whenever it changes.
+    It reads the policy file and the certificate files again whenever they change.
     """
 
-    def __init__(self, file: PolicyFile | None) -> None:
-        self._file = file
+    def __init__(self, file: PolicyFile | None, certificate: CertificateFiles | None) -> None:
+        self._readers = [reader for reader in (file, certificate) if reader is not None]
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        if self._file is None:
-            await asyncio.Event().wait()
-        else:
-            await self._file.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.Event().wait())
+            for reader in self._readers:
+                tasks.create_task(reader.run())
 
     async def drain(self) -> None:
         """Does nothing: nothing is reserved over a snapshot."""

@@ -19,6 +19,7 @@ from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
 from app.decisions.evaluator import Evaluator, no_contenders
+from app.extender.certificate_files import CertificateFiles
 from app.extender.endpoint_publisher import EndpointPublisher
 from app.extender.guard import GuardContext, PlacementGuard
 from app.extender.guard_endpoint import GuardEndpoint
@@ -45,7 +46,13 @@ from app.schemas.state import OutstandingState
 from app.settings import LiveOptions, Reservation, Settings
 from scheduler_core.extender.decision import Contenders
 from scheduler_core.extender.settings import GuardMode
-from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, Endpoint, LeaderService
+from scheduler_core.leadership.endpoint_slice import (
+    EXTENDER,
+    EXTENDER_WITH_TLS,
+    PLACEMENT_GUARD,
+    Endpoint,
+    LeaderService,
+)
 
 _TIMING: Final = Timing(monotonic, random.uniform)
 
@@ -88,14 +95,16 @@ class LiveExtender:
     Attributes:
         app: what kube-scheduler calls
         guard_app: what API servers call, with TLS
-        guard_tls: for `guard_app`; its certificate comes later
+        guard_tls: returns what `guard_app` uses; its certificate comes later
+        tls: returns what `app` uses; None for plain HTTP
     """
 
     app: FastAPI
     guard_app: FastAPI
-    guard_tls: ssl.SSLContext
+    guard_tls: Callable[[], ssl.SSLContext]
     lifecycle: ExtenderLifecycle
     client: KubeClient
+    tls: Callable[[], ssl.SSLContext] | None = None
 
 
 async def live_application(options: LiveOptions, settings: Settings, port: int) -> LiveExtender:
@@ -105,6 +114,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         ConnectError: there is no cluster to connect to
         CoreError: address or port are none that an EndpointSlice can hold
         PolicyFileError: the policy file cannot be used
+        CertificateError: the certificate files cannot be used
     """
 
     async def connect() -> KubeClient:
@@ -126,6 +136,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     metrics.capacity(lambda: cache.latest_state if elector.leading() else None, with_disks=settings.disk_metrics)
     if file is not None:
         file.subscribe(metrics.count_policy_reload)
+    files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
     certificate = _certificate(shared, elector)
     guard = _placement_guard(shared, reservation.contenders)
     endpoint = GuardEndpoint(
@@ -139,14 +150,14 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         cache=cache,
         config_map=config_map,
         elector=elector,
-        publisher=_publisher(shared, elector, port, EXTENDER),
+        publisher=_publisher(shared, elector, port, EXTENDER if files is None else EXTENDER_WITH_TLS),
         metrics=metrics,
         environment=options.environment,
         node_name=options.node_name,
         policy_problem=lambda: policy.problem,
         offer_store=reservation.store,
         guard=endpoint,
-        background=(generic.run, file.run) if file is not None else (),
+        background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
     )
     reservations = reservation.reservations
     tasks = (*reservation.tasks, guard, certificate)
@@ -157,7 +168,9 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, lambda: live_settings().observes)
     guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
     app = application(state, lambda: _read_state(cache, elector))
-    return LiveExtender(app, guard_application(guard_state), certificate.ssl_context, lifecycle, client)
+    tls = None if files is None else lambda: files.context
+    guard_app = guard_application(guard_state)
+    return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:

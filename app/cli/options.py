@@ -157,9 +157,9 @@ def _listen_on_any(port: int) -> socket.socket:
         return socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)  # noqa: S104 # as asked
 
 
-def url(host: str, port: int) -> str:
+def url(host: str, port: int, scheme: str = "http") -> str:
     """Returns the URL of a listening address."""
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def cluster_objects(

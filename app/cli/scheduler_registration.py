@@ -19,6 +19,7 @@ from scheduler_core.extender.kube_scheduler_config import (
     Registration,
     SchedulerFlags,
     SentPods,
+    certificate_steps,
     configuration,
     configuration_path,
     default_kubeconfig,
@@ -48,6 +49,14 @@ def scheduler_config(
             "--url-prefix", metavar="URL", help="Where kube-scheduler calls the extender; then no cluster is read."
         ),
     ] = "",
+    tls: Annotated[  # noqa: FBT002 # --tls
+        bool,
+        typer.Option(
+            "--tls",
+            help="kube-scheduler calls by TLS, with a certificate; default: if --url-prefix begins with https, or the Service's "
+            "port has that name.",
+        ),
+    ] = False,
     kubeconfig_path: Annotated[
         str,
         typer.Option(
@@ -69,12 +78,16 @@ def scheduler_config(
     """
     if url_prefix and not _is_http(url_prefix):
         raise CoreError(f"--url-prefix {url_prefix}: expected http://HOST:PORT")
+    if tls and url_prefix.startswith("http://"):
+        raise CoreError(f"--url-prefix {url_prefix}: with --tls it begins with https://")
+    scheme = "https" if tls else "http"
     flags = SchedulerFlags()
     if platform is Platform.SECOND_SCHEDULER:
         # Its pods use the cluster's DNS.
-        url_prefix = url_prefix or f"http://{EXTENDER.name}.{longhorn_namespace}.svc:{EXTENDER.port}"
+        url_prefix = url_prefix or f"{scheme}://{EXTENDER.name}.{longhorn_namespace}.svc:{EXTENDER.port}"
     elif not url_prefix:
         url_prefix, flags = asyncio.run(_read(kubeconfig, context, longhorn_namespace))
+        url_prefix = url_prefix if url_prefix.startswith("https:") else f"{scheme}{url_prefix.removeprefix('http')}"
     registration = Registration(
         platform,
         url_prefix.rstrip("/"),
@@ -89,7 +102,7 @@ def scheduler_config(
             f"warning: kube-scheduler already reads {flags.config}: add percentageOfNodesToScore and extenders there",
             err=True,
         )
-    for line in steps(platform, pods):
+    for line in (*certificate_steps(registration), *steps(platform, pods)):
         typer.echo(line, err=True)
 
 
@@ -127,6 +140,9 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
                 "--url-prefix"
             )
         host = f"[{address.cluster_ip}]" if ":" in address.cluster_ip else address.cluster_ip
-        return f"http://{host}:{address.port or EXTENDER.port}", await read_scheduler_flags(client)
+        return (
+            f"{'https' if address.tls else 'http'}://{host}:{address.port or EXTENDER.port}",
+            await read_scheduler_flags(client),
+        )
     finally:
         await client.close()

@@ -8,7 +8,7 @@ import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -48,6 +48,7 @@ from app.settings import (
     LiveOptions,
     Reservation,
     Settings,
+    TlsFiles,
 )
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.decision import Packing
@@ -67,6 +68,11 @@ from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
+
+if TYPE_CHECKING:  # a command that does not serve needs none of it
+    from fastapi import FastAPI
+
+    from app.runtime.server import HttpServer
 
 _MAX_EXAMPLE_NODES: Final = 12
 _ENV: Final = "LONGHORN_EXTENDER_"
@@ -169,6 +175,34 @@ _PlacementGuardPort = Annotated[
         help="TCP port that API servers call the placement guard on, with TLS; 0 picks a free one.",
     ),
 ]
+_TlsCertFile = Annotated[
+    str,
+    typer.Option(
+        envvar=f"{_ENV}TLS_CERT_FILE",
+        metavar="FILE",
+        help="Certificate of --port, which then speaks HTTPS alone; read again when it changes, as are the two others.",
+    ),
+]
+_TlsPrivateKeyFile = Annotated[
+    str, typer.Option(envvar=f"{_ENV}TLS_PRIVATE_KEY_FILE", metavar="FILE", help="Key of --tls-cert-file.")
+]
+_ClientCaFile = Annotated[
+    str,
+    typer.Option(
+        envvar=f"{_ENV}CLIENT_CA_FILE",
+        metavar="FILE",
+        help="Authorities of callers' certificates: nothing is answered to a caller that shows no certificate of theirs.",
+    ),
+]
+_ProbePort = Annotated[
+    int | None,
+    typer.Option(
+        envvar=f"{_ENV}PROBE_PORT",
+        min=0,
+        max=65535,
+        help="TCP port with /healthz and /readyz alone, without TLS, for a kubelet; 0 picks a free one.",
+    ),
+]
 
 
 def serve(  # one parameter per flag
@@ -201,6 +235,10 @@ def serve(  # one parameter per flag
     node_reservation_timeout: _NodeReservationTimeout = "",
     placement_guard: _PlacementGuard = "",
     placement_guard_port: _PlacementGuardPort = DEFAULT_GUARD_PORT,
+    tls_cert_file: _TlsCertFile = "",
+    tls_private_key_file: _TlsPrivateKeyFile = "",
+    client_ca_file: _ClientCaFile = "",
+    probe_port: _ProbePort = None,
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
@@ -214,7 +252,9 @@ def serve(  # one parameter per flag
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
     limits = request_limits(max_body, memory_limit)
     mode = enforcement or Enforcement.ENFORCE
-    settings = Settings(host, port, *limits, options, mode, policy, alone, tuple(plugin or ()), disk_metrics)
+    tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
+    plugins = tuple(plugin or ())
+    settings = Settings(host, port, *limits, options, mode, policy, alone, plugins, disk_metrics, tls, probe_port)
     check_log_level(log_level)
     if policy is not None:
         _check_policy(policy, settings.plugins)
@@ -245,6 +285,19 @@ def serve(  # one parameter per flag
     _serve_cluster(live_options, settings, placement_guard_port, log_format, log_level)
 
 
+def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles | None:
+    """Returns the files of TLS, None for plain HTTP.
+
+    Raises:
+        CoreError: one of them is missing
+    """
+    if not certificate and not private_key and not client_ca:
+        return None
+    if not certificate or not private_key:
+        raise CoreError("--tls-cert-file and --tls-private-key-file go together, and --client-ca-file needs both")
+    return TlsFiles(certificate, private_key, client_ca)
+
+
 def _extender_settings(values: Mapping[str, str]) -> dict[str, str]:
     """Returns the extender's own settings that were given.
 
@@ -259,6 +312,7 @@ def _extender_settings(values: Mapping[str, str]) -> dict[str, str]:
 
 def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import SnapshotService, create_app
+    from app.extender.certificate_files import CertificateFiles
     from app.policy.file import PolicyFile
     from app.policy.plugins import load_plugins
     from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process
@@ -270,11 +324,30 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
         (read_snapshot_file(source), None) if file is None else _snapshot_with_generic_state(source, file.policy)
     )
     app = create_app(snapshot, settings, now(), generic, file)
+    metrics = app.state.services.metrics
+    certificate = CertificateFiles(settings.tls, metrics, now) if settings.tls is not None else None
     listener = listen(settings.host, settings.port)
+    tls = None if certificate is None else lambda: certificate.context
+    servers = [HttpServer(app, listener, tls), *_probe_servers(app, settings)]
     configure(log_format, log_level)
-    typer.echo(_welcome(snapshot, settings.host, listener.getsockname()[1]), err=True)
+    typer.echo(_welcome(snapshot, _address(settings, listener)), err=True)
     freeze_heap()
-    run_process(serve_until_signal(SnapshotService(file), [HttpServer(app, listener)]))
+    run_process(serve_until_signal(SnapshotService(file, certificate), servers))
+
+
+def _address(settings: Settings, listener: socket.socket) -> str:
+    """Returns the URL of the service."""
+    return url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
+
+
+def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
+    """Returns the server for kubelets, if there is to be one."""
+    from app.bootstrap import plain_probes
+    from app.runtime.server import HttpServer
+
+    if settings.probe_port is None:
+        return []
+    return [HttpServer(plain_probes(app), listen(settings.host, settings.probe_port))]
 
 
 def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:
@@ -305,7 +378,7 @@ def _serve_cluster(
     else:
         options = replace(options, guard_port=listeners[1].getsockname()[1])
     configure(log_format, log_level)
-    address = url(settings.host, listeners[0].getsockname()[1])
+    address = _address(settings, listeners[0])
     welcome = (
         f"Serving a cluster on {address} as {options.identity} (state: {address}/state, Ctrl-C hands over and stops)"
     )
@@ -320,12 +393,13 @@ async def _run_live(
     from app.runtime.server import serve as serve_until_signal
 
     extender = await live_application(options, settings, listeners[0].getsockname()[1])
-    servers = [HttpServer(extender.app, listeners[0])]
+    servers = [HttpServer(extender.app, listeners[0], extender.tls)]
     servers += [
         HttpServer(extender.guard_app, listener, extender.guard_tls, lambda: not extender.lifecycle.late_refusal())
         for listener in listeners[1:]
     ]
     try:
+        servers += _probe_servers(extender.app, settings)
         connected()
         await serve_until_signal(extender.lifecycle, servers)
     finally:
@@ -384,12 +458,12 @@ def _check_policy(path: str, plugins: Sequence[str]) -> None:
         typer.echo(f"warning: {path}: {warning}", err=True)
 
 
-def _welcome(snapshot: Snapshot, host: str, port: int) -> str:
-    address = url(host, port)
+def _welcome(snapshot: Snapshot, address: str) -> str:
     counts = f"{len(snapshot.longhorn_nodes)} Longhorn nodes and {len(snapshot.volumes)} volumes"
     lines = [f"Serving {counts} on {address} (docs: {address}/docs, Ctrl-C stops)"]
     example = _example_request(snapshot)
-    if example:
+    # With TLS a caller has to name files.
+    if example and address.startswith("http:"):
         body = shlex.quote(json.dumps(example))
         lines += ["", "Ask it as kube-scheduler would:", "", f"  curl -s {address}/filter -d {body}", ""]
     return "\n".join(lines)

@@ -74,6 +74,14 @@ class Due(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Pem:
+    """A PEM text, and what messages call it."""
+
+    name: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ServingPair:
     """A certificate that a server shows, and its key.
 
@@ -94,13 +102,20 @@ class ServingPair:
 
     def problem(self, host: str, now: datetime) -> str:
         """Returns why a client that calls `host` would refuse the certificate now, or ""."""
+        problem = self.validity_problem(now)
+        if problem:
+            return problem
+        names = _host_names(self.certificate)
+        if not {host, f"*.{host.partition('.')[2]}"} & set(names):
+            return f"the serving certificate is for {', '.join(names) or 'no host name'}, not for {host}"
+        return ""
+
+    def validity_problem(self, now: datetime) -> str:
+        """Returns why the certificate is not valid now, or ""."""
         if now >= self.expires:
             return f"the serving certificate expired at {self.expires:%Y-%m-%dT%H:%M:%SZ}"
         if now < self.certificate.not_valid_before_utc:
             return f"the serving certificate is not valid before {self.certificate.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ}"
-        names = _host_names(self.certificate)
-        if not {host, f"*.{host.partition('.')[2]}"} & set(names):
-            return f"the serving certificate is for {', '.join(names) or 'no host name'}, not for {host}"
         return ""
 
     def load_into(self, context: ssl.SSLContext) -> None:
@@ -186,12 +201,20 @@ def decode_serving(data: Mapping[str, bytes]) -> ServingPair:
     Raises:
         CertificateError: it is missing, unreadable, or does not belong to its key
     """
-    chain = _entry(data, CHAIN_KEY)
-    certificates = _decode_chain(CHAIN_KEY, chain)
-    key = _decode_key(SERVING_KEY_KEY, _entry(data, SERVING_KEY_KEY))
-    if not _belongs(certificates[0], key):
-        raise CertificateError(f"{SERVING_KEY_KEY} is not the key of {CHAIN_KEY}")
-    return ServingPair(certificates[0], chain, data[SERVING_KEY_KEY])
+    chain = Pem(CHAIN_KEY, _entry(data, CHAIN_KEY))
+    return serving_pair(chain, Pem(SERVING_KEY_KEY, _entry(data, SERVING_KEY_KEY)))
+
+
+def serving_pair(chain: Pem, key: Pem) -> ServingPair:
+    """Returns a certificate and its key.
+
+    Raises:
+        CertificateError: one is unreadable, or they do not belong together
+    """
+    certificates = decode_chain(chain)
+    if not _belongs(certificates[0], _decode_key(key)):
+        raise CertificateError(f"{key.name} is not the key of {chain.name}")
+    return ServingPair(certificates[0], chain.content, key.content)
 
 
 def decode_certificates(data: Mapping[str, bytes]) -> Certificates:
@@ -200,10 +223,10 @@ def decode_certificates(data: Mapping[str, bytes]) -> Certificates:
     Raises:
         CertificateError: some are missing or unreadable, do not belong together, or were not made by this program
     """
-    authorities = _decode_chain(AUTHORITIES_KEY, _entry(data, AUTHORITIES_KEY))
+    authorities = decode_chain(Pem(AUTHORITIES_KEY, _entry(data, AUTHORITIES_KEY)))
     if any(_organization(authority) != ORGANIZATION for authority in authorities):
         raise CertificateError(f"{AUTHORITIES_KEY} holds an authority that is not the placement guard's own")
-    authority_key = _decode_key(AUTHORITY_KEY_KEY, _entry(data, AUTHORITY_KEY_KEY))
+    authority_key = _decode_key(Pem(AUTHORITY_KEY_KEY, _entry(data, AUTHORITY_KEY_KEY)))
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey) or not _belongs(authorities[0], authority_key):
         raise CertificateError(f"{AUTHORITY_KEY_KEY} is not the key of {AUTHORITIES_KEY}")
     serving = decode_serving(data)
@@ -212,6 +235,14 @@ def decode_certificates(data: Mapping[str, bytes]) -> Certificates:
     except (*_UNREADABLE, InvalidSignature) as error:
         raise CertificateError(f"{CHAIN_KEY} is not signed by {AUTHORITIES_KEY}") from error
     return Certificates(tuple(authorities), authority_key, serving)
+
+
+def server_context() -> ssl.SSLContext:
+    """Returns a server's settings of TLS, without a certificate yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _sign_serving(
@@ -297,13 +328,18 @@ def _entry(data: Mapping[str, bytes], key: str) -> bytes:
     return data[key]
 
 
-def _decode_chain(name: str, pem: bytes) -> list[x509.Certificate]:
+def decode_chain(pem: Pem) -> list[x509.Certificate]:
+    """Returns the certificates of a PEM text, at least one.
+
+    Raises:
+        CertificateError: there is none, or one cannot be read
+    """
     try:
-        certificates = x509.load_pem_x509_certificates(pem)
+        certificates = x509.load_pem_x509_certificates(pem.content)
         for certificate in certificates:
             _read_parts(certificate)
     except _UNREADABLE as error:
-        raise CertificateError(f"{name} holds no certificate in PEM form that can be read") from error
+        raise CertificateError(f"{pem.name} holds no certificate in PEM form that can be read") from error
     return certificates
 
 
@@ -315,12 +351,12 @@ def _read_parts(certificate: x509.Certificate) -> None:
     _is_due(certificate, certificate.not_valid_after_utc)
 
 
-def _decode_key(name: str, pem: bytes) -> PrivateKeyTypes:
+def _decode_key(pem: Pem) -> PrivateKeyTypes:
     # The cause could quote the key.
     try:
-        return load_pem_private_key(pem, None)
+        return load_pem_private_key(pem.content, None)
     except _UNREADABLE:
-        raise CertificateError(f"{name} holds no private key in PEM form without a password") from None
+        raise CertificateError(f"{pem.name} holds no private key in PEM form without a password") from None
 
 
 def _belongs(certificate: x509.Certificate, key: PrivateKeyTypes) -> bool:

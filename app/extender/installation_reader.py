@@ -292,12 +292,19 @@ class InstallationReader:
 
     async def _ask_processes(self, facts: Installation) -> dict[str, ProcessReport]:
         pods = [pod for pod in facts.pods if pod.address]
+        if facts.service is not None and facts.service.tls:
+            return await self._ask_probe_ports(pods)
         asks = [self._proxy(pod) for pod in pods]
         leader = facts.leader
         if self._options.url:
             asks = [_direct(self._options.url) if pod is leader else ask for pod, ask in zip(pods, asks, strict=True)]
         reports = await asyncio.gather(*(_report(ask) for ask in asks))
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
+
+    async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
+        """Returns what is wrong with processes that answer callers with a certificate only, which the API server has not."""
+        reports = await asyncio.gather(*(_failure(self._proxy(replace(pod, port=pod.probe_port))) for pod in pods))
+        return {pod.name: report for pod, report in zip(pods, reports, strict=True) if report is not None}
 
     def _proxy(self, pod: InstalledPod) -> Ask:
         path = PODS.path(pod.namespace, f"http:{pod.name}:{pod.port or EXTENDER.port}", "proxy").replace("%3A", ":")
@@ -360,6 +367,15 @@ async def _report(ask: Ask) -> ProcessReport:
         guard_problem=guard.problem,
         certificate_expiry=float(expiry[1]) if expiry is not None else 0.0,
     )
+
+
+async def _failure(ask: Ask) -> ProcessReport | None:
+    """Returns why a process is not ready, None if it is."""
+    try:
+        await ask("readyz")
+    except ApiError as error:
+        return _failed_report(error)
+    return None
 
 
 def _failed_report(error: ApiError) -> ProcessReport:

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
 from app.extender.capacity_metrics import CapacityCollector
+from app.runtime.file_content import LOADED, REFUSED
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.demand.derive import DemandSource
@@ -203,7 +204,25 @@ class _PolicyCounters:
             "policy_reloads",
             "Other contents of the policy file, by result: loaded, or refused (the policy before stays)",
             "result",
-            ("loaded", "refused"),
+            (LOADED, REFUSED),
+        )
+
+
+class _TlsMetrics:
+    """Metrics of the certificate files."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.certificate_expiry = Gauge(
+            f"{PREFIX}_tls_certificate_expiry_timestamp_seconds",
+            "When the certificate that kube-scheduler is shown expires; 0 without TLS",
+            registry=registry,
+        )
+        self.reloads = _labelled_counter(
+            registry,
+            "tls_reloads",
+            "Changes of the certificate files, by result: loaded, or refused (the certificate before stays)",
+            "result",
+            (LOADED, REFUSED),
         )
 
 
@@ -303,6 +322,7 @@ class Metrics:
         self._outcomes = _OutcomeCounters(self.registry)
         self._policy = _PolicyCounters(self.registry)
         self._guard = _GuardMetrics(self.registry)
+        self._tls = _TlsMetrics(self.registry)
         for label in _BOOLEANS:
             self._scheduling_wait.labels(pod_scheduled=label)
             self._node_reservation.labels(replicas_scheduled=label)
@@ -399,6 +419,14 @@ class Metrics:
     def guard_certificate(self, expires: float) -> None:
         """Sets when the placement guard's certificate expires, in seconds since 1970."""
         self._guard.certificate_expiry.set(expires)
+
+    def tls_certificate(self, expires: float) -> None:
+        """Sets when the certificate that kube-scheduler is shown expires, in seconds since 1970."""
+        self._tls.certificate_expiry.set(expires)
+
+    def count_tls_reload(self, result: str) -> None:
+        """Counts one change of the certificate files: ``loaded`` or ``refused``."""
+        self._tls.reloads.labels(result=result).inc()
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
         """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods.

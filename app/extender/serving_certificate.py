@@ -16,7 +16,6 @@ A Secret that holds something else is never overwritten. Its content, and what t
 from __future__ import annotations
 
 import asyncio
-import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from app.extender.certificates import (
     decode_certificates,
     decode_serving,
     issue,
+    server_context,
 )
 from app.extender.metrics import Metrics
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
@@ -128,9 +128,7 @@ class ServingCertificate:
         self._metrics = metrics
         self._secret_path = SECRETS.path(options.namespace, NAME)
         self._webhook_path = MUTATING_WEBHOOKS.path(name=NAME)
-        self.ssl_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.ssl_context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.ssl_context.set_alpn_protocols(["http/1.1"])
+        self.ssl_context = server_context()
         self._loaded: ServingPair | None = None
         # An authority that API servers are to trust before it signs what this server shows.
         self._next: Certificates | None = None

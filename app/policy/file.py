@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final
 
 import structlog
 
+from app.runtime.file_content import LOADED, REFUSED, RELOAD_INTERVAL, read_content
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
 from scheduler_core.generic.policy import Policy, PolicyError, parse_policy
 
 log = structlog.get_logger("policy")
-
-RELOAD_INTERVAL: Final = 2.0
-MAX_BYTES: Final = 1024**2
-LOADED: Final = "loaded"
-REFUSED: Final = "refused"
 
 
 class PolicyFileError(CoreError):
@@ -48,7 +42,7 @@ class PolicyFile:
         self._plugins = plugins
         self.problem = ""
         self._observer: Callable[[str], None] = lambda _: None
-        self._content = _read(path)
+        self._content = read_content(path)
         self.policy = _parse(path, self._content, plugins)
 
     def subscribe(self, observer: Callable[[str], None]) -> None:
@@ -63,7 +57,7 @@ class PolicyFile:
 
     async def reload(self) -> None:
         """Reads the file, and parses it if its content changed."""
-        content = await asyncio.to_thread(_read, self.path)
+        content = await asyncio.to_thread(read_content, self.path)
         if content == self._content:
             return
         self._content = content
@@ -81,16 +75,6 @@ class PolicyFile:
         else:
             log.info("policy loaded", file=self.path, warnings=[])
         self._observer(LOADED)
-
-
-def _read(path: str) -> bytes | str:
-    """Returns the file's bytes, or a text why it cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    return content if len(content) <= MAX_BYTES else f"is larger than {MAX_BYTES} bytes"
 
 
 def _parse(path: str, content: bytes | str, plugins: Plugins) -> Policy:

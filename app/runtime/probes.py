@@ -108,9 +108,9 @@ def _methods(app: FastAPI) -> list[str]:
 
 
 def probe_application(
-    readiness: Callable[[], Health], registry: CollectorRegistry, model: type[Health] = Health
+    readiness: Callable[[], Health], registry: CollectorRegistry | None, model: type[Health] = Health
 ) -> FastAPI:
-    """Returns an application that has the probes only."""
+    """Returns an application that has the probes only; without a registry, no metrics."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(UnavailableError)
@@ -118,5 +118,6 @@ def probe_application(
         return JSONResponse({"error": str(error)}, 503)
 
     install_probes(app, readiness, model)
-    install_metrics(app, registry, in_thread=False)
+    if registry is not None:
+        install_metrics(app, registry, in_thread=False)
     return app

@@ -36,13 +36,13 @@ class HttpServer:
     """An application, and where it listens.
 
     Attributes:
-        tls: None for plain HTTP. Its certificate may be replaced, or come later; until then no handshake succeeds
+        tls: None for plain HTTP; otherwise returns what a new connection uses. Without a certificate no handshake succeeds
         keeps_idle: returns whether idle connections are kept now; otherwise they end within about a second
     """
 
     app: FastAPI
     listener: socket.socket
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
     keeps_idle: Callable[[], bool] = lambda: True
 
 

@@ -53,14 +53,14 @@ class TlsListener:
     """Accepts connections on one socket from `start` until `close`.
 
     Args:
-        context: its certificate may be replaced at any time; new connections get the new one
+        context: returns what a new connection uses; another one has another certificate
         make_protocol: returns the protocol of a connection, whose handshake is finished
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        context: ssl.SSLContext,
+        context: Callable[[], ssl.SSLContext],
         make_protocol: Callable[[], asyncio.Protocol],
         connections: Connections,
     ) -> None:
@@ -111,7 +111,7 @@ class TlsListener:
             await loop.connect_accepted_socket(
                 self._make_protocol,
                 accepted,
-                ssl=self._context,
+                ssl=self._context(),
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )

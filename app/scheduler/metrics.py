@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from app.policy.file import LOADED, REFUSED
+from app.runtime.file_content import LOADED, REFUSED
 from app.runtime.metrics import BUCKETS
 from app.scheduler.event_recorder import EVENT
 from app.scheduler.pod_condition import CONDITION

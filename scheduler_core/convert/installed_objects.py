@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
+from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS
 from scheduler_core.model.installation import (
     DEFAULT_SCHEDULER,
     EXTENDER_RESOURCE,
@@ -16,6 +17,9 @@ from scheduler_core.model.installation import (
 )
 from scheduler_core.model.kube import condition
 
+# The extender's port in its manifests, with TLS, too.
+_HTTP_PORT: Final = "http"
+_PROBE_PORT: Final = "probes"
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -25,6 +29,7 @@ class _Resources(Wire):
 
 
 class _ContainerPort(Wire):
+    name: str | None = None
     container_port: int = 0
 
 
@@ -81,14 +86,17 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
     spec = wire.spec or _PodSpec()
     status = wire.status or _PodStatus()
     containers = [*(spec.containers or ()), *(spec.init_containers or ())]
-    ports = [port.container_port for container in containers for port in container.ports or ()]
+    ports = [port for container in containers for port in container.ports or ()]
+    # Overlays add ports, in any place.
+    ports.sort(key=lambda port: port.name != _HTTP_PORT)
     return InstalledPod(
         namespace=wire.metadata.namespace or "default",
         name=wire.metadata.name,
         live=wire.metadata.deletion_timestamp is None and status.phase not in _FINISHED,
         ready=condition(conditions(status.conditions), "Ready").status == "True",
         address=status.pod_i_p or "",
-        port=ports[0] if ports else 0,
+        port=ports[0].container_port if ports else 0,
+        probe_port=next((port.container_port for port in ports if port.name == _PROBE_PORT), 0),
         account=spec.service_account_name or "",
         requests_extender=any(_requests_extender(container.resources) for container in containers),
         scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
@@ -127,6 +135,7 @@ def _claims(pod: str, volumes: list[_Volume] | tuple[_Volume, ...]) -> list[str]
 
 
 class _ServicePort(Wire):
+    name: str | None = None
     port: int = 0
 
 
@@ -149,7 +158,8 @@ def service_address(raw: bytes | msgspec.Raw) -> ServiceAddress:
         ObjectError: it is no Service
     """
     spec = decode_json("Service", raw, ServiceObject).spec or _ServiceSpec()
-    return ServiceAddress(spec.cluster_i_p or "", spec.ports[0].port if spec.ports else 0)
+    port = spec.ports[0] if spec.ports else _ServicePort()
+    return ServiceAddress(spec.cluster_i_p or "", port.port, tls=port.name == EXTENDER_WITH_TLS.port_name)
 
 
 class _InvolvedObject(Wire):

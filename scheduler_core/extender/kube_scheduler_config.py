@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from scheduler_core.extender.finding import PROGRAM
 from scheduler_core.model.installation import EXTENDER_RESOURCE
 
 SECOND_SCHEDULER: Final = "longhorn-scheduler"
 _FILE_NAME: Final = "kube-scheduler-config.yaml"
+CLIENT_CERTIFICATE: Final = f"{PROGRAM}-client"
+_SECOND_CLIENT_FOLDER: Final = f"/etc/{CLIENT_CERTIFICATE}"
 _CONFIG_FLAG: Final = "--config"
 _KUBECONFIG_FLAG: Final = "--kubeconfig"
 
@@ -49,7 +52,7 @@ class Registration:
     """How the extender is registered.
 
     Attributes:
-        url_prefix: where kube-scheduler calls it
+        url_prefix: where kube-scheduler calls it; with https kube-scheduler shows a certificate
         kubeconfig: kube-scheduler's credentials; "" for those of its pod
         namespace: of the extender, for the Lease of a second scheduler
         scores: whether it is asked for scores, too
@@ -61,6 +64,11 @@ class Registration:
     pods: SentPods = SentPods.REQUESTING
     namespace: str = "longhorn-system"
     scores: bool = False
+
+    @property
+    def tls(self) -> bool:
+        """Whether the extender is called by TLS."""
+        return self.url_prefix.startswith("https://")
 
 
 _FOLDERS: Final = {
@@ -83,6 +91,12 @@ def default_kubeconfig(platform: Platform) -> str:
 def configuration_path(platform: Platform) -> str:
     """Where the file belongs, "" if it belongs into a kustomization."""
     return f"{_FOLDERS[platform]}/{_FILE_NAME}" if platform in _FOLDERS else ""
+
+
+def client_folder(platform: Platform) -> str:
+    """The folder of the certificate that kube-scheduler shows, its key, and the authority that it trusts."""
+    folder = _FOLDERS.get(platform)
+    return f"{folder}/{PROGRAM}" if folder is not None else _SECOND_CLIENT_FOLDER
 
 
 def configuration(registration: Registration) -> dict[str, Any]:
@@ -111,7 +125,8 @@ def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str,
         "filterVerb": "filter",
         **scores,
         "preemptVerb": "preempt",
-        "enableHTTPS": False,
+        "enableHTTPS": registration.tls,
+        **_tls_config(registration),
         "nodeCacheCapable": True,
         "ignorable": False,
         "httpTimeout": "3s",
@@ -120,6 +135,32 @@ def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str,
         return [{**extender, **managed}]
     # An entry without verbs is never called. It lets pods be scheduled that request the resource.
     return [extender, {"urlPrefix": registration.url_prefix, "nodeCacheCapable": True, **managed}]
+
+
+def _tls_config(registration: Registration) -> dict[str, Any]:
+    if not registration.tls:
+        return {}
+    folder = client_folder(registration.platform)
+    files = {"caFile": f"{folder}/ca.crt", "certFile": f"{folder}/tls.crt", "keyFile": f"{folder}/tls.key"}
+    # The name in the certificate, also where the address is called.
+    return {"tlsConfig": {"serverName": f"{PROGRAM}.{registration.namespace}.svc", **files}}
+
+
+def certificate_steps(registration: Registration) -> tuple[str, ...]:
+    """What to do about certificates before `steps`, one line each; nothing without TLS."""
+    if not registration.tls:
+        return ()
+    folder = client_folder(registration.platform)
+    if registration.platform is Platform.SECOND_SCHEDULER:
+        return (f"Mount the Secret {CLIENT_CERTIFICATE} at {folder} (docs/tls.md).",)
+    secret = f"kubectl -n {registration.namespace} get secret {CLIENT_CERTIFICATE}"
+    return (
+        f"Copy the Secret {CLIENT_CERTIFICATE} to {folder} on every control-plane node, and again whenever it is renewed:",
+        f"  install -d -m 0700 {folder}",
+        "  for file in ca.crt tls.crt tls.key; do",
+        f"    {secret} -o go-template='{{{{index .data \"'$file'\" | base64decode}}}}' > {folder}/$file",
+        "  done",
+    )
 
 
 def steps(platform: Platform, pods: SentPods) -> tuple[str, ...]:

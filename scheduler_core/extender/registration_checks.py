@@ -128,7 +128,13 @@ def check_requests(facts: Installation) -> Iterator[Finding]:
     leader = facts.leader
     report = facts.reports.get(leader.name) if leader is not None else None
     if leader is None or report is None or not report.callers:
-        yield Finding("requests", Severity.SKIPPED, "the leader has had no request yet")
+        asks_for_certificate = facts.service is not None and facts.service.tls
+        what = (
+            "the leader tells callers with a certificate"
+            if asks_for_certificate
+            else "the leader has had no request yet"
+        )
+        yield Finding("requests", Severity.SKIPPED, what)
         return
     for caller in report.callers:
         if caller.sends_whole_nodes:

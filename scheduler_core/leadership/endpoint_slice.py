@@ -43,6 +43,8 @@ class LeaderService:
 
 
 EXTENDER: Final = LeaderService("longhorn-scheduler-extender", "http", 9504)
+# kube-proxy compares the name with that of the Service's port, and service meshes read the protocol from it.
+EXTENDER_WITH_TLS: Final = LeaderService(EXTENDER.name, "https", EXTENDER.port)
 PLACEMENT_GUARD: Final = LeaderService("longhorn-scheduler-extender-placement-guard", "https", 9507)
 
 

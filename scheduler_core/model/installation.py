@@ -39,7 +39,8 @@ class InstalledPod:
         live: whether it is neither finished nor being deleted
         ready: whether the Ready condition is True
         address: status.podIP, "" without one
-        port: of its first container port, 0 without one
+        port: of its container port for HTTP, or else of its first; 0 without one
+        probe_port: of its container port for probes alone, 0 without one
         account: its ServiceAccount
         requests_extender: whether a container requests the extender's resource
         scheduler_name: the kube-scheduler that places it
@@ -52,6 +53,7 @@ class InstalledPod:
     ready: bool = True
     address: str = ""
     port: int = 0
+    probe_port: int = 0
     account: str = ""
     requests_extender: bool = False
     scheduler_name: str = DEFAULT_SCHEDULER
@@ -103,7 +105,9 @@ class ServiceAddress:
     Attributes:
         cluster_ip: "" or ``None`` if it has none
         port: of its first port
+        tls: whether that port's name is the one for HTTPS
     """
 
     cluster_ip: str
     port: int
+    tls: bool = False

@@ -11,6 +11,7 @@ from app.extender.offers import MAX_WAIT
 from tests.manifests.load import CONFIGS, NAME, documents, only, with_scores
 
 RESOURCE = [{"name": "longhorn.io/scheduler-extender", "ignoredByScheduler": True}]
+RECOMMENDED = ["recommended.yaml", "recommended-managed.yaml", "recommended-managed-tls.yaml"]
 PROPOSAL = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -45,7 +46,7 @@ def test_the_proposals_configuration_is_unchanged() -> None:
     assert configuration("proposal.yaml") == yaml.safe_load(PROPOSAL)
 
 
-@pytest.mark.parametrize("name", ["recommended.yaml", "recommended-managed.yaml"])
+@pytest.mark.parametrize("name", RECOMMENDED)
 def test_the_recommended_configurations_see_all_nodes_and_keep_scoring_intact(name: str) -> None:
     """They send names of all feasible nodes, include preemption, and fail closed."""
     config = configuration(name)
@@ -57,7 +58,7 @@ def test_the_recommended_configurations_see_all_nodes_and_keep_scoring_intact(na
     assert "prioritizeVerb" not in extender
 
 
-@pytest.mark.parametrize("name", ["recommended.yaml", "recommended-managed.yaml"])
+@pytest.mark.parametrize("name", RECOMMENDED)
 def test_the_two_commented_lines_enable_scores_and_change_nothing_else(name: str) -> None:
     """kube-scheduler refuses the verb without a weight."""
     scored = yaml.safe_load(with_scores(CONFIGS / name))
@@ -97,13 +98,27 @@ def test_with_recommended_the_entry_that_manages_the_resource_is_never_called() 
     assert called("recommended.yaml").keys().isdisjoint({"managedResources"})
 
 
+def test_the_file_for_tls_differs_in_tls_only() -> None:
+    """With https in urlPrefix and an authority in tlsConfig: otherwise nothing is encrypted, or nothing is verified."""
+    config = configuration("recommended-managed-tls.yaml")
+    (extender,) = config["extenders"]
+    tls = extender.pop("tlsConfig")
+    assert extender.pop("enableHTTPS") is True
+    plain = configuration("recommended-managed.yaml")
+    assert plain["extenders"][0].pop("enableHTTPS") is False
+    extender["urlPrefix"] = extender["urlPrefix"].replace("https://", "http://")
+    assert config == plain
+    assert tls.keys() == {"serverName", "caFile", "certFile", "keyFile"}
+    assert tls["serverName"] == f"{NAME}.longhorn-system.svc"
+
+
 def http_timeout(name: str) -> int:
     """Seconds that kube-scheduler waits for an answer."""
     extender = called(name)
     return int(extender["httpTimeout"].removesuffix("s"))
 
 
-@pytest.mark.parametrize("name", ["recommended.yaml", "recommended-managed.yaml"])
+@pytest.mark.parametrize("name", RECOMMENDED)
 def test_a_frozen_leader_stops_kube_scheduler_for_three_seconds_at_a_time(name: str) -> None:
     """kube-scheduler decides about one pod at a time; a request that waits is answered much earlier."""
     assert http_timeout(name) == 3
@@ -127,6 +142,7 @@ def test_every_configuration_leads_to_the_service(path: Any) -> None:
     """Name, namespace and port are those of the manifests."""
     service = only("Service")
     (port,) = service["spec"]["ports"]
+    scheme = "https" if called(path.name)["enableHTTPS"] else "http"
     assert {entry["urlPrefix"] for entry in configuration(path.name)["extenders"]} == {
-        f"http://{service['metadata']['name']}.longhorn-system.svc:{port['port']}"
+        f"{scheme}://{service['metadata']['name']}.longhorn-system.svc:{port['port']}"
     }

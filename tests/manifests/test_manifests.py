@@ -50,7 +50,7 @@ def test_every_file_has_yaml_documents(path: Path) -> None:
 def test_every_manifest_belongs_to_its_kustomization(directory: Path) -> None:
     """A file that no kustomization lists would never reach a cluster."""
     (kustomization,) = documents(directory / "kustomization.yaml")
-    listed = {entry for entry in kustomization["resources"] if entry.endswith(".yaml")}
+    listed = {entry for entry in kustomization.get("resources", ()) if entry.endswith(".yaml")}
     assert listed == {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
 
 

@@ -276,6 +276,31 @@ def test_the_kustomization_of_the_installation_guide_works(cluster: DevCluster, 
     assert kinds["ConfigMap"]["data"]["scheduler-extender-pod-scheduling-timeout"] == "2"
 
 
+TLS_OVERLAYS = ["overlays/tls", "overlays/tls-cert-manager"]
+
+
+@pytest.mark.parametrize("overlay", TLS_OVERLAYS)
+def test_the_api_server_accepts_the_overlays_for_tls(cluster: DevCluster, overlay: str) -> None:
+    """Its pods meet the restricted level, with the mounted Secret; cert-manager's own kinds are not installed here."""
+    built = yaml.safe_load_all(cluster.kubectl("kustomize", str(MANIFESTS / overlay)))
+    known = [entry for entry in built if not entry["apiVersion"].startswith("cert-manager.io/")]
+    cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", input=yaml.safe_dump_all(known))
+    (template,) = [entry["spec"]["template"] for entry in known if entry["kind"] == "Deployment"]
+    raw = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "with-tls"}}
+    admitted = cluster.api.create(f"{PODS.path(NAMESPACE)}?dryRun=All", raw)
+    assert [volume["secret"]["secretName"] for volume in admitted["spec"]["volumes"] if "secret" in volume] == [
+        f"{NAME}-tls"
+    ]
+
+
+def test_a_network_policy_without_the_control_planes_network_is_refused(cluster: DevCluster) -> None:
+    """With it the API server accepts it, as the guide shows it."""
+    text = cluster.kubectl("kustomize", str(MANIFESTS / "overlays/network-policy"))
+    apply = ("apply", "--server-side", "--dry-run=server", "-f", "-")
+    assert "spec.ingress[0].from[0].ipBlock.cidr" in cluster.kubectl(*apply, input=text, check=False)
+    cluster.kubectl(*apply, input=text.replace("CONTROL-PLANE-NETWORK", "192.168.10.0/24"))
+
+
 def pod(name: str, namespace: str, resource: bool = False) -> dict[str, Any]:
     """A pod that fits on any node."""
     requests = {"longhorn.io/scheduler-extender": "1"} if resource else {}

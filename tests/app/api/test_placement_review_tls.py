@@ -99,7 +99,7 @@ async def serve_and_ask(folder: Path) -> tuple[list[Any], float | None]:
         state = AdmissionState(Reviewer(), str, metrics, MemoryBudget(1 << 30))
         servers = [
             HttpServer(probe_application(lambda: Health(status="ok"), metrics.registry), listeners[0]),
-            HttpServer(guard_application(state), listeners[1], certificate.ssl_context),
+            HttpServer(guard_application(state), listeners[1], lambda: certificate.ssl_context),
         ]
         serving = asyncio.create_task(serve(CertificateService(certificate), servers))
         await fake_api.until("the caBundle", lambda: api.bundle)

@@ -99,6 +99,36 @@ async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run:
     assert lines[-1].endswith("to mend")
 
 
+@pytest.mark.parametrize("ready", [True, False])
+async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path, run: Run, ready: bool) -> None:
+    """It answers no other call of the API server, which has no certificate to show."""
+    api = Api()
+    ports = [{"name": "http", "containerPort": 9504}, {"name": "probes", "containerPort": 9508}]
+    metadata = {"name": "one", "namespace": NAMESPACE, "labels": LABELS}
+    process = {"metadata": metadata, "spec": {"containers": [{"ports": ports}]}, "status": {"podIP": "10.0.0.1"}}
+    api.add(f"/api/v1/namespaces/{NAMESPACE}/pods", process)
+    services = f"/api/v1/namespaces/{NAMESPACE}/services"
+    spec = {"clusterIP": "10.43.0.9", "ports": [{"name": "https", "port": 9504}]}
+    api.add(services, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
+    asked: list[str] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if "/proxy/" not in request.path:
+            return await api.handle(request)
+        asked.append(request.path)
+        return web.json_response({"status": "ok"} if ready else {"error": "not ready"}, status=200 if ready else 503)
+
+    async with serve(handle, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
+    findings = [
+        entry
+        for entry in json.loads(result.out)["findings"]
+        if (entry["check"], entry["where"]) == ("caches", "pod/one")
+    ]
+    assert asked == [f"/api/v1/namespaces/{NAMESPACE}/pods/http:one:9508/proxy/readyz"]
+    assert [entry["what"] for entry in findings] == ([] if ready else ["is not ready: not ready"])
+
+
 async def test_json_has_the_findings_in_order(tmp_path: Path, run: Run) -> None:
     """With their kind, as every JSON of the program."""
     async with serving(Api(), tmp_path) as kubeconfig:

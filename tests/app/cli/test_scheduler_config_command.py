@@ -22,10 +22,10 @@ STATIC_PODS = "/api/v1/namespaces/kube-system/pods"
 SECOND = MANIFESTS / "overlays/second-scheduler/config/kube-scheduler.yaml"
 
 
-def service(cluster_ip: str = "10.43.12.34") -> Object:
+def service(cluster_ip: str = "10.43.12.34", port_name: str = "http") -> Object:
     """The extender's Service."""
     metadata = {"name": NAME, "namespace": "longhorn-system"}
-    return {"metadata": metadata, "spec": {"clusterIP": cluster_ip, "ports": [{"port": 9504}]}}
+    return {"metadata": metadata, "spec": {"clusterIP": cluster_ip, "ports": [{"name": port_name, "port": 9504}]}}
 
 
 def static_pod(*command: str) -> Object:
@@ -83,6 +83,49 @@ def test_a_second_schedulers_file_is_that_of_its_overlay(run: Run) -> None:
     result = run("scheduler-config", "--platform", "second-scheduler")
     assert (result.code, yaml.safe_load(result.out)) == (0, documents(SECOND)[0])
     assert "kubectl apply -k manifests/overlays/scheduler-name-policy" in result.err
+
+
+def expected_with_tls() -> Any:
+    """recommended-managed-tls.yaml with a cluster's address."""
+    config = expected("recommended-managed-tls.yaml", "/etc/kubernetes/scheduler.conf")
+    config["extenders"][0]["urlPrefix"] = ADDRESS.replace("http:", "https:")
+    return config
+
+
+async def test_with_tls_it_prints_the_file_for_it(tmp_path: Path, run: Run) -> None:
+    """Because the Service's port has the name for it, or because --tls says so; the certificates are copied first."""
+    command = ("scheduler-config", "--platform", "kubeadm", "--kubeconfig")
+    async with cluster(tmp_path, [], service(port_name="https")) as kubeconfig:
+        by_name = await run_in_thread(run, *command, kubeconfig)
+    async with cluster(tmp_path, [], service()) as kubeconfig:
+        by_flag = await run_in_thread(run, *command, kubeconfig, "--tls")
+    assert yaml.safe_load(by_name.out) == yaml.safe_load(by_flag.out) == expected_with_tls()
+    folder = expected_with_tls()["extenders"][0]["tlsConfig"]["caFile"].removesuffix("/ca.crt")
+    assert by_name.err.splitlines()[0].startswith(f"Copy the Secret longhorn-scheduler-extender-client to {folder} ")
+
+
+def test_a_second_scheduler_with_tls_reads_its_certificate_from_a_mounted_secret(run: Run) -> None:
+    """Every other line is that of its overlay."""
+    result = run("scheduler-config", "--platform", "second-scheduler", "--tls")
+    config = yaml.safe_load(result.out)
+    called, unused = config["extenders"]
+    assert called["urlPrefix"] == unused["urlPrefix"] == f"https://{NAME}.longhorn-system.svc:9504"
+    assert called.pop("tlsConfig") == {
+        "serverName": f"{NAME}.longhorn-system.svc",
+        "caFile": f"/etc/{NAME}-client/ca.crt",
+        "certFile": f"/etc/{NAME}-client/tls.crt",
+        "keyFile": f"/etc/{NAME}-client/tls.key",
+    }
+    assert called.pop("enableHTTPS") is True
+    (plain,) = documents(SECOND)
+    assert config.keys() == plain.keys()
+    assert called.items() - {("urlPrefix", called["urlPrefix"])} <= plain["extenders"][0].items()
+
+
+def test_tls_contradicts_an_address_without_it(run: Run) -> None:
+    """One line says so."""
+    result = run("scheduler-config", "--platform", "k3s", "--url-prefix", ADDRESS, "--tls")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.bootstrap import create_app
-from app.policy.file import MAX_BYTES, PolicyFile, PolicyFileError
+from app.policy.file import PolicyFile, PolicyFileError
+from app.runtime.file_content import MAX_BYTES
 from app.runtime.metrics import PREFIX
 from app.settings import Settings
 from tests.builders import NOW, snapshot

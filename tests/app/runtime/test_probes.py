@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import pytest
 from fastapi import FastAPI
@@ -13,8 +14,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.bootstrap import plain_probes
 from app.runtime.probes import Health, UnavailableError, install_metrics, probe_application
-from tests.worlds.service import http_client
+from tests.worlds.service import application, http_client
 
 pytestmark = pytest.mark.anyio
 
@@ -93,3 +95,24 @@ async def test_one_scrape_is_rendered_at_a_time_and_in_another_thread() -> None:
     assert collector.most_at_once == 1
     own = threading.get_ident()
     assert [thread == own for thread in collector.threads] == [True, False] * 4
+
+
+@dataclass(frozen=True)
+class UnreadyLifecycle:
+    """A process that cannot read an object."""
+
+    readiness_problem: str = "Replica longhorn-system/secret-volume-r-1 cannot be read"
+
+
+@pytest.mark.parametrize(("lifecycle", "status"), [(None, 200), (UnreadyLifecycle(), 503)])
+async def test_the_port_for_probes_alone_names_nothing_of_the_cluster(
+    lifecycle: UnreadyLifecycle | None, status: int
+) -> None:
+    """A kubelet has no certificate, so any process may ask there."""
+    app = application()
+    app.state.services = replace(app.state.services, lifecycle=lifecycle)
+    async with http_client(plain_probes(app)) as client:
+        ready = await client.get("/readyz")
+        assert (ready.status_code, "secret-volume" in ready.text) == (status, False)
+        assert (await client.get("/healthz")).status_code == 200
+        assert {(await client.get(path)).status_code for path in ("/state", "/metrics", "/docs", "/")} == {404}

@@ -133,7 +133,10 @@ def run(world: World, test: Callable[[], Coroutine[Any, Any, None]], *, signalle
 
     async def main() -> None:
         plain, tls = world.listeners
-        servers = [HttpServer(world.app, plain), HttpServer(world.app, tls, world.context, lambda: world.keeps_idle)]
+        servers = [
+            HttpServer(world.app, plain),
+            HttpServer(world.app, tls, lambda: world.context, lambda: world.keeps_idle),
+        ]
         serving = asyncio.create_task(serve(world.service, servers))
         try:
             await world.get_plain()

@@ -41,6 +41,20 @@ def test_a_pod_requests_the_resource_in_any_container(key: str, containers: str)
     assert not installed_pod(raw({containers: [{"resources": {key: {"cpu": "1"}}}]})).requests_extender
 
 
+def test_a_pods_port_is_the_one_for_http_wherever_it_is() -> None:
+    """The placement guard's overlay puts another one before it."""
+    names = {"https": 9507, "http": 9504, "probes": 9508}
+    ports = [{"name": name, "containerPort": port} for name, port in names.items()]
+    pod = installed_pod(raw({"containers": [{"ports": ports}]}))
+    assert (pod.port, pod.probe_port) == (9504, 9508)
+
+
+@pytest.mark.parametrize(("name", "tls"), [("http", False), ("https", True), (None, False)])
+def test_a_services_port_says_whether_it_takes_tls(name: str | None, tls: bool) -> None:
+    """By its name, which the overlay for TLS changes."""
+    assert service_address(raw({"clusterIP": "10.43.0.9", "ports": [{"name": name, "port": 9504}]})).tls is tls
+
+
 def test_a_pod_has_its_address_port_account_and_claims() -> None:
     """Ephemeral volumes count as claims; other volumes do not."""
     volumes = [

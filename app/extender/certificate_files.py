@@ -1,0 +1,150 @@
+"""TLS of the port that kube-scheduler calls, from files that are read again whenever they change.
+
+    files → a certificate that belongs to its key, and the authorities of callers → a TLS context → new connections use it
+    a change that cannot be used → an error in the log, a count → the context before stays
+
+Each change makes a new context: an authority cannot be taken out of one, and a session of the one before cannot be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import structlog
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from app.extender.certificates import CertificateError, Pem, ServingPair, decode_chain, server_context, serving_pair
+from app.extender.metrics import Metrics
+from app.runtime.file_content import LOADED, REFUSED, RELOAD_INTERVAL, read_content
+from app.settings import TlsFiles
+
+log = structlog.get_logger("certificate")
+
+_READS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    """What one version of the files holds."""
+
+    serving: ServingPair
+    authorities: bytes
+
+    def require_validity(self, now: datetime) -> None:
+        """Returns if callers accept the certificate now.
+
+        Raises:
+            CertificateError: it has expired, or is not valid yet
+        """
+        problem = self.serving.validity_problem(now)
+        if problem:
+            raise CertificateError(problem)
+
+    def context(self) -> ssl.SSLContext:
+        """Returns TLS with these credentials.
+
+        Raises:
+            CertificateError: OpenSSL refuses them
+        """
+        context = server_context()
+        self.serving.load_into(context)
+        if self.authorities:
+            # The handshake fails without a certificate, before the first byte of a request is read.
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(cadata=self.authorities)
+            except ssl.SSLError as error:
+                raise CertificateError(f"the authorities of callers cannot be used: {error.reason}") from error
+        return context
+
+
+class CertificateFiles:
+    """Owner of the TLS context that new connections use.
+
+    Args:
+        now: returns the time
+
+    Raises:
+        CertificateError: the files cannot be used now
+    """
+
+    def __init__(self, files: TlsFiles, metrics: Metrics, now: Callable[[], datetime]) -> None:
+        self._files = files
+        self._metrics = metrics
+        self._now = now
+        self._contents = _read(files)
+        credentials = _decode(files, self._contents)
+        self._context = credentials.context()
+        # An expired certificate is better than no process: callers say why they refuse it, and a renewed one is used at once.
+        problem = credentials.serving.validity_problem(now())
+        if problem:
+            log.error("no caller accepts the serving certificate", problem=problem, file=files.certificate)
+        metrics.tls_certificate(credentials.serving.expires.timestamp())
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What a new connection uses."""
+        return self._context
+
+    async def run(self) -> None:
+        """Reads the files every `RELOAD_INTERVAL` until cancelled."""
+        while True:
+            await asyncio.sleep(RELOAD_INTERVAL)
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Reads the files, and uses them if their content changed."""
+        contents = await asyncio.to_thread(_read, self._files)
+        if contents == self._contents:
+            return
+        self._contents = contents
+        try:
+            credentials = _decode(self._files, contents)
+            credentials.require_validity(self._now())
+            self._context = credentials.context()
+        except CertificateError as error:
+            log.error("serving certificate refused, the one before stays", problem=str(error))  # noqa: TRY400 # the text says it all
+            self._metrics.count_tls_reload(REFUSED)
+            return
+        expires = credentials.serving.expires
+        log.info("serving certificate in use", expires=expires.isoformat())
+        self._metrics.tls_certificate(expires.timestamp())
+        self._metrics.count_tls_reload(LOADED)
+
+
+def _read(files: TlsFiles) -> tuple[bytes | str, ...]:
+    """Returns the contents of all files.
+
+    The files of a Secret change together. They are read until two reads are equal, so that none is from before and one from after.
+    """
+    contents = _read_each(files)
+    for _ in range(_READS):
+        again = _read_each(files)
+        if again == contents:
+            break
+        contents = again
+    return contents
+
+
+def _read_each(files: TlsFiles) -> tuple[bytes | str, ...]:
+    return tuple(
+        read_content(path) if path else b"" for path in (files.certificate, files.private_key, files.client_ca)
+    )
+
+
+def _decode(files: TlsFiles, contents: tuple[bytes | str, ...]) -> _Credentials:
+    certificate, key, authorities = map(_pem, (files.certificate, files.private_key, files.client_ca), contents)
+    serving = serving_pair(certificate, key)
+    trusted = decode_chain(authorities) if files.client_ca else []
+    return _Credentials(serving, b"".join(authority.public_bytes(Encoding.DER) for authority in trusted))
+
+
+def _pem(path: str, content: bytes | str) -> Pem:
+    if isinstance(content, str):
+        raise CertificateError(f"{path}: {content}")
+    return Pem(path, content)

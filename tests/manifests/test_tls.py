@@ -1,0 +1,141 @@
+"""manifests/tls and its two overlays, and manifests/overlays/network-policy: ports, files and names are those of the program."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from app.cli.main import cli
+from app.settings import DEFAULT_GUARD_PORT
+from devcluster.build import ensure_built
+from devcluster.components import KUBECTL
+from devcluster.kubectl import Kubectl
+from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS
+from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, documents, only
+
+SECRET = f"{NAME}-tls"
+CERTIFICATES = documents(MANIFESTS / "overlays/tls-cert-manager/certificates.yaml")
+POLICY = only("NetworkPolicy", MANIFESTS / "overlays/network-policy")["spec"]
+CONTROL_PLANE = "CONTROL-PLANE-NETWORK"
+Built = dict[tuple[str, str], dict[str, Any]]
+
+
+def build(folder: Path, resource: str, component: str = "") -> Built:
+    """The objects of an overlay, or of one with a component, by kind and name."""
+    shutil.copytree(MANIFESTS, folder / "manifests")
+    overlay = folder / "mine"
+    overlay.mkdir()
+    lines = {
+        "resources": [f"../manifests/{resource}"],
+        "components": [f"../manifests/{component}"] if component else [],
+    }
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(lines))
+    kubectl = Kubectl(ensure_built() / KUBECTL, folder / "no-kubeconfig", folder / "cache")
+    text = kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60)
+    return {(entry["kind"], entry["metadata"]["name"]): entry for entry in yaml.safe_load_all(text) if entry}
+
+
+def pod_spec(built: Built) -> dict[str, Any]:
+    """The spec of the extender's pods."""
+    spec: dict[str, Any] = built["Deployment", NAME]["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.e2e
+def test_the_overlay_changes_the_pods_and_the_name_of_the_services_port(tmp_path: Path) -> None:
+    """Nothing else of the base; the leader names the port of its EndpointSlice alike, or kube-proxy leads nowhere."""
+    base = build(tmp_path / "base", "base")
+    overlay = build(tmp_path / "tls", "overlays/tls")
+    assert overlay.keys() == base.keys()
+    assert {key for key, entry in base.items() if overlay[key] != entry} == {("Deployment", NAME), ("Service", NAME)}
+    (port,) = overlay["Service", NAME]["spec"]["ports"]
+    assert (port["name"], port["port"]) == (EXTENDER_WITH_TLS.port_name, EXTENDER_WITH_TLS.port)
+
+
+@pytest.mark.e2e
+def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own(tmp_path: Path) -> None:
+    """The flags are the program's, and a kubelet needs no certificate."""
+    spec = pod_spec(build(tmp_path / "tls", "overlays/tls"))
+    (container,) = spec["containers"]
+    flags = dict(argument.split("=") for argument in container["args"] if "=" in argument)
+    command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
+    assert flags.keys() <= {option for parameter in command.params for option in parameter.opts}
+    (mount,) = container["volumeMounts"]
+    (volume,) = spec["volumes"]
+    assert {flags[f"--{name}"] for name in ("tls-cert-file", "tls-private-key-file", "client-ca-file")} == {
+        f"{mount['mountPath']}/{file}" for file in ("tls.crt", "tls.key", "ca.crt")
+    }
+    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
+    assert (volume["secret"]["secretName"], volume["secret"]["defaultMode"]) == (SECRET, 0o440)
+    assert spec["securityContext"]["fsGroup"] == spec["securityContext"]["runAsGroup"]
+    (probe_port,) = [port for port in container["ports"] if port["name"] == "probes"]
+    assert flags["--probe-port"] == str(probe_port["containerPort"])
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert probes == [{"path": "/healthz", "port": "probes"}] * 3
+
+
+@pytest.mark.e2e
+def test_it_goes_with_the_placement_guard(tmp_path: Path) -> None:
+    """As a component; every port of the container has a name of its own."""
+    (container,) = pod_spec(build(tmp_path / "both", "overlays/placement-guard", "tls"))["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert sorted(ports.values()) == [9504, DEFAULT_GUARD_PORT, 9508]
+    assert len(ports) == len(container["ports"])
+
+
+def certificate(name: str) -> dict[str, Any]:
+    """The spec of a Certificate of cert-manager."""
+    (spec,) = [
+        entry["spec"] for entry in CERTIFICATES if (entry["kind"], entry["metadata"]["name"]) == ("Certificate", name)
+    ]
+    return dict(spec)
+
+
+def test_cert_manager_makes_what_the_pods_mount_for_the_name_that_kube_scheduler_verifies() -> None:
+    """All objects are in Longhorn's namespace, and no issuer is of the whole cluster."""
+    (config,) = documents(CONFIGS / "recommended-managed-tls.yaml")
+    server = certificate(SECRET)
+    assert server["secretName"] == SECRET
+    assert server["dnsNames"] == [config["extenders"][0]["tlsConfig"]["serverName"]]
+    assert {entry["metadata"]["namespace"] for entry in CERTIFICATES} == {NAMESPACE}
+    assert {entry["kind"] for entry in CERTIFICATES} == {"Issuer", "Certificate"}
+
+
+def test_certificates_of_callers_and_of_the_server_are_for_one_purpose_each() -> None:
+    """The extender's own certificate lets no caller in."""
+    assert certificate(SECRET)["usages"][-1] == "server auth"
+    assert certificate(f"{NAME}-client")["usages"][-1] == "client auth"
+    authority = certificate(f"{NAME}-ca")
+    # kube-scheduler reads an authority at its start only.
+    assert authority["privateKey"]["rotationPolicy"] == "Never"
+
+
+def test_the_network_policy_lets_kube_scheduler_api_servers_and_prometheus_in() -> None:
+    """It selects the extender's pods alone, and says nothing about what they call."""
+    labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert POLICY["podSelector"] == {"matchLabels": labels}
+    assert POLICY["policyTypes"] == ["Ingress"]
+    ports = [{port["port"] for port in rule["ports"]} for rule in POLICY["ingress"]]
+    assert ports == [{9504, DEFAULT_GUARD_PORT}, {9504}, {9504}]
+    second = only("Deployment", MANIFESTS / "overlays/second-scheduler", name="longhorn-scheduler")
+    (peer,) = POLICY["ingress"][1]["from"]
+    assert peer == {"podSelector": {"matchLabels": second["spec"]["template"]["metadata"]["labels"]}}
+
+
+def test_the_network_policy_has_to_be_given_the_control_planes_network() -> None:
+    """No value fits every cluster, and a wrong one would keep kube-scheduler out; the guide sets it."""
+    (peer,) = POLICY["ingress"][0]["from"]
+    assert peer == {"ipBlock": {"cidr": CONTROL_PLANE}}
+    text = (MANIFESTS.parent / "docs/installation.md").read_text()
+    (shown,) = [part for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "network-policy" in part]
+    kustomization = yaml.safe_load(shown)
+    (patch,) = kustomization["patches"]
+    (operation,) = yaml.safe_load(patch["patch"])
+    assert operation["path"] == "/spec/ingress/0/from/0/ipBlock/cidr"
+    assert patch["target"] == {"kind": "NetworkPolicy", "name": NAME}

@@ -1,0 +1,139 @@
+"""docs/tls.md: its scripts make certificates that both ends accept, and its kustomizations can be built."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import ssl
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+
+from app.extender.certificate_files import CertificateFiles
+from app.extender.metrics import Metrics
+from app.settings import TlsFiles
+from devcluster.build import ensure_built
+from devcluster.components import KUBECTL
+from devcluster.kubectl import Kubectl
+from tests.manifests.load import CONFIGS, MANIFESTS, NAME, ROOT, documents
+from tests.worlds.tls import client_context, shake_hands_in_memory
+
+GUIDE = (ROOT / "docs/tls.md").read_text()
+SERVER_NAME = documents(CONFIGS / "recommended-managed-tls.yaml")[0]["extenders"][0]["tlsConfig"]["serverName"]
+PRINTED = "kind: KubeSchedulerConfiguration\n"
+
+
+def script(name: str) -> str:
+    """One of the guide's scripts, by its first line."""
+    (text,) = re.findall(rf"```sh\n# {re.escape(name)}:[^\n]*\n(.*?)```", GUIDE, re.DOTALL)
+    return str(text)
+
+
+def run(folder: Path, name: str) -> None:
+    """Runs one of the guide's scripts in a folder."""
+    subprocess.run(["sh", "-c", script(name)], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+def server(folder: Path) -> CertificateFiles:
+    """The extender with the files of a folder."""
+    files = TlsFiles(*(str(folder / name) for name in ("server.crt", "server.key", "ca.crt")))
+    return CertificateFiles(files, Metrics(), lambda: datetime.now(UTC))
+
+
+def caller(folder: Path, name: str = "client") -> ssl.SSLContext:
+    """kube-scheduler with the files of a folder; it applies every rule that OpenSSL has."""
+    context = client_context((folder / "ca.crt").read_bytes(), strict=False)
+    context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
+    return context
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in which both scripts ran."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    for name in ("authority.sh", "sign.sh"):
+        run(tmp_path, name)
+    return tmp_path
+
+
+def test_the_certificates_of_the_scripts_let_kube_scheduler_in(folder: Path) -> None:
+    """For the name that its configuration verifies."""
+    assert shake_hands_in_memory(server(folder).context, caller(folder), SERVER_NAME) == "TLSv1.3"
+
+
+def test_each_certificate_is_for_one_purpose(folder: Path) -> None:
+    """The extender's own lets no caller in."""
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        shake_hands_in_memory(server(folder).context, caller(folder, "server"), SERVER_NAME)
+
+
+def test_the_second_script_renews_both_certificates_without_another_authority(folder: Path) -> None:
+    """A running extender takes the new one, and callers with the former certificate are still let in."""
+    running = server(folder)
+    former = caller(folder)
+    before = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes()).serial_number
+    run(folder, "sign.sh")
+    context = running.context
+    asyncio.run(running.reload())
+    assert running.context is not context
+    assert x509.load_pem_x509_certificate((folder / "server.crt").read_bytes()).serial_number != before
+    for each in (former, caller(folder)):
+        assert shake_hands_in_memory(running.context, each, SERVER_NAME) == "TLSv1.3"
+
+
+def test_two_authorities_of_one_day_are_trusted_together(folder: Path, tmp_path: Path) -> None:
+    """They have the same name; certificates say by which key they are signed."""
+    successor = tmp_path / "successor"
+    successor.mkdir()
+    for name in ("authority.sh", "sign.sh"):
+        run(successor, name)
+    trusted = b"".join((each / "ca.crt").read_bytes() for each in (folder, successor))
+    (folder / "both.crt").write_bytes(trusted)
+    files = TlsFiles(str(folder / "server.crt"), str(folder / "server.key"), str(folder / "both.crt"))
+    context = CertificateFiles(files, Metrics(), lambda: datetime.now(UTC)).context
+    for each in (folder, successor):
+        client = caller(each)
+        client.load_verify_locations(folder / "ca.crt")
+        assert shake_hands_in_memory(context, client, SERVER_NAME) == "TLSv1.3"
+
+
+def test_keys_are_readable_by_their_owner_only(folder: Path) -> None:
+    """Also the authority's."""
+    assert {path.stat().st_mode & 0o777 for path in folder.glob("*.key")} == {0o600}
+
+
+def kustomizations() -> list[dict[str, Any]]:
+    """The complete kustomizations of the guide."""
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)]
+    return [block for block in blocks if "resources" in block]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", range(len(kustomizations())))
+def test_the_guides_kustomizations_can_be_built(tmp_path: Path, number: int) -> None:
+    """The extender's pods have the Secret, and a second kube-scheduler's the other one and the file that is printed."""
+    shutil.copytree(MANIFESTS, tmp_path / "manifests")
+    overlay = tmp_path / "mine"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomizations()[number]))
+    (overlay / "kube-scheduler.yaml").write_text(PRINTED)
+    kubectl = Kubectl(ensure_built() / KUBECTL, tmp_path / "no-kubeconfig", tmp_path / "cache")
+    built = [*yaml.safe_load_all(kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60))]
+    specs = {
+        entry["metadata"]["name"]: entry["spec"]["template"]["spec"] for entry in built if entry["kind"] == "Deployment"
+    }
+    secrets = {
+        name: [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume]
+        for name, spec in specs.items()
+    }
+    assert secrets.items() <= {NAME: [f"{NAME}-tls"], "longhorn-scheduler": [f"{NAME}-client"]}.items()
+    generated = [entry["data"] for entry in built if entry["metadata"]["name"].startswith("longhorn-scheduler-config")]
+    expected = [{"kube-scheduler.yaml": PRINTED}] if "longhorn-scheduler" in specs else []
+    assert generated == expected
