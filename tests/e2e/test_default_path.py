@@ -28,6 +28,7 @@ from tests.manifests.ask_policy import (
     pod,
 )
 from tests.manifests.load import MANIFESTS, ROOT
+from tests.manifests.platform_pages import page
 from tests.worlds.installed_extender import mend_longhorn, print_scheduler_config, run_doctor, show_as_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("default-path"), pytest.mark.timeout(600)]
@@ -71,8 +72,8 @@ def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 @pytest.fixture(scope="module")
-def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Journey:
-    """The commands of docs/installation.md, one after the other."""
+def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journey]:
+    """The commands of docs/platforms/kubeadm.md, one after the other; at the end those that uninstall, which leave nothing."""
     rig = empty_cluster
     cluster = rig.cluster
     folder = tmp_path_factory.mktemp("my-cluster")
@@ -106,7 +107,33 @@ def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Jou
     nodes = set(rig.nodes_of("first").values())
     rig.remove("first")
     cluster.kubectl("delete", "-k", overlay_for_this_version(ASK))
-    return Journey(seconds, {entry["check"]: entry["severity"] for entry in findings}, nodes)
+    yield Journey(seconds, {entry["check"]: entry["severity"] for entry in findings}, nodes)
+    uninstall(rig, folder)
+    assert named_objects(rig) == []
+
+
+def uninstall(rig: Rig, folder: Path) -> None:
+    """Runs the commands of docs/platforms/kubeadm.md after those for the policy, which no test leaves behind."""
+    plain = folder / "plain.yaml"
+    plain.write_text(DEFAULT)
+    rig.use_config(plain)
+    assert run_doctor(rig.cluster, "--uninstall")[0] == 0
+    # In other clusters these end with their Deployment.
+    for name in rig.candidates:
+        rig.cluster.processes[name].stop()
+        rig.cluster.kubectl("delete", "pod", "-n", NAMESPACE, name)
+    for command in page("kubeadm").matching("kubectl"):
+        if "delete" in command and not any("overlays" in word for word in command):
+            arguments = [str(folder) if word == "my-cluster" else word for word in command[1:]]
+            rig.cluster.kubectl(*arguments)
+
+
+def named_objects(rig: Rig) -> list[str]:
+    """All objects with the extender's name, of every kind that can be listed; Events end by themselves."""
+    kinds = rig.cluster.kubectl("api-resources", "--verbs=list,delete", "--output=name").split()
+    kinds = [kind for kind in kinds if kind.partition(".")[0] != "events"]
+    names = rig.cluster.kubectl("get", ",".join(kinds), "-A", "--output=name", "--ignore-not-found").split()
+    return [name for name in names if SERVICE in name]
 
 
 @pytest.fixture
