@@ -10,6 +10,8 @@ ARG BUILD_IMAGE=docker.io/library/python:3.13
 ARG GO_IMAGE=docker.io/library/golang:1.26.8
 
 FROM ${BUILD_IMAGE} AS build
+# A mirror of the package index; pip reads it from the environment.
+ARG PIP_INDEX_URL
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
 # The program's environment has no pip: the one of /opt/build installs into it.
