@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 # Another release of Kubernetes than the pinned one, for every target that starts a control plane: KUBERNETES_VERSION=1.35.4
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
 
-.PHONY: help run dev test check audit unit fuzz e2e e2e-report controlplane lint bench lock clean
+.PHONY: help run dev test check audit unit fuzz e2e e2e-report controlplane lint bench lock wheels image sbom clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +61,18 @@ bench: .venv/dev ## measure /filter, packing and order safety against the budget
 
 lock: ## resolve the newest allowed versions into .ci/requirements/*.lock
 	$(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install --quiet uv
-	for part in build runtime dev; do sh .ci/requirements/resolve $$part || exit 1; done
+	for part in build runtime image dev; do sh .ci/requirements/resolve $$part || exit 1; done
+	PIP="$(PYTHON) -m pip" .ci/requirements/check-wheels
+
+wheels: ## check that every package of the image has a locked wheel for amd64 and arm64 (asks the package index)
+	PIP="$(PYTHON) -m pip" .ci/requirements/check-wheels
+
+image: ## build the image where no container engine runs (root, Debian's buildah), and run its program
+	.ci/image/build
+
+sbom: .venv/dev ## write the locked dependencies as a CycloneDX document into dist/
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py requirements .ci/requirements/runtime.lock --pyproject pyproject.toml --output-reproducible --output-file dist/longhorn-scheduler-extender.cdx.json
 
 clean: ## remove the environment and everything built
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,78 @@
+"""The services of compose.yaml as processes of this machine: what their command lines and variables make of the parts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from app.kube.resources import LEASES, PODS
+from devcluster.process import http_ok
+from devcluster.programs import LOOPBACK, NAMESPACE, SERVICE, primary_address
+from devcluster.stack import ROOT, Stack, StackOptions
+from tests.e2e.rig import RECOMMENDED_MANAGED
+from tests.worlds.simulator_cluster import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("compose"), pytest.mark.timeout(600)]
+SERVICES: Final = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+NAMES: Final = ("extender-1", "extender-2")
+PODS_OF_EXAMPLE: Final = 12
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """What the service `cluster` runs: everything but the candidates and Prometheus."""
+    options = StackOptions(
+        nodes={f"node-{number}": ["400Gi"] for number in range(1, 5)},
+        candidates=0,
+        create_free_lease=True,
+        scheduler_config=RECOMMENDED_MANAGED,
+        audit=False,
+    )
+    with Stack(tmp_path / "cluster", options) as running:
+        yield running
+
+
+def start_service(stack: Stack, name: str) -> None:
+    """Starts a candidate as its service describes it, with this machine's folder, port and address."""
+    service = SERVICES[name]
+    port = str(stack.cluster.free_port())
+    words = [word.replace("/run/cluster", str(stack.cluster.directory)) for word in service["command"]]
+    words[words.index("--port") + 1] = port
+    stack.cluster.spawn(
+        name,
+        [Path(sys.executable).with_name("longhorn-extender"), *words],
+        env={**service["environment"], "POD_IP": primary_address()},
+        ready=http_ok(f"http://{LOOPBACK}:{port}/healthz"),
+    )
+
+
+def leader(stack: Stack) -> str:
+    """Returns the holder of the Lease, "" without one."""
+    return str(stack.cluster.api.get(LEASES.path(NAMESPACE, SERVICE))["spec"].get("holderIdentity") or "")
+
+
+def placed(stack: Stack) -> int:
+    """Returns the number of pods with a node."""
+    return sum(1 for pod in stack.cluster.api.get(PODS.path("default"))["items"] if pod["spec"].get("nodeName"))
+
+
+def test_two_services_place_the_example_and_one_takes_over(stack: Stack) -> None:
+    """Both run under the extender's account; kube-scheduler reaches the leader, and its successor after a kill."""
+    for name in NAMES:
+        start_service(stack, name)
+    until("a leader", lambda: leader(stack).startswith(NAMES))
+    first = next(name for name in NAMES if leader(stack).startswith(name))
+    stack.cluster.apply(ROOT / "examples/dev/statefulset.yaml")
+    until("all pods to have a node", lambda: placed(stack) == PODS_OF_EXAMPLE)
+    stack.cluster.processes[first].kill()
+    (second,) = set(NAMES) - {first}
+    until("the successor", lambda: leader(stack).startswith(second))
+    patch = json.dumps({"spec": {"replicas": PODS_OF_EXAMPLE + 2}})
+    stack.cluster.kubectl("patch", "statefulset", "shop", "--patch", patch)
+    until("two more pods to have a node", lambda: placed(stack) == PODS_OF_EXAMPLE + 2)
