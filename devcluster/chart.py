@@ -75,7 +75,7 @@ PARTS: Final = (
     ),
     Part(
         "overlays/second-scheduler/access",
-        ("serviceaccount", "clusterrolebinding", "role", "rolebinding"),
+        ("serviceaccount", "clusterrolebinding", "role", "rolebinding", "lease"),
         "second-scheduler",
         ".Values.secondScheduler.enabled",
         program=SECOND_SCHEDULER,

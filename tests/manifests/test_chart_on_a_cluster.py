@@ -179,7 +179,10 @@ def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start
     until("both Services to lead to it", lambda: slices(cluster) >= {NAME, guard})
     for resource, name in ((LEASES, NAME), (ENDPOINT_SLICES, NAME), (ENDPOINT_SLICES, guard)):
         assert names_of_owners(cluster, resource, name) == [("ServiceAccount", NAME)]
-    assert remains(cluster)
+    # As the second kube-scheduler does; an upgrade leaves it alone.
+    cluster.api.patch(LEASES.path(NAMESPACE, SECOND_SCHEDULER), {"spec": {"holderIdentity": "a"}})
+    helm.run("upgrade", RELEASE, str(CHART), *EVERYTHING)
+    assert cluster.api.get(LEASES.path(NAMESPACE, SECOND_SCHEDULER))["spec"] == {"holderIdentity": "a"}
     helm.run("uninstall", RELEASE)
     until("everything to be gone", lambda: remains(cluster) == [])
 

@@ -50,6 +50,14 @@ def test_its_role_is_for_its_own_lease_alone() -> None:
     ]
 
 
+def test_its_lease_is_deleted_with_it() -> None:
+    """kube-scheduler would create it, and no uninstallation would remove it. Applying it again must not take it from its holder."""
+    lease = only("Lease", FOLDER / "access")
+    assert lease.keys() == {"apiVersion", "kind", "metadata"}
+    assert lease["metadata"]["name"] == configuration()["leaderElection"]["resourceName"]
+    assert lease["metadata"]["namespace"] == configuration()["leaderElection"]["resourceNamespace"]
+
+
 def test_it_may_read_how_the_api_server_authenticates() -> None:
     """Without this binding, which is in kube-system, kube-scheduler logs "forbidden" for ever."""
     binding = only("RoleBinding", FOLDER / "access", name=f"{SCHEDULER}-authentication-reader")

@@ -94,7 +94,8 @@ def test_other_pods_are_placed_by_the_clusters_own_scheduler(cluster: DevCluster
     assert log.exists()
     cluster.api.create(PODS.path("default"), pod("own", "default-scheduler"))
     wait_until("the pod to be placed", lambda: bool(node_of(cluster, "own")))
-    assert cluster.api.get(LEASES.path(NAMESPACE, SCHEDULER))["spec"]["holderIdentity"]
+    lease = LEASES.path(NAMESPACE, SCHEDULER)
+    wait_until("its own Lease", lambda: bool((cluster.api.get(lease).get("spec") or {}).get("holderIdentity")))
 
 
 def test_nothing_is_forbidden(cluster: DevCluster, log: Path) -> None:
