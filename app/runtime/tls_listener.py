@@ -13,7 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+import structlog
+
 from app.runtime.connections import Connections, owner_of
+
+log = structlog.get_logger("server")
 
 # Kubernetes waits for a webhook for a second.
 HANDSHAKE_SECONDS: Final = 5.0
@@ -115,9 +119,16 @@ class TlsListener:
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )
-        except OSError:
+        except OSError as error:
             # No certificate, no TLS at the other end, too slow, or gone.
             if not handshake.aborted:
                 self._connections.metrics.end("handshake")
+                # Callers decide how often this happens, so it is counted, and a line only for an administrator who looks for it.
+                log.debug("TLS handshake failed", client=handshake.owner, reason=_reason(error))
         finally:
             self._connections.remove(handshake)
+
+
+def _reason(error: OSError) -> str:
+    """Returns OpenSSL's word for it, or else the kind of error."""
+    return (error.reason if isinstance(error, ssl.SSLError) else "") or type(error).__name__

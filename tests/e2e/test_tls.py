@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import ssl
 import time
@@ -58,6 +59,7 @@ class World:
         text = (CONFIGS / "recommended-managed-tls.yaml").read_text()
         assert CLIENT_FOLDER in text
         config.write_text(text.replace(CLIENT_FOLDER, str(self.client.folder)))
+        self.config = config
         self.rig = Rig(folder, candidates=0, config=config)
         self.host = primary_address()
         self.port = 0
@@ -165,6 +167,31 @@ def test_the_port_for_probes_says_whether_the_process_is_well_and_nothing_else(w
     }
     others = set(ROUTES) - {"/healthz", "/readyz"}
     assert {http_request(f"{world.probes}{path}")[0] for path in others} == {404}
+
+
+def test_without_its_certificate_kube_scheduler_gets_no_answer(world: World) -> None:
+    """The pod's event has the error that the guide explains; with the certificate the pod is placed."""
+    text = world.config.read_text()
+    without = world.folder / "without.yaml"
+    without.write_text(
+        "".join(line for line in text.splitlines(keepends=True) if "File: " not in line or "caFile" in line)
+    )
+    rig = world.rig
+    rig.use_config(without)
+    rig.create(Workload(app="refused", group=GROUP).statefulset(1))
+    try:
+        message = rig.until("the error", lambda: scheduling_problem(rig, "refused"))
+        assert re.search(r"https://\S+: (EOF|.*connection reset by peer)", message), message
+    finally:
+        rig.use_config(world.config)
+    rig.until("the pod runs", lambda: rig.ready("refused", 1))
+    rig.remove("refused")
+
+
+def scheduling_problem(rig: Rig, app: str) -> str:
+    """Why kube-scheduler has not placed an app's pods."""
+    conditions = [entry for raw in rig.pods(app) for entry in raw["status"].get("conditions", [])]
+    return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
 
 
 def test_handshakes_that_never_end_hold_up_no_pod(world: World) -> None:

@@ -17,6 +17,7 @@ import pytest
 import uvloop
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from app.runtime import connections, tls_listener
 from app.runtime.metrics import PREFIX
@@ -237,7 +238,10 @@ def test_a_caller_without_tls_gets_no_answer(world: World) -> None:
             await world.get(connection)
         await until("the count", lambda: world.ended("handshake") == 1)
 
-    run(world, test)
+    with capture_logs() as lines:
+        run(world, test)
+    (line,) = [entry for entry in lines if entry["event"] == "TLS handshake failed"]
+    assert (line["log_level"], line["reason"]) == ("debug", "HTTP_REQUEST")
 
 
 def test_a_handshake_that_does_not_end_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
