@@ -171,7 +171,7 @@ def test_a_value_reaches_the_deployment(
     [
         ({"image": {"repository": "r.example.com/a", "tag": "1.10"}}, "image", "r.example.com/a:1.10"),
         ({"global": {"cattle": {"systemDefaultRegistry": "r.example.com"}}}, "image",
-         f"r.example.com/longhornio/{NAME}:0.1.0"),
+         f"r.example.com/{NAME}:0.1.0"),
         ({"extraArgs": ["--log-level", "debug"]}, "args",
          ["serve", "--host", "::", "--port", "9504", "--log-level", "debug"]),
         ({"resources": {"limits": {"memory": "2Gi"}}}, "resources",

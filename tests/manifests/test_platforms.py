@@ -54,7 +54,9 @@ def test_the_real_kube_scheduler_loads_the_printed_file_by_the_pages_flags(tmp_p
     for flags in scheduler_flags(page(name)):
         (path,) = [flag.removeprefix("--config=") for flag in flags]
         assert tmp_path / path.lstrip("/") == installed
-        command = [str(ensure_built() / SCHEDULER), f"--config={installed}", f"--write-config-to={written}"]
+        # It opens its port before it writes; another kube-scheduler may have the usual one.
+        flags_here = [f"--config={installed}", f"--write-config-to={written}", "--secure-port=0"]
+        command = [str(ensure_built() / SCHEDULER), *flags_here]
         subprocess.run(command, check=True, timeout=30, capture_output=True)
         (extender,) = yaml.safe_load(written.read_text())["extenders"]
         (recommended,) = yaml.safe_load((CONFIGS / "recommended-managed.yaml").read_text())["extenders"]
