@@ -197,7 +197,10 @@ class InstallationReader:
         return given or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
 
     async def _probe(self, scheduler: str, *, without_resource: bool) -> tuple[ProbeResult | None, ProbeResult | None]:
-        """Returns what happens to a pod that requests the resource, and to one that names neither it nor a scheduler."""
+        """Probes with a pod that requests the resource, and with a plain one.
+
+        The plain one names neither the resource nor a scheduler.
+        """
         options = self._options.probe
         if options is None:
             return None, None
@@ -211,7 +214,7 @@ class InstallationReader:
         return first.result(), second.result()
 
     async def _claiming_pods(self, pods: list[InstalledPod], classes: list[StorageClass]) -> tuple[InstalledPod, ...]:
-        """Returns the pods with a claim of one of Longhorn's StorageClasses, but not those of the system."""
+        """Returns the pods with a claim of a Longhorn StorageClass, without system pods."""
         names = {entry.name for entry in classes if entry.provisioner == DRIVER}
         claims = await self._list(CLAIMS, "", _read_as(CLAIMS))
         keys = {key for key, claim in claims if claim.spec.storage_class in names}
@@ -270,7 +273,7 @@ class InstallationReader:
         failures = await self._list(EVENTS, "", scheduling_failure, query)
         if not failures and len(self._unknown) > before:
             return None
-        # An event outlives its pod: what earlier probes were told is not news.
+        # An event outlives its pod: the answers to earlier probes are not news.
         workloads = [failure for failure in failures if f"/{TAG}" not in failure.pod]
         times = [(failure, parse_time(failure.last)) for failure in workloads]
         return tuple(failure for failure, last in times if last is not None and now - last <= _EVENT_AGE)
@@ -302,7 +305,10 @@ class InstallationReader:
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
 
     async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
-        """Returns what is wrong with processes that answer callers with a certificate only, which the API server has not."""
+        """Returns the problems of processes that serve TLS, as their probe ports tell them.
+
+        These processes answer callers with a certificate only, and the API server has none.
+        """
         reports = await asyncio.gather(*(_failure(self._proxy(replace(pod, port=pod.probe_port))) for pod in pods))
         return {pod.name: report for pod, report in zip(pods, reports, strict=True) if report is not None}
 

@@ -119,7 +119,9 @@ class Probe:
 
 
 async def admitted_pod(client: KubeClient, namespace: str) -> InstalledPod:
-    """Returns a new pod with a claim as the API server would store it, after policies and webhooks; nothing is created.
+    """Returns a new pod with a claim as the API server would store it.
+
+    Policies and webhooks have changed it. Nothing is created (server-side dry run).
 
     Raises:
         ApiError: the API server does not answer, or refuses such a pod

@@ -8,7 +8,7 @@ from typing import Final
 # How often files are read again. The content is compared, because a Secret's or ConfigMap's files are links whose times say nothing.
 RELOAD_INTERVAL: Final = 2.0
 MAX_BYTES: Final = 1024**2
-# What became of a changed file, as metrics count it.
+# The outcome of a changed file, as metrics count it.
 LOADED: Final = "loaded"
 REFUSED: Final = "refused"
 

@@ -309,7 +309,9 @@ class StateAnswer(Answer):
     """What decisions are based on at this moment."""
 
     version: int = Field(description="of the view; grows with every change")
-    service: ServiceAnswer | None = Field(default=None, description="who answers and why; null over a snapshot file")
+    service: ServiceAnswer | None = Field(
+        default=None, description="whether this process answers and why not; null over a snapshot file"
+    )
     policy: PolicyAnswer | None = Field(default=None, description="of `serve --policy`; null without one")
     callers: list[CallerAnswer] = Field(
         default_factory=list[CallerAnswer], description="of /filter, by address and form; the latest 16"

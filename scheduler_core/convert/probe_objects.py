@@ -1,4 +1,4 @@
-"""What a diagnosis creates in a cluster: questions about permissions, and a pod that fits on no node.
+"""What a diagnosis creates: access reviews, and a pod that fits on no node.
 
 The pod mounts a claim of a StorageClass of its own, whose volumes need a node with a tag that no node has. The extender therefore
 refuses every node. Without it, kube-scheduler chooses a node, and Longhorn refuses to create the volume (VolumeCreate: "specified node

@@ -1,4 +1,4 @@
-"""The ServiceAccount as which a process calls the API server, as the owner of what it creates.
+"""The process's ServiceAccount, as the owner of what the process creates.
 
 Kubernetes removes an object once its owner is gone: an uninstallation that deletes the ServiceAccount leaves no Lease and no
 EndpointSlice.

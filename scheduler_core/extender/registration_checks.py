@@ -66,7 +66,10 @@ def _refused_otherwise(facts: Installation, message: str) -> Finding:
 
 
 def check_ask_policy(facts: Installation) -> Iterator[Finding]:
-    """Whether pods with claims are sent to the extender, by a policy, by themselves, or with all others."""
+    """Whether pods with claims are sent to the extender.
+
+    A policy may request it, the pods themselves, or kube-scheduler sends all pods.
+    """
     admitted = facts.admitted
     if admitted is not None and admitted.asks(facts.scheduler_name):
         return

@@ -65,7 +65,10 @@ class InstalledPod:
         return f"{self.namespace}/{self.name}"
 
     def asks(self, scheduler: str) -> bool:
-        """Whether it is sent to the extender for what it says: the resource, or the name of a second kube-scheduler."""
+        """Whether its own fields send it to the extender.
+
+        These are the resource, and the name of a second kube-scheduler.
+        """
         return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
 
 
