@@ -88,6 +88,9 @@ def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCl
 def attach_volumes(cluster: PredictedCluster, pod: kube.Pod, decision: Decision) -> PredictedCluster:
     """Returns the cluster with the pod's claims bound, and its Longhorn volumes attached to its node."""
     node = pod.node_name
+    shared = cluster.shared_volume(pod)
+    if shared is not None:
+        cluster = cluster.update({("volumes", shared.name): _attach(replace(shared, node_id=""), node)})
     matches = {volume.claim: volume.persistent_volume for volume in decision.resolution_on(node).volumes}
     for mount in pod.volumes:
         claim = cluster.snapshot.claims.get((pod.namespace, mount.claim))
@@ -135,15 +138,22 @@ def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
 def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
     """Returns the cluster with the volumes detached that only this pod uses on its node."""
     changes: ChangesByObject = {}
+    shared = cluster.shared_volume(pod)
+    if shared is not None:
+        changes["volumes", shared.name] = _detach(shared)
     for mount in pod.volumes:
         claim = cluster.snapshot.claims.get((pod.namespace, mount.claim))
         volume = cluster.volume_of_claim(claim) if claim is not None else None
         if claim is None or volume is None or _has_other_user(cluster, pod, claim):
             continue
-        changes["volumes", volume.name] = replace(volume, node_id="", current_node_id="", state="detached")
+        changes["volumes", volume.name] = _detach(volume)
         for attachment in cluster.state.demand.attachments_of(claim.spec.volume_name):
             changes["volume_attachments", attachment.name] = None
     return cluster.update(changes)
+
+
+def _detach(volume: longhorn.Volume) -> longhorn.Volume:
+    return replace(volume, node_id="", current_node_id="", state="detached")
 
 
 def _has_other_user(cluster: PredictedCluster, pod: kube.Pod, claim: kube.Claim) -> bool:

@@ -24,6 +24,7 @@ ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
 
 DAEMON_SET = "DaemonSet"
 MIRROR_OWNER = "Node"
+SHARE_MANAGER = "ShareManager"
 
 
 class WhatIfError(CoreError):
@@ -91,14 +92,24 @@ class PredictedCluster:
         return self.pods.get(key) or generic.Pod(pod.namespace, pod.name, node_name=pod.node_name, uid=pod.uid)
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
-        """Returns the existing Longhorn volumes of a pod, in the order of its claims."""
-        volumes: list[longhorn.Volume] = []
+        """Returns the existing Longhorn volumes of a pod, in the order of its claims.
+
+        A share-manager has the volume that it shares.
+        """
+        shared = self.shared_volume(pod)
+        volumes = [shared] if shared is not None else []
         for mount in pod.volumes:
             claim = self.snapshot.claims.get((pod.namespace, mount.claim))
             volume = self.volume_of_claim(claim) if claim is not None else None
             if volume is not None and volume not in volumes:
                 volumes.append(volume)
         return volumes
+
+    def shared_volume(self, pod: kube.Pod) -> longhorn.Volume | None:
+        """Returns the volume that a pod shares as its share-manager, None for other pods."""
+        if self.owners.get((pod.namespace, pod.name)) != SHARE_MANAGER:
+            return None
+        return self.snapshot.volumes.get(pod.name.removeprefix("share-manager-"))
 
     def volume_of_claim(self, claim: kube.Claim) -> longhorn.Volume | None:
         """Returns the Longhorn volume that a claim is bound to, None without one."""

@@ -58,9 +58,12 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
     volume = cluster.snapshot.volumes.get(name)
     if volume is None or volume.deleting:
         return ReplicaStep(cluster)
+    # A replica object without a place is created again when there is one.
+    unplaced = [each for each in cluster.state.view.replicas_of(name) if not each.node_id and not each.deleting]
+    cluster = cluster.update({("replicas", replica.name): None for replica in unplaced})
     replicas = cluster.state.view.replicas_of(name)
     if not any(replica.node_id for replica in replicas):
-        return _place_new_volume(cluster, volume, replicas, choose)
+        return _place_new_volume(cluster, volume, choose)
     if not any(holds_data(cluster, replica) for replica in replicas):
         return ReplicaStep(cluster, problem=NO_DATA)
     affinity = _local_node_without_replica(volume, replicas)
@@ -96,14 +99,8 @@ def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[long
     return "" if any(is_usable(volume, replica) and replica.node_id == node for replica in replicas) else node
 
 
-def _place_new_volume(
-    cluster: PredictedCluster, volume: longhorn.Volume, replicas: tuple[longhorn.Replica, ...], choose: Choose
-) -> ReplicaStep:
+def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose: Choose) -> ReplicaStep:
     """Places the replicas of a volume without data, all of them in one step."""
-    unplaced: ChangesByObject = {
-        ("replicas", replica.name): None for replica in replicas if not replica.node_id and not replica.deleting
-    }
-    cluster = cluster.update(unplaced)
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else ""
     step = ReplicaStep(cluster)
     for _ in range(volume.number_of_replicas):

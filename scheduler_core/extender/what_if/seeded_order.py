@@ -27,6 +27,8 @@ from scheduler_core.extender.what_if.predicted_replicas import (
 from scheduler_core.extender.what_if.situation import PodToPlace, Situation
 from scheduler_core.generic.node_index import NodeIndex
 from scheduler_core.generic.node_results import NodeResults
+from scheduler_core.longhorn.replenish import is_usable
+from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
@@ -72,6 +74,17 @@ def run_order(situation: Situation, options: FilterOptions, choose: Choose) -> C
     return run.result()
 
 
+def incomplete_volumes(cluster: PredictedCluster) -> frozenset[str]:
+    """Names of attached volumes that have fewer placed replicas than they should."""
+    volumes = (volume for volume in cluster.snapshot.volumes.values() if volume.node_id)
+    return frozenset(volume.name for volume in volumes if _is_incomplete(cluster, volume))
+
+
+def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
+    replicas = cluster.state.view.replicas_of(volume.name)
+    return sum(1 for each in replicas if each.node_id and is_usable(volume, each)) < volume.number_of_replicas
+
+
 class _Run:
     """One order while it is played."""
 
@@ -86,8 +99,7 @@ class _Run:
         self._refused: list[PodToPlace] = []
         self._bound: dict[PodKey, PodDecision] = {}
         self._to_attach: list[PodKey] = []
-        attached = {name for name in situation.degraded if self._is_attached(name)}
-        self._volumes: list[str] = sorted(situation.evicted | attached)
+        self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self._cluster))
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
         self._delayed: dict[str, timedelta] = {}

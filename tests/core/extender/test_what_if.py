@@ -12,7 +12,7 @@ from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseD
 from scheduler_core.extender.what_if.prediction import Certainty
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.model import generic, kube
-from tests.builders import GI, disk, kube_node, longhorn_node, pod, setting
+from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting
 from tests.worlds.predicted_clusters import (
     after,
     node,
@@ -251,3 +251,29 @@ def test_the_same_seeds_give_the_same_end() -> None:
     start = after(situation(node("a"), node("b"), node("c")), Scale(_workload(size=20, in_order=False), (), 6))
     ends: list[Any] = [[result.nodes for result in play(start, 5)] for _ in range(2)]
     assert ends[0] == ends[1]
+
+
+def test_a_share_manager_takes_its_volume_along() -> None:
+    """Longhorn attaches the shared volume where its share-manager runs, so the drain finishes."""
+    objects = running("db-0", "a", locality="disabled", replicas=["b", "c"])
+    for entry in objects:
+        if entry["kind"] == "Volume":
+            entry["spec"]["accessMode"] = "rwx"
+    share_manager = owned_pod(name="share-manager-vol-data-db-0", node="a", owner="ShareManager")
+    nodes = [*node("a"), *node("b", listed={"db-0-b": 30}), *node("c", listed={"db-0-c": 30})]
+    result = prediction(situation(nodes, objects, share_manager), Drain(("a",)))
+    assert result.drains[0].certainty is Certainty.ALWAYS
+
+
+@pytest.mark.parametrize(("changes", "incomplete"), [((), 10), ((AddNodes("a"),), 0)])
+def test_a_volume_that_lacks_a_replica_gets_it_when_there_is_a_node(
+    changes: tuple[Change, ...], incomplete: int
+) -> None:
+    """The replica object waits for a place in the snapshot already."""
+    objects = running("db-0", "a", replicas=["a"])
+    for entry in objects:
+        if entry["kind"] == "Volume":
+            entry["spec"]["numberOfReplicas"] = 2
+    cluster = situation(node("a", listed={"db-0-a": 30}), objects, replica("db-0-new", "vol-data-db-0", size=30))
+    result = prediction(cluster, *changes)
+    assert [entry.incomplete for entry in result.volumes] == ([incomplete] if incomplete else [])
