@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_core.extender.what_if.pod_decision import detach_volumes
 from scheduler_core.extender.what_if.predicted_cluster import (
-    DAEMON_SET,
+    NODE_BOUND_OWNERS,
     ChangesByObject,
     PredictedCluster,
     WhatIfError,
@@ -103,7 +103,7 @@ class AddNodes:
     disks: tuple[int, ...] = ()
 
     def apply(self, situation: Situation) -> Situation:
-        """Adds the nodes, with the pods of DaemonSets."""
+        """Adds the nodes, with the pods that each node has, such as those of DaemonSets."""
         cluster = situation.cluster
         if self.like not in cluster.snapshot.longhorn_nodes:
             raise WhatIfError(f"there is no Longhorn node {self.like}")
@@ -152,7 +152,7 @@ def _add_kube_node(cluster: PredictedCluster, like: str, name: str) -> Predicted
         replace(node_info.node, name=name, labels=labels, unschedulable=False, ready=True)
     )
     for pod in node_info.pods:
-        if cluster.owners.get(pod.key) == DAEMON_SET:
+        if cluster.owners.get(pod.key) in NODE_BOUND_OWNERS:
             scheduling = scheduling.with_pod(replace(pod, name=f"{pod.name}-{name}", node_name=name))
     return replace(cluster, scheduling=scheduling)
 

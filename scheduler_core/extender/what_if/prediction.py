@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler_core.extender.what_if.predicted_replicas import holds_data
 from scheduler_core.extender.what_if.seeded_order import OrderResult
 from scheduler_core.extender.what_if.situation import ExpansionOutcome, PodToPlace, Situation
 from scheduler_core.model import longhorn
@@ -215,5 +216,10 @@ def _volume_outcome(name: str, results: Sequence[OrderResult]) -> FewerReplicas:
     problems = [result.incomplete[name] for result in results if name in result.incomplete]
     volume = next((each for result in results if (each := result.cluster.snapshot.volumes.get(name)) is not None), None)
     wanted = volume.number_of_replicas if volume is not None else 0
-    least = min((result.fewer_replicas[name] for result in results if name in result.fewer_replicas), default=0)
+    least = min(min(result.fewer_replicas.get(name, wanted), _healthy_replicas(name, result)) for result in results)
     return FewerReplicas(name, wanted, least, len(problems), problems[0] if problems else "")
+
+
+def _healthy_replicas(name: str, result: OrderResult) -> int:
+    """Returns how many replicas of a volume are healthy in the end."""
+    return sum(1 for each in result.cluster.state.view.replicas_of(name) if holds_data(result.cluster, each))

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from scheduler_core.extender.what_if.pod_decision import detach_volumes, unassigned, waiting_pod
-from scheduler_core.extender.what_if.predicted_cluster import DAEMON_SET, MIRROR_OWNER, PredictedCluster
+from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, PredictedCluster
 from scheduler_core.model import generic, kube
 from scheduler_core.model.generic import PodKey
 
@@ -89,7 +89,7 @@ class Situation:
     def evict_pods(self, names: Iterable[str]) -> Situation:
         """Takes the pods of nodes away; their controllers create them again.
 
-        Pods of DaemonSets and mirror pods stay. Pods without a controller stay too, and are reported.
+        Pods that belong to one node stay, such as those of DaemonSets. Pods without a controller stay too, and are reported.
         """
         cluster = self.cluster
         moved: list[PodToPlace] = []
@@ -100,7 +100,7 @@ class Situation:
             owner = cluster.owners.get(key)
             if owner is None:
                 unmanaged.append((pod.key, pod.node_name))
-            elif owner not in (DAEMON_SET, MIRROR_OWNER):
+            elif owner not in NODE_BOUND_OWNERS:
                 cluster = take_away(cluster, pod)
                 moved.append(PodToPlace(key, Origin.MOVED, pod.node_name))
         return replace(self, cluster=cluster, pods=(*self.pods, *moved), unmanaged=(*self.unmanaged, *unmanaged))

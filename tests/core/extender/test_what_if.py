@@ -112,9 +112,10 @@ def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
     assert result.pods == ()
 
 
-def test_pods_of_daemon_sets_stay_on_a_drained_node() -> None:
-    """They are neither moved nor in the way."""
-    cluster = situation(node("a"), node("b"), owned_pod(name="agent-1", node="a", owner="DaemonSet"))
+@pytest.mark.parametrize("owner", ["DaemonSet", "Node", "InstanceManager"])
+def test_pods_that_belong_to_a_node_stay_there(owner: str) -> None:
+    """They are neither moved nor in the way of a drain."""
+    cluster = situation(node("a"), node("b"), owned_pod(name="agent-1", node="a", owner=owner))
     result = prediction(cluster, Drain(("a",)))
     assert result.pods == ()
     assert result.succeeds
