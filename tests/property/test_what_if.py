@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import Competing
+from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, SetSetting
 from scheduler_core.extender.what_if.prediction import Certainty, predict
@@ -17,7 +20,7 @@ from scheduler_core.extender.what_if.situation import Change, Situation
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import generic, kube
 from tests.builders import GI, Object
-from tests.worlds.predicted_clusters import after, node, play, replica_name, running, situation
+from tests.worlds.predicted_clusters import OPTIONS, after, node, play, replica_name, running, situation
 
 POLICIES = ("block-if-contains-last-replica", "always-allow", "block-for-eviction")
 SIZES = (5, 10, 20, 40)
@@ -155,3 +158,16 @@ def test_the_order_does_not_matter_where_there_is_plenty_of_room(world: World) -
     result = predict(world.start, changed, play(changed, 4))
     assert {outcome.certainty for outcome in (*result.pods,)} <= {Certainty.ALWAYS}
     assert [outcome.certainty for outcome in result.drains] == [Certainty.ALWAYS]
+
+
+@given(worlds())
+def test_one_waiting_pod_goes_where_the_extender_lets_it(world: World) -> None:
+    """It is placed if /filter names a node, and on such a node."""
+    start = after(world.start, Scale(workload(40), (), 1))
+    state = start.cluster.state
+    pod = state.view.snapshot.pods["default", "web-0"]
+    contenders = Competing.without_offers(state)
+    decision = run_to_end(filter_nodes(pod, start.cluster.node_names, state, OPTIONS, contenders))
+    outcome = next(each for each in predict(world.start, start, play(start, 5)).pods if each.entry.key[1] == "web-0")
+    assert {*outcome.nodes} <= {*decision.fitting_nodes}
+    assert outcome.certainty is (Certainty.ALWAYS if decision.fits else Certainty.NEVER)

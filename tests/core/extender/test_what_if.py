@@ -11,6 +11,7 @@ from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes,
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.extender.what_if.prediction import Certainty
 from scheduler_core.extender.what_if.situation import Change
+from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
 from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting
 from tests.worlds.predicted_clusters import (
@@ -39,6 +40,15 @@ def test_a_drained_pod_moves_with_its_replica() -> None:
     ]
     assert result.copied_bytes == (written(30), written(30))
     assert result.succeeds
+
+
+def test_the_data_moves_with_the_replica() -> None:
+    """It is written on the new disk, and the old one has its space again."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    (end,) = play(after(cluster, Drain(("a",))), 1)
+    nodes = end.cluster.state.view.cluster.nodes
+    available = {name: nodes[name].disks[0].storage_available for name in nodes}
+    assert available == {"a": written(100), "b": written(70) - written(70) % ROUNDING}
 
 
 def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
