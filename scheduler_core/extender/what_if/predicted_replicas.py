@@ -41,6 +41,7 @@ class ReplicaStep:
         copied_bytes: data that a rebuild copies
         problem: why a replica is missing that Longhorn should place, "" if none is
         wait: how long Longhorn waits before the next step
+        only_local: whether the missing replica is one that only data locality wants
     """
 
     cluster: PredictedCluster
@@ -48,6 +49,7 @@ class ReplicaStep:
     copied_bytes: int = 0
     problem: str = ""
     wait: timedelta = _NO_WAIT
+    only_local: bool = False
 
 
 def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaStep:
@@ -82,7 +84,7 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
     if step.changed or not hard_affinity:
         return step
     # A healthy volume without a local replica goes on without one.
-    return replace(step, problem=f"no local replica on {hard_affinity}: {step.problem}")
+    return replace(step, problem=f"no local replica on {hard_affinity}: {step.problem}", only_local=missing <= 0)
 
 
 def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:

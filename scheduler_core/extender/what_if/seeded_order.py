@@ -99,6 +99,7 @@ class _Run:
         self._refused: list[PodToPlace] = []
         self._bound: dict[PodKey, PodDecision] = {}
         self._to_attach: list[PodKey] = []
+        self._attached: set[str] = set()
         self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self._cluster))
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
@@ -164,7 +165,9 @@ class _Run:
         pod = self._cluster.snapshot.pods[key]
         if decision is not None:
             self._cluster = attach_volumes(self._cluster, pod, decision)
-        self._volumes += [volume.name for volume in self._cluster.volumes_of(pod) if volume.name not in self._volumes]
+        names = [volume.name for volume in self._cluster.volumes_of(pod)]
+        self._attached.update(names)
+        self._volumes += [name for name in names if name not in self._volumes]
 
     def _take_step(self, position: int) -> None:
         name = self._volumes[position]
@@ -177,7 +180,8 @@ class _Run:
         if step.changed and not step.problem:
             return
         self._volumes.pop(position)
-        if step.problem:
+        # A volume that no pod of the prediction uses may have been without a local replica before.
+        if step.problem and (name in self._attached or not step.only_local):
             self._problems[name] = step.problem
         if step.wait:
             self._delayed[name] = step.wait

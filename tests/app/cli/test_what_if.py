@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -214,3 +216,21 @@ def test_the_mixed_cluster_loses_volumes_with_its_zone_north(run: Run) -> None:
     lost = [entry for entry in volumes if entry["problem"] == "no replica with its data is left"]
     assert {entry["replicas"] for entry in lost} == {1}
     assert any(not entry["incomplete"] for entry in volumes)
+
+
+def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drain in docs/what-if.md, line by line."""
+    root = Path(__file__).parents[3]
+    monkeypatch.chdir(root)
+    page = (root / "docs/what-if.md").read_text()
+    [(command, shown)] = re.findall(r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", page, re.DOTALL)
+    assert run(*shlex.split(command)).out == shown
+
+
+def test_without_a_verb_it_is_about_the_pods_that_wait(run: Run) -> None:
+    """Both of the mixed cluster's find a node."""
+    result = run("what-if", "--snapshot", MIXED, "--orders", "5", "-o", "json")
+    assert {entry["pod"]: entry["origin"] for entry in json.loads(result.out)["pods"]} == {
+        "shop/orders-0": "waiting",
+        "shop/returns-0": "waiting",
+    }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
+from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
+from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.extender.what_if.prediction import Certainty
+from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
@@ -288,3 +292,20 @@ def test_a_volume_that_lacks_a_replica_gets_it_when_there_is_a_node(
     cluster = situation(node("a", listed={"db-0-a": 30}), objects, replica("db-0-new", "vol-data-db-0", size=30))
     result = prediction(cluster, *changes)
     assert [entry.incomplete for entry in result.volumes] == ([incomplete] if incomplete else [])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_remote_replica_counts_only_for_pods_that_are_placed(waits: bool) -> None:
+    """A best-effort volume finds no room on its pod's node and has a healthy replica elsewhere, in both cases."""
+    objects = running("db-0", "a", replicas=["b"])
+    for entry in objects:
+        if entry["kind"] == "Pod" and waits:
+            entry["spec"] |= {"nodeName": "", "nodeSelector": {"place": "a"}}
+            entry["status"]["phase"] = "Pending"
+        if entry["kind"] == "Replica" and not waits:
+            entry["spec"]["evictionRequested"] = True
+    full = longhorn_node("a", {"disk-1": disk(100, scheduled=90)})
+    others = [*node("b", listed={"db-0-b": 30}), *node("c")]
+    start = situation(kube_node("a", place="a"), full, others, objects)
+    end = run_to_end(run_order(start, FilterOptions(require_best_effort=False), random.Random(1).randrange))  # noqa: S311
+    assert list(end.incomplete) == (["vol-data-db-0"] if waits else [])
