@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.kube.resources import LONGHORN_NODES
+from app.kube.resources import CLAIMS, LONGHORN_NODES
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
 from tests.e2e.objects import statefulset
@@ -19,6 +19,7 @@ from tests.worlds.service import EXTENDER
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("what-if"), pytest.mark.timeout(300)]
 
 APP = "foreseen"
+CLAIM = "data-0-grown-0"
 GI = 1024**3
 
 
@@ -104,3 +105,30 @@ def count_refused(rig: Rig) -> int:
         for pod in rig.pods(APP)
         for condition in pod["status"].get("conditions") or ()
     )
+
+
+def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
+    """The volume grows by as much as its disk was foreseen to be fuller; one beyond the disk is refused."""
+    rig.add_nodes("grown", {"grown-1": ["300Gi"]})
+    rig.create(statefulset("grown", group="grown", replicas=1))
+    try:
+        rig.until("its pod runs", lambda: rig.ready("grown", 1))
+        rig.until("its volume is counted", lambda: on_node(scheduled_bytes(rig), "grown-1") == [100 * GI])
+        assert [entry["fits"] for entry in predict(rig, "--expand", f"{CLAIM}=310Gi")["expansions"]] == [False]
+        answer = predict(rig, "--expand", f"{CLAIM}=150Gi")
+        foreseen = {(entry["node"], entry["disk"]): entry["most"] for entry in answer["disks"]}
+        assert [entry["fits"] for entry in answer["expansions"]] == [True]
+        request = {"spec": {"resources": {"requests": {"storage": "150Gi"}}}}
+        rig.cluster.api.patch(CLAIMS.path("default", CLAIM), request)
+        rig.until(
+            "it has grown",
+            lambda: on_node(scheduled_bytes(rig), "grown-1") == on_node(foreseen, "grown-1") == [150 * GI],
+            30,
+        )
+    finally:
+        rig.remove("grown")
+
+
+def on_node(sizes: dict[tuple[str, str], int], name: str) -> list[int]:
+    """The sizes of one node's disks."""
+    return [size for (node, _), size in sizes.items() if node == name]
