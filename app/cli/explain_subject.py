@@ -26,7 +26,7 @@ DEFAULT_NAMESPACE: Final = "default"
 _POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
 _APPS: Final = ("apps", "v1")
 _BATCH: Final = ("batch", "v1")
-_WORKLOADS: Final = {
+WORKLOADS: Final = {
     prefix: Resource(*group, plural, kind, namespaced=True)
     for group, plural, kind, *short in (
         (_APPS, "deployments", "Deployment", "deploy"),
@@ -114,12 +114,12 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
         return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot)
     if name and prefix.lower() in _POD_PREFIXES:
         return _existing(_named_pod(text, name, namespace, source), source)
-    if name and prefix.lower() in _WORKLOADS:
-        resource = _WORKLOADS[prefix.lower()]
+    if name and prefix.lower() in WORKLOADS:
+        resource = WORKLOADS[prefix.lower()]
         pods = _stateful_pods(resource, name, namespace or DEFAULT_NAMESPACE, source)
         if pods:
             return _existing(pods[0], source)
-        raw = _workload(resource, name, namespace or DEFAULT_NAMESPACE, source)
+        raw = read_workload(resource, name, namespace or DEFAULT_NAMESPACE, source)
         pod = wire.workload_pod(resource.kind, decode_object(resource.kind, raw, wire.Workload))
         return ExplainedPod(pod, read_pod(resource.kind, raw), source.snapshot)
     return _existing(_named_pod(text, text, namespace, source), source)
@@ -155,7 +155,7 @@ def _stateful_pods(resource: Resource, name: str, namespace: str, source: Cluste
     return [pod for *_, pod in sorted(numbered, key=lambda entry: entry[:2])]
 
 
-def _workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
+def read_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
     """Returns a workload, undecoded, from its cluster."""
     if source.file is None:
         return asyncio.run(_get(resource.path(namespace, name), source.kubeconfig, source.context))

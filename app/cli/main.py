@@ -21,6 +21,7 @@ from app.cli import (
     scheduler_registration,
     serve,
     snapshot,
+    what_if,
 )
 from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.errors import CoreError
@@ -51,6 +52,7 @@ cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
+cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

@@ -39,12 +39,14 @@ class SchedulingObjects:
     Attributes:
         affinities: the required node affinity of PersistentVolumes, by name
         workloads: undecoded Deployments, StatefulSets and the like, by kind, namespace and name
+        owners: the kind of each pod's controller; pods without one are left out
     """
 
     state: GenericClusterState
     pods: Mapping[PodKey, Pod]
     affinities: Mapping[str, VolumeAffinity]
     workloads: Mapping[tuple[str, str, str], Any]
+    owners: Mapping[PodKey, str]
 
     @classmethod
     def of(cls, objects: Iterable[tuple[str, str, Any]]) -> SchedulingObjects:
@@ -60,12 +62,17 @@ class SchedulingObjects:
         namespaces: list[Namespace] = []
         affinities: dict[str, VolumeAffinity] = {}
         workloads: dict[tuple[str, str, str], Any] = {}
+        owners: dict[PodKey, str] = {}
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
                 nodes.append(generic_node(decode_object(kind, raw, GenericNode)))
             elif (kind, group) == ("Pod", ""):
-                pod = read_pod(kind, raw)
+                wire = decode_object(kind, raw, GenericPod)
+                pod = generic_pod(wire)
                 pods[pod.key] = pod
+                references = wire.metadata.owner_references
+                if references:
+                    owners[pod.key] = references[0].kind
             elif (kind, group) == ("Namespace", ""):
                 namespaces.append(generic_namespace(decode_object(kind, raw, GenericNamespace)))
             elif (kind, group) == ("PersistentVolume", ""):
@@ -79,7 +86,7 @@ class SchedulingObjects:
         state = GenericClusterState.of(nodes, pods.values(), [])
         for namespace in namespaces:
             state = state.with_namespace(namespace)
-        return cls(state, pods, affinities, workloads)
+        return cls(state, pods, affinities, workloads, owners)
 
     def volume_affinities(self, pod: kube.Pod, snapshot: Snapshot) -> list[VolumeAffinity]:
         """Returns the node affinities of a pod's bound PersistentVolumes."""

@@ -96,10 +96,15 @@ def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
             cluster,
             nodes=NodesByName(tuple(cluster.nodes), snapshot.longhorn_nodes),
             replicas_by_volume=HashTrieMap(cluster.replicas_by_volume),
-            instance_managers=HashTrieMap(cluster.instance_managers or {}),
-            engine_images=HashTrieMap(cluster.engine_images or {}),
+            instance_managers=_persistent(cluster.instance_managers),
+            engine_images=_persistent(cluster.engine_images),
         ),
     )
+
+
+def _persistent(objects: Mapping[Any, Any] | None) -> HashTrieMap[Any, Any] | None:
+    """Returns a persistent map; None stays None, because then every object of the kind counts as ready."""
+    return None if objects is None else HashTrieMap(objects)
 
 
 class _Builder:

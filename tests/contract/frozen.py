@@ -39,6 +39,7 @@ COMMANDS: Final = (
     "serve",
     "explain",
     "doctor",
+    "what-if",
     "scheduler-config",
     "snapshot",
     "schedule",

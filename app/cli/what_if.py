@@ -1,0 +1,202 @@
+"""`longhorn-extender what-if`: what a drain, a loss or a new size would lead to."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+from rpds import HashTrieMap
+from typer.core import TyperCommand
+
+from app.cli.explain import Output, show
+from app.cli.explain_subject import ClusterSource, read_source
+from app.cli.options import (
+    BestEffortOption,
+    ContextOption,
+    KubeconfigOption,
+    LonghornNamespaceOption,
+    PackingOption,
+    SnapshotOption,
+    filter_options,
+    now,
+)
+from app.cli.what_if_changes import ChangeReader
+from app.schemas.what_if_answer import NOTES, WhatIfAnswer, what_if_answer
+from app.settings import DEFAULT_NAMESPACE, BestEffort
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.kube_scheduler_filters import compares_resources
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
+from scheduler_core.extender.what_if.prediction import Prediction, predict
+from scheduler_core.extender.what_if.seeded_order import run_order
+from scheduler_core.extender.what_if.situation import Change, Situation
+from scheduler_core.model.quantity import parse_bytes
+
+FAILS: Final = 1
+_MAX_ORDERS: Final = 10_000
+_ORDER_KEY: Final = "app.cli.what_if.order"
+_NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
+_NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
+
+
+class CommandWithOrder(TyperCommand):
+    """A command that knows in which order its options were given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments; the names of the options given go to the context."""
+        _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
+        ctx.meta[_ORDER_KEY] = [parameter.name for parameter in parameters]
+        return super().parse_args(ctx, args)
+
+
+def what_if(
+    invocation: typer.Context,
+    snapshot: SnapshotOption = None,
+    drain: Annotated[
+        list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
+    ] = None,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
+    ] = None,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SETTING=VALUE", help="Give a Longhorn setting another value.")
+    ] = None,
+    expand: Annotated[
+        list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")
+    ] = None,
+    add_node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="like=NODE,count=N,disks=SIZE,SIZE",
+            help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
+        ),
+    ] = None,
+    add_disk: Annotated[
+        list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
+    ] = None,
+    apply: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Apply the objects of a file; - for standard input.")
+    ] = None,
+    orders: Annotated[
+        int, typer.Option(metavar="N", min=1, max=_MAX_ORDERS, help="How many orders of events are played.")
+    ] = 20,
+    seed: Annotated[int, typer.Option(help="Determines the orders; the same seed gives the same output.")] = 0,
+    rebuild_rate: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Bytes per second of a rebuild, such as 100Mi, to tell its time."),
+    ] = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
+    best_effort: BestEffortOption = BestEffort.REQUIRE,
+    packing: PackingOption = Packing.AUTO,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of claims and workloads.")
+    ] = None,
+    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+) -> None:
+    """Predict what changes of the cluster lead to: which pods find a node, and what Longhorn rebuilds.
+
+    The changes are made in the order of the options; then the extender decides about every pod without a node, pod by pod, in many random orders.
+
+    Nothing is changed in the cluster.
+
+    Exit code 0: everything always gets its place. 1: something does not. 2: bad input.
+    """
+    given = {
+        "drain": drain,
+        "lose": lose,
+        "scale": scale,
+        "setting": setting,
+        "expand": expand,
+        "add_node": add_node,
+        "add_disk": add_disk,
+        "apply": apply,
+    }
+    rate = _rate(rebuild_rate)
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    changes = ChangeReader(source, namespace).read(_in_order(invocation.meta[_ORDER_KEY], given))
+    prediction, notes = _predict(source, changes, filter_options(best_effort, packing), _seeds(seed, orders))
+    answer = what_if_answer(prediction, seed, rate, notes)
+    _print(answer, output)
+    if not answer.succeeds:
+        raise typer.Exit(FAILS)
+
+
+def _in_order(names: Sequence[str], given: dict[str, list[str] | None]) -> list[tuple[str, str]]:
+    """Returns each verb with its text, in the order of the command line."""
+    texts = {name: iter(values or ()) for name, values in given.items()}
+    return [(name, next(texts[name])) for name in names if name in texts]
+
+
+def _rate(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        rate = parse_bytes(text)
+    except QuantityError as error:
+        raise CoreError(f"--rebuild-rate: {error}") from error
+    if rate <= 0:
+        raise CoreError("--rebuild-rate must be positive")
+    return rate
+
+
+def _seeds(seed: int, orders: int) -> list[str]:
+    return [f"{seed}/{number}" for number in range(orders)]
+
+
+def _predict(
+    source: ClusterSource, changes: Sequence[Change], options: FilterOptions, seeds: Sequence[str]
+) -> tuple[Prediction, tuple[str, ...]]:
+    """Returns the prediction, and what it does not take into account."""
+    objects = source.objects
+    cluster = PredictedCluster(
+        state=predicted_state(source.snapshot, now()),
+        scheduling=objects.state,
+        pods=HashTrieMap(objects.pods),
+        affinities=objects.affinities,
+        owners=HashTrieMap(objects.owners),
+    )
+    before = Situation(cluster)
+    after = before
+    for change in changes:
+        after = change.apply(after)
+    results = [
+        # A seed is reproducible, not secret.
+        run_to_end(run_order(after, options, random.Random(seed).randrange))  # noqa: S311
+        for seed in _show_progress(seeds)
+    ]
+    notes = [*NOTES]
+    if not compares_resources(objects.state):
+        notes.append(_NO_RESOURCES)
+    if after.drained and objects.pods and not objects.owners:
+        notes.append(_NO_CONTROLLERS)
+    return predict(before, after, results), tuple(notes)
+
+
+def _show_progress(seeds: Sequence[str]) -> Iterable[str]:
+    """Shows on a terminal how many orders have been played."""
+    if not sys.stderr.isatty():
+        return seeds
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(seeds, "Playing orders", console=Console(stderr=True), transient=True)
+
+
+def _print(answer: WhatIfAnswer, output: Output) -> None:
+    def table(console: Any) -> None:
+        from app.cli.what_if_tables import print_prediction
+
+        print_prediction(answer, console)
+
+    show(answer.model_dump(by_alias=True), output, table)

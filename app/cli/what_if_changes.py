@@ -1,0 +1,234 @@
+"""Reads the verbs of `longhorn-extender what-if` from their texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from app.cli.explain_subject import DEFAULT_NAMESPACE, WORKLOADS, ClusterSource, read_workload
+from app.kube.scheduling_objects import read_pod
+from app.kube.snapshot_file import read_from, read_objects
+from scheduler_core.convert import kube as wire
+from scheduler_core.convert.generic import GenericNode, generic_node
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.snapshot_kinds import KINDS
+from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
+from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload
+from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
+from scheduler_core.extender.what_if.situation import Change
+from scheduler_core.model import generic, kube
+from scheduler_core.model.quantity import parse_bytes
+from scheduler_core.model.snapshot import NamespacedName
+
+_MAX_COUNT: Final = 10_000
+# How Kubernetes names the pods of each kind.
+_MEMBER_NAMES: Final = {"StatefulSet": "[0-9]+", "Deployment": "[a-z0-9]+-[a-z0-9]{5}", "ReplicaSet": "[a-z0-9]{5}"}
+_POD_OWNERS: Final = {"StatefulSet": "StatefulSet", "Deployment": "ReplicaSet", "ReplicaSet": "ReplicaSet"}
+
+
+class ChangeReader:
+    """Makes a change of the text of a verb.
+
+    Args:
+        namespace: that of claims and workloads without one
+    """
+
+    def __init__(self, source: ClusterSource, namespace: str | None) -> None:
+        self._source = source
+        self._namespace = namespace or DEFAULT_NAMESPACE
+        self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
+            "drain": self._drain,
+            "lose": self._lose,
+            "scale": self._scale,
+            "setting": self._set,
+            "expand": self._expand,
+            "add_node": self._add_node,
+            "add_disk": self._add_disk,
+            "apply": self._apply,
+        }
+
+    def read(self, verbs: Sequence[tuple[str, str]]) -> list[Change]:
+        """Returns the changes of the verbs, in order.
+
+        Raises:
+            CoreError: a text cannot be read
+        """
+        return [change for verb, text in verbs for change in self._verbs[verb](text)]
+
+    @property
+    def verbs(self) -> frozenset[str]:
+        """The names of the verbs' parameters."""
+        return frozenset(self._verbs)
+
+    def _drain(self, text: str) -> Sequence[Change]:
+        return [Drain(tuple(_names(text, "--drain")))]
+
+    def _lose(self, text: str) -> Sequence[Change]:
+        key, separator, zone = text.partition("=")
+        if separator:
+            if key != "zone" or not zone:
+                raise CoreError(f"--lose {text}: expected NODE, NODE/DISK or zone=NAME")
+            return [LoseZone(zone)]
+        node, slash, disk = text.partition("/")
+        return [LoseDisk(node, disk)] if slash else [LoseNodes(tuple(_names(text, "--lose")))]
+
+    def _set(self, text: str) -> Sequence[Change]:
+        name, value = _assignment(text, "--set", "SETTING=VALUE")
+        return [SetSetting(name, value)]
+
+    def _expand(self, text: str) -> Sequence[Change]:
+        name, size = _assignment(text, "--expand", "CLAIM=SIZE")
+        return [Expand(self._key(name), _bytes(size, f"--expand {text}"))]
+
+    def _key(self, name: str) -> NamespacedName:
+        namespace, slash, own = name.partition("/")
+        return (namespace, own) if slash else (self._namespace, name)
+
+    def _add_disk(self, text: str) -> Sequence[Change]:
+        node, size = _assignment(text, "--add-disk", "NODE=SIZE")
+        return [AddDisk(node, _bytes(size, f"--add-disk {text}"))]
+
+    def _add_node(self, text: str) -> Sequence[Change]:
+        given: dict[str, list[str]] = {}
+        key = ""
+        for part in text.split(","):
+            head, separator, tail = part.partition("=")
+            key = head if separator else key
+            given.setdefault(key, []).append(tail if separator else part)
+        counts = given.pop("count", ["1"])
+        like = given.pop("like", None) or [self._open_node(text)]
+        sizes = tuple(_bytes(size, f"--add-node {text}") for size in given.pop("disks", []))
+        if given or len(like) != 1 or len(counts) != 1:
+            raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
+        return [AddNodes(like[0], _count(counts[0], f"--add-node {text}"), sizes)]
+
+    def _open_node(self, text: str) -> str:
+        nodes = self._source.snapshot.longhorn_nodes.values()
+        names = sorted(node.name for node in nodes if node.ready and node.schedulable and node.disks)
+        if not names:
+            raise CoreError(f"--add-node {text}: no Longhorn node is ready; name one with like=NODE")
+        return names[0]
+
+    def _scale(self, text: str) -> Sequence[Change]:
+        subject, number = _assignment(text, "--scale", "sts/NAME=N or deploy/NAME=N")
+        prefix, _, name = subject.partition("/")
+        resource = WORKLOADS.get(prefix.lower())
+        if resource is None or resource.kind not in _MEMBER_NAMES or not name:
+            raise CoreError(f"--scale {text}: expected sts/NAME=N, deploy/NAME=N or rs/NAME=N")
+        namespace, own_name = self._key(name)
+        count = _count(number, f"--scale {text}")
+        members = self._members(resource.kind, namespace, own_name)
+        stored = (resource.kind, namespace, own_name) in self._source.objects.workloads
+        if self._source.file is not None and not stored and members:
+            workload = self._workload_of_member(resource.kind, own_name, members[0])
+        else:
+            raw = read_workload(resource, own_name, namespace, self._source)
+            workload = _workload(resource.kind, raw)
+        return [Scale(workload, tuple((pod.namespace, pod.name) for pod in members), count)]
+
+    def _members(self, kind: str, namespace: str, name: str) -> list[kube.Pod]:
+        """Returns the live pods of a workload by their names; those without a node are the first to be removed."""
+        pattern = re.compile(f"{re.escape(name)}-{_MEMBER_NAMES[kind]}")
+        pods = [
+            pod
+            for pod in self._source.snapshot.pods.values()
+            if pod.live
+            and pod.namespace == namespace
+            and pattern.fullmatch(pod.name)
+            and self._source.objects.owners.get((namespace, pod.name)) in (None, _POD_OWNERS[kind])
+        ]
+        if kind == "StatefulSet":
+            return sorted(pods, key=lambda pod: int(pod.name.rpartition("-")[2]))
+        return sorted(pods, key=lambda pod: (not pod.node_name, pod.name))
+
+    def _workload_of_member(self, kind: str, name: str, member: kube.Pod) -> Workload:
+        """Returns a workload that the file lacks, by one of its pods.
+
+        Claims that bear the name of a StatefulSet's pod are its own.
+        """
+        generic_pod = self._source.objects.pods[member.namespace, member.name]
+        mounts = []
+        for mount in member.volumes:
+            claim = self._source.snapshot.claims.get((member.namespace, mount.claim))
+            own = kind == "StatefulSet" and claim is not None and mount.claim.endswith(f"-{member.name}")
+            template = replace(claim.spec, volume_name="") if own and claim is not None else mount.template
+            mounts.append(replace(mount, template=template))
+        pod = replace(member, node_name="", phase="Pending", unschedulable="", volumes=tuple(mounts))
+        return Workload(_POD_OWNERS[kind], member.namespace, name, pod, generic_pod, in_order=kind == "StatefulSet")
+
+    def _apply(self, text: str) -> Sequence[Change]:
+        objects: dict[tuple[str, Any], object | None] = {}
+        nodes: list[generic.Node] = []
+        pods: list[tuple[kube.Pod, generic.Pod]] = []
+        scales: list[Change] = []
+        for kind, group, raw in read_objects(text):
+            entry = KINDS.get((group, kind))
+            if kind in _MEMBER_NAMES:
+                scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
+            elif kind == "Pod":
+                pods.append((read_from(text, partial(_pod, raw)), read_from(text, partial(read_pod, kind, raw))))
+            elif entry is None or kind in WORKLOAD_KINDS:
+                raise CoreError(f"--apply {text}: objects of kind {kind} cannot be predicted")
+            else:
+                key, value = read_from(text, partial(entry.read, raw))
+                objects[entry.field, key] = value
+            if (kind, group) == ("Node", ""):
+                nodes.append(read_from(text, partial(_node, raw)))
+        return [ApplyObjects(objects, tuple(nodes), tuple(pods)), *scales]
+
+    def _apply_workload(self, kind: str, raw: Any) -> Change:
+        workload = _workload(kind, raw)
+        members = self._members(kind, workload.namespace, workload.name)
+        replicas = (raw.get("spec") or {}).get("replicas")
+        count = _count(str(1 if replicas is None else replicas), f"{kind} {workload.name}: spec.replicas")
+        return Scale(workload, tuple((pod.namespace, pod.name) for pod in members), count)
+
+
+def _workload(kind: str, raw: Any) -> Workload:
+    pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
+    spec = raw.get("spec") or {}
+    in_order = kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+    name = pod.name.removesuffix("-0")
+    return Workload(_POD_OWNERS[kind], pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
+
+
+def _node(raw: object) -> generic.Node:
+    return generic_node(decode_object("Node", raw, GenericNode))
+
+
+def _pod(raw: object) -> kube.Pod:
+    return wire.pod(decode_object("Pod", raw, wire.Pod))
+
+
+def _names(text: str, option: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise CoreError(f"{option}: the name of a node is missing")
+    return names
+
+
+def _assignment(text: str, option: str, expected: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator and value):
+        raise CoreError(f"{option} {text}: expected {expected}")
+    return name, value
+
+
+def _bytes(text: str, subject: str) -> int:
+    try:
+        size = parse_bytes(text)
+    except QuantityError as error:
+        raise CoreError(f"{subject}: {error}") from error
+    if size <= 0:
+        raise CoreError(f"{subject}: a size must be positive")
+    return size
+
+
+def _count(text: str, subject: str) -> int:
+    if not text.isdecimal() or int(text) > _MAX_COUNT:
+        raise CoreError(f"{subject}: expected a number from 0 to {_MAX_COUNT}")
+    return int(text)

@@ -1,0 +1,133 @@
+"""The tables of `longhorn-extender what-if`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from app.schemas.what_if_answer import PodOutcomeAnswer, RebuildAnswer, WhatIfAnswer
+from scheduler_core.model.quantity import format_bytes
+
+_MAX_NODES: Final = 3
+_MAX_REASONS: Final = 2
+
+
+def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
+    """Prints what becomes of pods, drains, volumes and disks; a part without entries is left out."""
+    if answer.pods:
+        _print_table(console, _pod_table(answer))
+    for pod in answer.pods:
+        _print_unlucky_order(console, pod)
+    for name in answer.gone_pods:
+        console.print(Text(f"pod {name} is gone: nothing creates it again"))
+    if answer.drains:
+        _print_table(console, _drain_table(answer))
+    for expansion in answer.expansions:
+        result = "fits" if expansion.fits else f"is refused: {'; '.join(expansion.refusals)}"
+        console.print(Text(f"claim {expansion.claim} to {format_bytes(expansion.size)} {result}"))
+    if answer.volumes:
+        _print_table(console, _volume_table(answer))
+    if answer.disks:
+        _print_table(console, _disk_table(answer))
+    if answer.rebuilds.most_bytes:
+        console.print(Text(_rebuild_line(answer.rebuilds)))
+    for note in answer.notes:
+        console.print(Text(f"note: {note}"))
+    console.print()
+    console.print(Text(_summary(answer), style="bold"))
+
+
+def _print_table(console: Console, table: Table) -> None:
+    console.print(table)
+    console.print()
+
+
+def _table(*headers: str) -> Table:
+    return Table(
+        *(Column(header, overflow="fold") for header in headers), box=None, pad_edge=False, header_style="bold"
+    )
+
+
+def _outcome(word: str, count: int, orders: int) -> str:
+    return f"{word} ({count} of {orders})" if word == "usually" else word
+
+
+def _pod_table(answer: WhatIfAnswer) -> Table:
+    table = _table("POD", "FROM", "PLACED", "NODES", "OTHERWISE")
+    for pod in answer.pods:
+        table.add_row(
+            pod.pod,
+            pod.left or pod.origin,
+            _outcome(pod.outcome, pod.placed, answer.orders),
+            _counted(pod.nodes, _MAX_NODES),
+            _counted(pod.reasons, _MAX_REASONS, "; "),
+        )
+    return table
+
+
+def _counted(counts: Mapping[str, int], limit: int, separator: str = ", ") -> str:
+    """Returns the most frequent names, and how many others there are."""
+    names = list(counts)[:limit]
+    others = len(counts) - len(names)
+    return separator.join([*names, *([f"{others} more"] if others else [])])
+
+
+def _print_unlucky_order(console: Console, pod: PodOutcomeAnswer) -> None:
+    if pod.unlucky_order:
+        order = ", ".join(f"{entry.pod} to {entry.node}" for entry in pod.unlucky_order)
+        console.print(Text(f"{pod.pod} waits if pods are placed in this order: {order}"))
+        console.print()
+
+
+def _drain_table(answer: WhatIfAnswer) -> Table:
+    table = _table("DRAIN", "FINISHES", "HELD UP BY")
+    for drain in answer.drains:
+        outcome = _outcome(drain.outcome, drain.finished, answer.orders)
+        table.add_row(drain.node, outcome, _counted(drain.blockers, _MAX_REASONS, "; "))
+    return table
+
+
+def _volume_table(answer: WhatIfAnswer) -> Table:
+    table = _table("VOLUME", "REPLICAS", "LEAST HEALTHY", "IN THE END")
+    for volume in answer.volumes:
+        complete = answer.orders - volume.incomplete
+        end = (
+            f"incomplete in {volume.incomplete} of {answer.orders}: {volume.problem}"
+            if volume.incomplete
+            else "complete"
+        )
+        end = f"incomplete: {volume.problem}" if not complete else end
+        table.add_row(volume.name, str(volume.replicas), str(volume.least_healthy), end)
+    return table
+
+
+def _disk_table(answer: WhatIfAnswer) -> Table:
+    table = _table("DISK", "SCHEDULED BEFORE", "AFTER")
+    for disk in answer.disks:
+        before = "new" if disk.before is None else format_bytes(disk.before)
+        table.add_row(f"{disk.node}/{disk.disk}", before, _range(format_bytes(disk.least), format_bytes(disk.most)))
+    return table
+
+
+def _range(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
+def _rebuild_line(rebuilds: RebuildAnswer) -> str:
+    line = f"rebuilds copy {_range(format_bytes(rebuilds.least_bytes), format_bytes(rebuilds.most_bytes))}"
+    if rebuilds.least_seconds is None or rebuilds.most_seconds is None:
+        return line
+    least, most = (str(timedelta(seconds=round(each))) for each in (rebuilds.least_seconds, rebuilds.most_seconds))
+    return f"{line}, which takes {_range(least, most)} one after the other"
+
+
+def _summary(answer: WhatIfAnswer) -> str:
+    always = sum(pod.outcome == "always" for pod in answer.pods)
+    text = f"{always} of {len(answer.pods)} pods are always placed, in {answer.orders} orders"
+    finished = sum(drain.outcome == "always" for drain in answer.drains)
+    return f"{text}; {finished} of {len(answer.drains)} drains always finish" if answer.drains else text

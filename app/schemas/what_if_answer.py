@@ -1,0 +1,169 @@
+"""The stable JSON of `what-if`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from app.schemas.explain import Answer
+from app.schemas.pod_explanation import API_VERSION
+from scheduler_core.extender.what_if.prediction import Prediction
+
+NOTES = (
+    "PodDisruptionBudgets are not read; Longhorn's own are predicted from the node-drain-policy",
+    "Longhorn's status counts as current, and a node is chosen at random among those that kube-scheduler may choose",
+)
+
+
+class PlacedPodAnswer(Answer):
+    """A pod with the node that it gets."""
+
+    pod: str
+    node: str
+
+
+class PodOutcomeAnswer(Answer):
+    """What becomes of a pod without a node."""
+
+    pod: str = Field(description="namespace/name")
+    origin: str = Field(description="moved, new, or waiting (in the snapshot already)")
+    left: str = Field(description="the node that it ran on, empty for none")
+    outcome: str = Field(description="always, usually or never placed")
+    placed: int = Field(description="in how many orders it is placed")
+    nodes: dict[str, int] = Field(description="in how many orders it gets each node")
+    reasons: dict[str, int] = Field(description="why it waits, with the number of orders")
+    unlucky_order: list[PlacedPodAnswer] = Field(
+        serialization_alias="unluckyOrder", description="the pods of the first order in which it waits, as decided"
+    )
+
+
+class DrainOutcomeAnswer(Answer):
+    """Whether the drain of a node can finish."""
+
+    node: str
+    outcome: str = Field(description="always, usually or never finished")
+    finished: int = Field(description="in how many orders it finishes")
+    blockers: dict[str, int] = Field(description="what holds it up, with the number of orders")
+
+
+class DiskOutcomeAnswer(Answer):
+    """A disk whose scheduled bytes change."""
+
+    node: str
+    disk: str
+    before: int | None = Field(description="scheduled bytes, null for a new disk")
+    least: int = Field(description="scheduled bytes in the end, the least of all orders")
+    most: int = Field(description="scheduled bytes in the end, the most of all orders")
+
+
+class VolumeOutcomeAnswer(Answer):
+    """A volume that has fewer healthy replicas than it should, meanwhile or in the end."""
+
+    name: str
+    replicas: int = Field(description="how many it should have")
+    least_healthy: int = Field(serialization_alias="leastHealthy", description="the least number meanwhile")
+    incomplete: int = Field(description="in how many orders a replica is missing in the end")
+    problem: str = Field(description="why it is missing")
+
+
+class ExpansionAnswer(Answer):
+    """Whether a volume may grow."""
+
+    claim: str
+    size: int = Field(description="bytes")
+    fits: bool
+    refusals: list[str] = Field(description="every reason that Longhorn may give, with the disk")
+
+
+class RebuildAnswer(Answer):
+    """What rebuilds copy, over all orders."""
+
+    least_bytes: int = Field(serialization_alias="leastBytes")
+    most_bytes: int = Field(serialization_alias="mostBytes")
+    rate: int | None = Field(description="bytes per second, as given; null without")
+    least_seconds: float | None = Field(serialization_alias="leastSeconds", description="one rebuild after the other")
+    most_seconds: float | None = Field(serialization_alias="mostSeconds", description="one rebuild after the other")
+
+
+class WhatIfAnswer(Answer):
+    """What some changes of the cluster lead to."""
+
+    api_version: str = Field(default=API_VERSION, serialization_alias="apiVersion")
+    kind: str = "WhatIf"
+    orders: int
+    seed: int
+    succeeds: bool = Field(description="whether everything always gets its place")
+    pods: list[PodOutcomeAnswer]
+    gone_pods: list[str] = Field(serialization_alias="gonePods", description="pods that nothing creates again")
+    drains: list[DrainOutcomeAnswer]
+    expansions: list[ExpansionAnswer]
+    rebuilds: RebuildAnswer
+    disks: list[DiskOutcomeAnswer]
+    volumes: list[VolumeOutcomeAnswer]
+    notes: list[str] = Field(description="what was not taken into account")
+
+
+def what_if_answer(prediction: Prediction, seed: int, rate: int | None, notes: tuple[str, ...]) -> WhatIfAnswer:
+    """Returns a prediction as plain data; `rate` is in bytes per second."""
+    return WhatIfAnswer(
+        orders=prediction.orders,
+        seed=seed,
+        succeeds=prediction.succeeds,
+        pods=_pod_answers(prediction),
+        gone_pods=list(prediction.gone_pods),
+        drains=[
+            DrainOutcomeAnswer(
+                node=outcome.node,
+                outcome=outcome.certainty,
+                finished=outcome.finished,
+                blockers=dict(outcome.blockers),
+            )
+            for outcome in prediction.drains
+        ],
+        expansions=[
+            ExpansionAnswer(claim=entry.claim, size=entry.size, fits=not entry.refusals, refusals=list(entry.refusals))
+            for entry in prediction.expansions
+        ],
+        rebuilds=_rebuild_answer(prediction, rate),
+        disks=[
+            DiskOutcomeAnswer(node=disk.node, disk=disk.disk, before=disk.before, least=disk.least, most=disk.most)
+            for disk in prediction.disks
+        ],
+        volumes=[
+            VolumeOutcomeAnswer(
+                name=volume.name,
+                replicas=volume.wanted,
+                least_healthy=volume.least,
+                incomplete=volume.incomplete,
+                problem=volume.problem,
+            )
+            for volume in prediction.volumes
+        ],
+        notes=list(notes),
+    )
+
+
+def _pod_answers(prediction: Prediction) -> list[PodOutcomeAnswer]:
+    return [
+        PodOutcomeAnswer(
+            pod="/".join(outcome.entry.key),
+            origin=outcome.entry.origin,
+            left=outcome.entry.left,
+            outcome=outcome.certainty,
+            placed=outcome.placed,
+            nodes=dict(outcome.nodes),
+            reasons=dict(outcome.reasons),
+            unlucky_order=[PlacedPodAnswer(pod=pod, node=node) for pod, node in outcome.unlucky_order],
+        )
+        for outcome in prediction.pods
+    ]
+
+
+def _rebuild_answer(prediction: Prediction, rate: int | None) -> RebuildAnswer:
+    least, most = prediction.copied_bytes
+    return RebuildAnswer(
+        least_bytes=least,
+        most_bytes=most,
+        rate=rate,
+        least_seconds=None if rate is None else least / rate,
+        most_seconds=None if rate is None else most / rate,
+    )

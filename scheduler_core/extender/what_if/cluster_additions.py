@@ -1,0 +1,219 @@
+"""Changes that add something: pods of workloads, nodes, disks, and objects of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scheduler_core.extender.what_if.pod_decision import detach_volumes
+from scheduler_core.extender.what_if.predicted_cluster import (
+    NODE_BOUND_OWNERS,
+    ChangesByObject,
+    PredictedCluster,
+    WhatIfError,
+    with_conditions,
+    with_disk,
+)
+from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.snapshot import NamespacedName
+
+HOST_NAME_LABEL = "kubernetes.io/hostname"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload that can be scaled.
+
+    Attributes:
+        pod, generic_pod: its template, named as the workload's pod 0
+        in_order: whether a pod is created only when the one before it runs
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    pod: kube.Pod
+    generic_pod: generic.Pod
+    in_order: bool = False
+
+    def pod_name(self, number: int) -> str:
+        """Returns the name of a pod by its number."""
+        return f"{self.name}-{number}"
+
+    def pods(self, number: int) -> tuple[kube.Pod, generic.Pod]:
+        """Returns a pod of a StatefulSet or another workload, by its number."""
+        name = self.pod_name(number)
+        mounts = tuple(
+            replace(mount, claim=mount.claim.removesuffix(self.pod.name) + name)
+            if mount.template is not None and mount.claim.endswith(self.pod.name)
+            else mount
+            for mount in self.pod.volumes
+        )
+        pod = replace(self.pod, name=name, uid=f"what-if-{self.namespace}-{name}", node_name="", volumes=mounts)
+        return pod, replace(self.generic_pod, name=name, uid=pod.uid, node_name="")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A workload has another number of pods.
+
+    Attributes:
+        members: its pods, the first to be removed last
+    """
+
+    workload: Workload
+    members: tuple[NamespacedName, ...]
+    count: int
+
+    def apply(self, situation: Situation) -> Situation:
+        """Adds pods, or removes those with the highest numbers."""
+        members = [key for key in self.members if key in situation.cluster.snapshot.pods]
+        for key in members[self.count :]:
+            pod = situation.cluster.snapshot.pods[key]
+            cluster = detach_volumes(situation.cluster, pod).without_pod(key)
+            remaining = tuple(entry for entry in situation.pods if entry.key != key)
+            situation = replace(situation, cluster=cluster, pods=remaining)
+        taken = set(situation.cluster.snapshot.pods)
+        workload = self.workload
+        waiting = [key for key in members[: self.count] if not situation.cluster.snapshot.pods[key].node_name]
+        before = waiting[-1] if waiting and workload.in_order else None
+        number = 0
+        for _ in range(self.count - len(members)):
+            while (workload.namespace, workload.pod_name(number)) in taken:
+                number += 1
+            pod, generic_pod = workload.pods(number)
+            situation = situation.with_new_pod(pod, generic_pod, workload.kind, before)
+            taken.add(generic_pod.key)
+            before = generic_pod.key if workload.in_order else None
+        return situation
+
+
+@dataclass(frozen=True, slots=True)
+class AddNodes:
+    """New nodes with empty disks, otherwise like an existing node.
+
+    Attributes:
+        disks: sizes in bytes; empty for disks of the existing node's sizes
+    """
+
+    like: str
+    count: int = 1
+    disks: tuple[int, ...] = ()
+
+    def apply(self, situation: Situation) -> Situation:
+        """Adds the nodes, with the pods that each node has, such as those of DaemonSets."""
+        cluster = situation.cluster
+        if self.like not in cluster.snapshot.longhorn_nodes:
+            raise WhatIfError(f"there is no Longhorn node {self.like}")
+        for _ in range(self.count):
+            taken = {*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}
+            name = next(each for index in range(len(taken) + 1) if (each := f"new-node-{index + 1}") not in taken)
+            cluster = _add_node(cluster, self.like, name, self.disks)
+        return replace(situation, cluster=cluster)
+
+
+def _add_node(cluster: PredictedCluster, like: str, name: str, sizes: tuple[int, ...]) -> PredictedCluster:
+    snapshot = cluster.snapshot
+    template = snapshot.longhorn_nodes[like]
+    disks = tuple(_empty_disk(disk, f"{name}-{disk.name}", disk.storage_maximum) for disk in template.disks)
+    if sizes and disks:
+        disks = tuple(
+            replace(_empty_disk(disks[0], f"{name}-disk-{number}", size), name=f"disk-{number}", storage_reserved=0)
+            for number, size in enumerate(sizes, start=1)
+        )
+    open_node = tuple(Condition(kind, "True") for kind in ("Ready", "Schedulable"))
+    node = replace(
+        template, name=name, allow_scheduling=True, eviction_requested=False, conditions=open_node, disks=disks
+    )
+    changes: ChangesByObject = {("longhorn_nodes", name): node}
+    kube_node = snapshot.nodes.get(like)
+    if kube_node is not None:
+        labels = {**kube_node.labels, HOST_NAME_LABEL: name}
+        changes["nodes", name] = replace(kube_node, name=name, labels=labels, unschedulable=False)
+    for manager in (snapshot.instance_managers or {}).values():
+        if manager.node == like:
+            changes["instance_managers", f"{manager.name}-{name}"] = replace(
+                manager, name=f"{manager.name}-{name}", node=name
+            )
+    for image in (snapshot.engine_images or {}).values():
+        if like in image.nodes:
+            changes["engine_images", image.name] = replace(image, nodes=image.nodes | {name})
+    return _add_kube_node(cluster.update(changes), like, name)
+
+
+def _add_kube_node(cluster: PredictedCluster, like: str, name: str) -> PredictedCluster:
+    if like not in cluster.scheduling.nodes:
+        return cluster
+    node_info = cluster.scheduling.nodes[like]
+    labels = {**node_info.node.labels, HOST_NAME_LABEL: name}
+    scheduling = cluster.scheduling.with_node(
+        replace(node_info.node, name=name, labels=labels, unschedulable=False, ready=True)
+    )
+    for pod in node_info.pods:
+        if cluster.owners.get(pod.key) in NODE_BOUND_OWNERS:
+            scheduling = scheduling.with_pod(replace(pod, name=f"{pod.name}-{name}", node_name=name))
+    return replace(cluster, scheduling=scheduling)
+
+
+def _empty_disk(disk: longhorn.Disk, uuid: str, size: int) -> longhorn.Disk:
+    empty = replace(
+        disk,
+        uuid=uuid,
+        allow_scheduling=True,
+        eviction_requested=False,
+        storage_maximum=size,
+        storage_available=size,
+        storage_scheduled=0,
+        scheduled_replicas={},
+        scheduled_backing_images={},
+    )
+    return with_conditions(empty, (Condition("Ready", "True"), Condition("Schedulable", "True")))
+
+
+@dataclass(frozen=True, slots=True)
+class AddDisk:
+    """A new empty disk of a Longhorn node, with type and tags of its first disk and nothing reserved."""
+
+    node: str
+    size: int
+
+    def apply(self, situation: Situation) -> Situation:
+        """Adds the disk."""
+        cluster = situation.cluster
+        node = cluster.snapshot.longhorn_nodes.get(self.node)
+        if node is None:
+            raise WhatIfError(f"there is no Longhorn node {self.node}")
+        if not node.disks:
+            raise WhatIfError(f"node {self.node} has no disk whose type and tags a new one could take")
+        taken = {disk.name for disk in node.disks}
+        name = next(each for index in range(len(taken) + 1) if (each := f"new-disk-{index + 1}") not in taken)
+        disk = replace(_empty_disk(node.disks[0], f"{node.name}-{name}", self.size), name=name, storage_reserved=0)
+        return replace(situation, cluster=cluster.update({("longhorn_nodes", node.name): with_disk(node, disk)}))
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyObjects:
+    """Objects of a file, as `kubectl apply` would write them.
+
+    Attributes:
+        objects: by the snapshot's field and by key; no pods
+        nodes: the Kubernetes nodes among them, as kube-scheduler's filters read them
+        pods: new pods
+    """
+
+    objects: Mapping[tuple[str, str | tuple[str, str]], object | None]
+    nodes: tuple[generic.Node, ...] = ()
+    pods: tuple[tuple[kube.Pod, generic.Pod], ...] = ()
+
+    def apply(self, situation: Situation) -> Situation:
+        """Replaces or adds the objects."""
+        cluster = situation.cluster.update(self.objects)
+        scheduling = cluster.scheduling
+        for node in self.nodes:
+            scheduling = scheduling.with_node(node)
+        situation = replace(situation, cluster=replace(cluster, scheduling=scheduling))
+        for pod, generic_pod in self.pods:
+            situation = situation.with_new_pod(pod, generic_pod, "")
+        return situation

@@ -1,0 +1,53 @@
+"""Whether a drain can finish: Longhorn keeps a PodDisruptionBudget on a node's instance manager until it may go.
+
+Source: controller/instance_manager_controller.go:canDeleteInstanceManagerPDB. The budgets of other pods are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from scheduler_core.extender.what_if.cluster_changes import BLOCK_FOR_EVICTION
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.predicted_replicas import replicas_on_node
+from scheduler_core.model import longhorn
+from scheduler_core.volumes.existing_replicas import is_healthy
+
+ALWAYS_ALLOW = "always-allow"
+ALLOW_STOPPED = "allow-if-replica-is-stopped"
+
+
+def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) -> list[str]:
+    """Returns why Longhorn's budget does not let the drain of a node finish; empty if it does.
+
+    `gone` are nodes whose instance manager does not run any more.
+    """
+    attached = sorted(
+        volume.name for volume in cluster.snapshot.volumes.values() if node in (volume.node_id, volume.current_node_id)
+    )
+    if attached:
+        return [f"volume {name} is attached to {node}" for name in attached]
+    policy = cluster.state.view.settings.node_drain_policy
+    replicas = replicas_on_node(cluster, node)
+    if policy == ALWAYS_ALLOW:
+        return []
+    if policy == BLOCK_FOR_EVICTION:
+        return [f"{node} holds a replica of volume {replica.volume}" for replica in replicas]
+    return [
+        f"{node} holds the last healthy replica of volume {replica.volume}"
+        for replica in replicas
+        if _is_last(cluster, replica, gone) and not (policy == ALLOW_STOPPED and _is_stopped(cluster, replica))
+    ]
+
+
+def _is_last(cluster: PredictedCluster, replica: longhorn.Replica, gone: Collection[str]) -> bool:
+    """Whether no other node has a healthy replica; one that never had data does not count."""
+    if not replica.healthy_at and not replica.failed_at:
+        return False
+    others = (other for other in cluster.state.view.replicas_of(replica.volume) if other.node_id != replica.node_id)
+    return not any(is_healthy(other) and other.node_id not in gone for other in others)
+
+
+def _is_stopped(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    return volume is None or not volume.node_id

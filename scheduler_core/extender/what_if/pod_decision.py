@@ -1,0 +1,171 @@
+"""One pod's decision, as in the cluster: kube-scheduler's filters, then the extender's, then a node that is offered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.extender.decision import Competing, Decision, FilterOptions
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals
+from scheduler_core.extender.offer import make_offer
+from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster
+from scheduler_core.extender.what_if.predicted_replicas import Choose
+from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.volumes.resolve import PodVolume, volume_of_claim
+
+
+@dataclass(frozen=True, slots=True)
+class PodDecision:
+    """Where a pod goes, or why nowhere.
+
+    Attributes:
+        node: "" if no node fits
+        reasons: number of nodes per reason; 0 for a reason that is not about nodes
+        decision: the extender's; None if it was not asked
+    """
+
+    node: str = ""
+    reasons: Counter[str] = field(default_factory=Counter)
+    decision: Decision | None = None
+
+
+class PodDecider:
+    """Decides about the pods of one order; its caches live as long as the order."""
+
+    def __init__(self, options: FilterOptions) -> None:
+        self._options = options
+        self._contention = Contention()
+        self._equivalence = EquivalenceCache()
+
+    def decide(self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose) -> Cooperative[PodDecision]:
+        """Returns one of the nodes that kube-scheduler may choose, at random."""
+        names = cluster.node_names
+        claims = (cluster.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
+        volume_names = (claim.spec.volume_name for claim in claims if claim is not None)
+        affinities = [cluster.affinities[name] for name in volume_names if name in cluster.affinities]
+        refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, affinities)
+        reasons = Counter(refusal.text for refusal in refusals.values())
+        admitted = [name for name in names if name not in refusals]
+        if not admitted:
+            return PodDecision(reasons=reasons)
+        state = cluster.state
+        contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
+        try:
+            decision = yield from filter_nodes(pod, admitted, state, self._options, contenders)
+        except ResolutionError as error:
+            return PodDecision(reasons=Counter({str(error): 0}))
+        _, answered = make_offer(pod, decision, state.view, 0)
+        nodes = answered.fitting_nodes
+        if not nodes:
+            reasons.update(reason.text for reason in answered.reasons)
+            return PodDecision(reasons=reasons, decision=decision)
+        return PodDecision(nodes[choose(len(nodes))], decision=decision)
+
+
+def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCluster:
+    """Returns the cluster with the pod on its node, and its unbound claims to be provisioned for that node."""
+    changes: ChangesByObject = {}
+    for mount in pod.volumes:
+        key = (pod.namespace, mount.claim)
+        claim = cluster.snapshot.claims.get(key)
+        if claim is None and mount.template is not None:
+            owners = (("Pod", pod.name, pod.uid),) if mount.ephemeral else ()
+            claim = kube.Claim(*key, mount.template, uid=f"what-if-{pod.namespace}-{mount.claim}", owners=owners)
+        if claim is not None and not claim.spec.volume_name:
+            changes["claims", key] = replace(claim, selected_node=node)
+    bound = replace(pod, node_name=node, unschedulable="", phase="Running")
+    generic_pod = replace(cluster.generic_pod(pod), node_name=node)
+    return cluster.update(changes).with_pod(bound, generic_pod)
+
+
+def attach_volumes(cluster: PredictedCluster, pod: kube.Pod, decision: Decision) -> PredictedCluster:
+    """Returns the cluster with the pod's claims bound, and its Longhorn volumes attached to its node."""
+    node = pod.node_name
+    shared = cluster.shared_volume(pod)
+    if shared is not None:
+        cluster = cluster.update({("volumes", shared.name): _attach(replace(shared, node_id=""), node)})
+    matches = {volume.claim: volume.persistent_volume for volume in decision.resolution_on(node).volumes}
+    for mount in pod.volumes:
+        claim = cluster.snapshot.claims.get((pod.namespace, mount.claim))
+        if claim is None:
+            continue
+        resolved = volume_of_claim(claim, cluster.state.view, matches.get(f"{pod.namespace}/{mount.claim}", ""))
+        if resolved is not None:
+            cluster = cluster.update(_attachment_changes(cluster, claim, resolved, node))
+    return cluster
+
+
+def _attachment_changes(
+    cluster: PredictedCluster, claim: kube.Claim, resolved: PodVolume, node: str
+) -> ChangesByObject:
+    changes: ChangesByObject = {}
+    volume = resolved.volume
+    if not resolved.bound:
+        name = f"pvc-{claim.uid or f'{claim.namespace}-{claim.name}'}"
+        volume = replace(volume, name=name)
+        reference = (claim.namespace, claim.name, claim.uid)
+        created = cluster.state.view.cluster.now.isoformat()
+        changes["persistent_volumes", name] = kube.PersistentVolume(name, DRIVER, name, reference, created, volume.size)
+    elif resolved.persistent_volume:
+        name = resolved.persistent_volume
+        reserved = cluster.snapshot.persistent_volumes[name]
+        reference = (claim.namespace, claim.name, claim.uid)
+        changes["persistent_volumes", name] = replace(reserved, claim=reference, available=None)
+    else:
+        name = claim.spec.volume_name or cluster.state.view.pre_bound_volume(claim)
+    if name != claim.spec.volume_name:
+        bound = replace(claim, spec=replace(claim.spec, volume_name=name))
+        changes["claims", (claim.namespace, claim.name)] = bound
+    changes["volumes", volume.name] = _attach(volume, node)
+    return changes
+
+
+def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
+    """Returns the volume attached to a node; one that is shared stays where its share-manager is."""
+    shared = volume.access_mode == "rwx" and not volume.migratable
+    target = (volume.node_id if shared else "") or node
+    robustness = "healthy" if volume.robustness in ("", "unknown") else volume.robustness
+    return replace(volume, node_id=target, current_node_id=target, state="attached", robustness=robustness)
+
+
+def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
+    """Returns the cluster with the volumes detached that only this pod uses on its node."""
+    changes: ChangesByObject = {}
+    shared = cluster.shared_volume(pod)
+    if shared is not None:
+        changes["volumes", shared.name] = _detach(shared)
+    for mount in pod.volumes:
+        claim = cluster.snapshot.claims.get((pod.namespace, mount.claim))
+        volume = cluster.volume_of_claim(claim) if claim is not None else None
+        if claim is None or volume is None or _has_other_user(cluster, pod, claim):
+            continue
+        changes["volumes", volume.name] = _detach(volume)
+        for attachment in cluster.state.demand.attachments_of(claim.spec.volume_name):
+            changes["volume_attachments", attachment.name] = None
+    return cluster.update(changes)
+
+
+def _detach(volume: longhorn.Volume) -> longhorn.Volume:
+    return replace(volume, node_id="", current_node_id="", state="detached")
+
+
+def _has_other_user(cluster: PredictedCluster, pod: kube.Pod, claim: kube.Claim) -> bool:
+    users = cluster.state.view.pods_of(claim.namespace, claim.name)
+    return any(user.live and user.node_name and user.name != pod.name for user in users)
+
+
+def waiting_pod(pod: kube.Pod) -> kube.Pod:
+    """Returns the pod as its controller creates it again, without a node."""
+    return replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
+
+
+def unassigned(pod: generic.Pod) -> generic.Pod:
+    """Returns the same pod without a node, as kube-scheduler's filters read it."""
+    return replace(pod, node_name="", finished=False)

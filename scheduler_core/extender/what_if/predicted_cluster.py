@@ -1,0 +1,178 @@
+"""The cluster that a prediction changes: the state of decisions, and what kube-scheduler's own filters read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from rpds import HashTrieMap
+
+from scheduler_core.cluster.update import Changes, build_view
+from scheduler_core.errors import CoreError
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.longhorn.node_status import disk_schedulable_condition
+from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.snapshot import Snapshot
+
+ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
+"""The changes of one step, as `ClusterState.update` takes them."""
+
+DAEMON_SET = "DaemonSet"
+# Their pods belong to one node: they end with it, and run nowhere else.
+NODE_BOUND_OWNERS = frozenset({DAEMON_SET, "Node", "InstanceManager", "BackingImageManager"})
+SHARE_MANAGER = "ShareManager"
+
+
+class WhatIfError(CoreError):
+    """A change names something that does not exist, or that cannot be predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCluster:
+    """One version of the predicted cluster.
+
+    Every change makes the next version by the update that production uses.
+
+    Attributes:
+        state: what decisions read
+        scheduling: what kube-scheduler's filters read
+        pods: every pod as these filters read it
+        affinities: the required node affinity of PersistentVolumes, by name
+        owners: the kind of each pod's controller; pods without a controller are left out
+    """
+
+    state: ClusterState
+    scheduling: GenericClusterState
+    pods: HashTrieMap[PodKey, generic.Pod]
+    affinities: Mapping[str, VolumeAffinity]
+    owners: HashTrieMap[PodKey, str]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The objects of this version."""
+        return self.state.view.snapshot
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes that pods may run on, in order; Longhorn's where the source has no Kubernetes nodes."""
+        return self.scheduling.node_names or tuple(self.state.view.cluster.nodes)
+
+    def update(self, changes: Changes, after: timedelta = timedelta(0)) -> PredictedCluster:
+        """Returns the cluster after the changes, and after some time."""
+        if not changes and not after:
+            return self
+        return replace(self, state=self.state.update(changes, self.state.view.cluster.now + after))
+
+    def with_pod(self, pod: kube.Pod, generic_pod: generic.Pod, owner: str = "") -> PredictedCluster:
+        """Adds or replaces a pod, on its node or waiting."""
+        scheduling = self.scheduling.without_pod(generic_pod.key).with_pod(generic_pod)
+        return replace(
+            self.update({("pods", generic_pod.key): pod}),
+            scheduling=scheduling,
+            pods=self.pods.insert(generic_pod.key, generic_pod),
+            owners=self.owners.insert(generic_pod.key, owner) if owner else self.owners,
+        )
+
+    def without_pod(self, key: PodKey) -> PredictedCluster:
+        """Removes a pod."""
+        return replace(
+            self.update({("pods", key): None}),
+            scheduling=self.scheduling.without_pod(key),
+            pods=self.pods.discard(key),
+            owners=self.owners.discard(key),
+        )
+
+    def generic_pod(self, pod: kube.Pod) -> generic.Pod:
+        """Returns a pod as kube-scheduler's filters read it."""
+        key = (pod.namespace, pod.name)
+        return self.pods.get(key) or generic.Pod(pod.namespace, pod.name, node_name=pod.node_name, uid=pod.uid)
+
+    def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
+        """Returns the existing Longhorn volumes of a pod, in the order of its claims.
+
+        A share-manager has the volume that it shares.
+        """
+        shared = self.shared_volume(pod)
+        volumes = [shared] if shared is not None else []
+        for mount in pod.volumes:
+            claim = self.snapshot.claims.get((pod.namespace, mount.claim))
+            volume = self.volume_of_claim(claim) if claim is not None else None
+            if volume is not None and volume not in volumes:
+                volumes.append(volume)
+        return volumes
+
+    def shared_volume(self, pod: kube.Pod) -> longhorn.Volume | None:
+        """Returns the volume that a pod shares as its share-manager, None for other pods."""
+        if self.owners.get((pod.namespace, pod.name)) != SHARE_MANAGER:
+            return None
+        return self.snapshot.volumes.get(pod.name.removeprefix("share-manager-"))
+
+    def volume_of_claim(self, claim: kube.Claim) -> longhorn.Volume | None:
+        """Returns the Longhorn volume that a claim is bound to, None without one."""
+        persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
+        return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
+
+    def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
+        """Returns node and disk of a placed replica, None if either is gone."""
+        node = self.state.view.cluster.nodes.get(replica.node_id)
+        disks = node.disks if node is not None else ()
+        disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
+        return None if node is None or disk is None else (node, disk)
+
+
+def predicted_state(snapshot: Snapshot, now: datetime) -> ClusterState:
+    """Returns the state of a snapshot that changes can be applied to.
+
+    Raises:
+        WhatIfError: the snapshot's disks are allocated through DiskSchedules, which are not predicted
+    """
+    if snapshot.disk_schedules:
+        raise WhatIfError("what-if cannot predict a cluster whose disks are allocated through DiskSchedules")
+    objects = {entry.name: getattr(snapshot, entry.name) for entry in fields(Snapshot)}
+    persistent: dict[str, Any] = {
+        name: None if value is None else HashTrieMap(value) for name, value in objects.items()
+    }
+    state = ClusterState.of(build_view(Snapshot(**persistent), now, 0))
+    # Derived once, so that every order's updates take it over.
+    _ = state.demand
+    return state
+
+
+def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
+    """Returns the node with one disk replaced or added, in the order of names."""
+    disks = {entry.name: entry for entry in node.disks} | {disk.name: disk}
+    return replace(node, disks=tuple(disks[name] for name in sorted(disks)))
+
+
+def list_replica(
+    cluster: PredictedCluster, node: longhorn.Node, disk: longhorn.Disk, name: str, size: int
+) -> longhorn.Node:
+    """Returns the node as its manager writes it with a replica of `size` bytes on the disk.
+
+    None of the disk's other entries change, so a status that the snapshot does not explain stays.
+    """
+    before = disk.scheduled_replicas.get(name, 0)
+    listed = {key: entry for key, entry in disk.scheduled_replicas.items() if key != name}
+    if size:
+        listed[name] = size
+    changed = replace(disk, scheduled_replicas=listed, storage_scheduled=max(0, disk.storage_scheduled + size - before))
+    return with_disk(node, with_schedulable_condition(cluster, changed))
+
+
+def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -> longhorn.Disk:
+    """Returns a ready disk with the Schedulable condition that its numbers lead to."""
+    if not disk.ready:
+        return disk
+    condition = disk_schedulable_condition(cluster.state.view.cluster, disk)
+    return with_conditions(disk, (condition,))
+
+
+def with_conditions(disk: longhorn.Disk, conditions: Iterable[kube.Condition]) -> longhorn.Disk:
+    """Returns the disk with conditions replaced by type."""
+    by_type = {entry.type: entry for entry in (*disk.conditions, *conditions)}
+    return replace(disk, conditions=tuple(by_type.values()))

@@ -1,0 +1,225 @@
+"""What all orders have in common, and in what they differ: always, usually or never."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scheduler_core.extender.what_if.predicted_replicas import holds_data
+from scheduler_core.extender.what_if.seeded_order import OrderResult
+from scheduler_core.extender.what_if.situation import ExpansionOutcome, PodToPlace, Situation
+from scheduler_core.model import longhorn
+from scheduler_core.model.generic import PodKey
+
+Disks = Mapping[tuple[str, str], longhorn.Disk]
+
+
+class Certainty(StrEnum):
+    """In how many orders something happens."""
+
+    ALWAYS = "always"
+    USUALLY = "usually"
+    NEVER = "never"
+
+    @classmethod
+    def of(cls, count: int, orders: int) -> Certainty:
+        """Returns the word for `count` of `orders`."""
+        if count == orders:
+            return cls.ALWAYS
+        return cls.USUALLY if count else cls.NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class PodOutcome:
+    """What becomes of one pod.
+
+    Attributes:
+        placed: in how many orders it gets a node and its volumes
+        nodes: in how many orders it gets each node
+        reasons: why it waits, with the number of orders, most frequent first
+        unlucky_order: the pods with their nodes in the first order in which it waits, as decided; empty if there is none
+    """
+
+    entry: PodToPlace
+    placed: int
+    orders: int
+    nodes: Mapping[str, int]
+    reasons: Mapping[str, int]
+    unlucky_order: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def certainty(self) -> Certainty:
+        """In how many orders it is placed, as a word."""
+        return Certainty.of(self.placed, self.orders)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOutcome:
+    """Whether a node's drain can finish.
+
+    Attributes:
+        finished: in how many orders it does
+        blockers: what holds it up, with the number of orders
+    """
+
+    node: str
+    finished: int
+    orders: int
+    blockers: Mapping[str, int]
+
+    @property
+    def certainty(self) -> Certainty:
+        """In how many orders it finishes, as a word."""
+        return Certainty.of(self.finished, self.orders)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskOutcome:
+    """A disk whose scheduled bytes change.
+
+    Attributes:
+        before: None for a disk that is new
+        least, most: scheduled bytes in the end, over all orders
+    """
+
+    node: str
+    disk: str
+    before: int | None
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FewerReplicas:
+    """A volume that has fewer replicas than it should.
+
+    Attributes:
+        least: the least number of healthy replicas meanwhile, over all orders
+        incomplete: in how many orders it still lacks one in the end
+        problem: why, in one of these orders
+    """
+
+    name: str
+    wanted: int
+    least: int
+    incomplete: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The result of all orders.
+
+    Attributes:
+        copied_bytes: the least and the most that rebuilds copy
+    """
+
+    orders: int
+    pods: tuple[PodOutcome, ...]
+    drains: tuple[DrainOutcome, ...]
+    disks: tuple[DiskOutcome, ...]
+    volumes: tuple[FewerReplicas, ...]
+    expansions: tuple[ExpansionOutcome, ...]
+    gone_pods: tuple[str, ...]
+    copied_bytes: tuple[int, int]
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether everything always gets its place.
+
+        Every pod, every drain, every expansion; and no volume lacks a replica in the end.
+        """
+        outcomes: tuple[PodOutcome | DrainOutcome, ...] = (*self.pods, *self.drains)
+        certain = all(outcome.certainty is Certainty.ALWAYS for outcome in outcomes)
+        complete = all(not volume.incomplete for volume in self.volumes)
+        return certain and complete and not self.gone_pods and not any(entry.refusals for entry in self.expansions)
+
+
+def predict(before: Situation, after: Situation, results: Sequence[OrderResult]) -> Prediction:
+    """Summarizes the orders of a situation; `before` is the one without changes.
+
+    `results` has at least one order.
+    """
+    copied = [result.copied_bytes for result in results]
+    return Prediction(
+        orders=len(results),
+        pods=tuple(_pod_outcome(entry, results) for entry in after.all_pods()),
+        drains=tuple(_drain_outcome(node, results) for node in after.drained),
+        disks=_disk_outcomes(before, results),
+        volumes=_volume_outcomes(results),
+        expansions=after.expansions,
+        gone_pods=tuple(pod for pod, _ in after.gone_pods),
+        copied_bytes=(min(copied), max(copied)),
+    )
+
+
+def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcome:
+    key = entry.key
+    placed = [result for result in results if key in result.nodes and key not in result.stuck]
+    waiting = [result for result in results if key not in result.nodes or key in result.stuck]
+    return PodOutcome(
+        entry=entry,
+        placed=len(placed),
+        orders=len(results),
+        nodes=_sort_by_count(result.nodes[key] for result in results if key in result.nodes),
+        reasons=_sort_by_count(_reason(key, result) for result in waiting),
+        unlucky_order=_order_of(waiting[0]) if waiting and placed else (),
+    )
+
+
+def _reason(key: PodKey, result: OrderResult) -> str:
+    if key in result.stuck:
+        return result.stuck[key]
+    by_count = sorted(result.refusals[key].items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{count} {text}" if count else text for text, count in by_count)
+
+
+def _order_of(result: OrderResult) -> tuple[tuple[str, str], ...]:
+    return tuple(("/".join(key), node) for key, node in result.nodes.items())
+
+
+def _sort_by_count(values: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
+    blocked = [result.blockers[node] for result in results if node in result.blockers]
+    blockers = _sort_by_count(text for texts in blocked for text in texts)
+    return DrainOutcome(node, len(results) - len(blocked), len(results), blockers)
+
+
+def _disks(nodes: Mapping[str, longhorn.Node]) -> Disks:
+    return {(node.name, disk.name): disk for node in nodes.values() for disk in node.disks}
+
+
+def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[DiskOutcome, ...]:
+    earlier = _disks(before.cluster.state.view.cluster.nodes)
+    later = [_disks(result.cluster.state.view.cluster.nodes) for result in results]
+    outcomes: list[DiskOutcome] = []
+    for node, name in sorted({key for disks in (earlier, *later) for key in disks}):
+        scheduled = [disks[node, name].storage_scheduled for disks in later if (node, name) in disks]
+        disk = earlier.get((node, name))
+        start = disk.storage_scheduled if disk is not None else None
+        if any(value != start for value in scheduled):
+            outcomes.append(DiskOutcome(node, name, start, min(scheduled), max(scheduled)))
+    return tuple(outcomes)
+
+
+def _volume_outcomes(results: Sequence[OrderResult]) -> tuple[FewerReplicas, ...]:
+    names = {name for result in results for name in (*result.fewer_replicas, *result.incomplete)}
+    return tuple(_volume_outcome(name, results) for name in sorted(names))
+
+
+def _volume_outcome(name: str, results: Sequence[OrderResult]) -> FewerReplicas:
+    problems = [result.incomplete[name] for result in results if name in result.incomplete]
+    volume = next((each for result in results if (each := result.cluster.snapshot.volumes.get(name)) is not None), None)
+    wanted = volume.number_of_replicas if volume is not None else 0
+    least = min(min(result.fewer_replicas.get(name, wanted), _healthy_replicas(name, result)) for result in results)
+    return FewerReplicas(name, wanted, least, len(problems), problems[0] if problems else "")
+
+
+def _healthy_replicas(name: str, result: OrderResult) -> int:
+    """Returns how many replicas of a volume are healthy in the end."""
+    return sum(1 for each in result.cluster.state.view.replicas_of(name) if holds_data(result.cluster, each))

@@ -1,0 +1,250 @@
+"""One possible course of events: pods are decided and replicas are placed in an order that a seed determines.
+
+Pods that no node fits are tried again whenever something was placed since. When nothing is left to do, drains finish or
+not; the replicas of drained nodes then fail, Longhorn's wait for them runs out, and they are rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.what_if.drain_policy import drain_blockers
+from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.predicted_replicas import (
+    NO_DATA,
+    Choose,
+    fail_replicas,
+    holds_data,
+    next_step,
+    replicas_on_node,
+)
+from scheduler_core.extender.what_if.situation import PodToPlace, Situation
+from scheduler_core.generic.node_index import NodeIndex
+from scheduler_core.generic.node_results import NodeResults
+from scheduler_core.longhorn.replenish import is_usable
+from scheduler_core.model import longhorn
+from scheduler_core.model.generic import PodKey
+
+# Longhorn adds this to what remains of the wait (RequireNewReplica).
+_CLOCK_SKEW = timedelta(seconds=2)
+_NOT_CREATED = "the pod before it does not run"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderResult:
+    """The end of one order.
+
+    Attributes:
+        nodes: the node of each placed pod, in the order of the decisions
+        refusals: for each pod that waits, the number of nodes per reason
+        stuck: for each pod that has a node, why its volumes are not ready
+        copied_bytes: data that rebuilds copy
+        blockers: for each drained node, why its drain cannot finish; no entry if it can
+        fewer_replicas: by volume, the least number of its healthy replicas meanwhile
+        incomplete: by volume, why it still lacks a replica in the end
+    """
+
+    cluster: PredictedCluster
+    nodes: Mapping[PodKey, str] = field(default_factory=dict[PodKey, str])
+    refusals: Mapping[PodKey, Counter[str]] = field(default_factory=dict[PodKey, Counter[str]])
+    stuck: Mapping[PodKey, str] = field(default_factory=dict[PodKey, str])
+    copied_bytes: int = 0
+    blockers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    fewer_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
+    incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def run_order(situation: Situation, options: FilterOptions, choose: Choose) -> Cooperative[OrderResult]:
+    """Plays one order to its end.
+
+    `choose` makes every choice that depends on chance in the cluster.
+    """
+    run = _Run(situation, options, choose)
+    yield from run.settle()
+    run.finish_drains()
+    yield from run.settle()
+    run.wait_for_failed_replicas()
+    yield from run.settle()
+    return run.result()
+
+
+def incomplete_volumes(cluster: PredictedCluster) -> frozenset[str]:
+    """Names of attached volumes that have fewer placed replicas than they should."""
+    volumes = (volume for volume in cluster.snapshot.volumes.values() if volume.node_id)
+    return frozenset(volume.name for volume in volumes if _is_incomplete(cluster, volume))
+
+
+def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
+    replicas = cluster.state.view.replicas_of(volume.name)
+    return sum(1 for each in replicas if each.node_id and is_usable(volume, each)) < volume.number_of_replicas
+
+
+class _Run:
+    """One order while it is played."""
+
+    def __init__(self, situation: Situation, options: FilterOptions, choose: Choose) -> None:
+        self._choose = choose
+        # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
+        scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=NodeResults())
+        self._cluster = replace(situation.cluster, scheduling=scheduling)
+        self._situation = situation
+        self._decider = PodDecider(options)
+        self._waiting: list[PodToPlace] = list(situation.all_pods())
+        self._refused: list[PodToPlace] = []
+        self._bound: dict[PodKey, PodDecision] = {}
+        self._to_attach: list[PodKey] = []
+        self._attached: set[str] = set()
+        self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self._cluster))
+        self._refusals: dict[PodKey, Counter[str]] = {}
+        self._problems: dict[str, str] = {}
+        self._delayed: dict[str, timedelta] = {}
+        self._blockers: dict[str, tuple[str, ...]] = {}
+        self._fewer: dict[str, int] = {}
+        self._copied = 0
+        self._placed_since = False
+        for name in sorted(situation.degraded):
+            self._note_replicas(name)
+
+    def settle(self) -> Cooperative[None]:
+        """Decides pods and takes steps of volumes until nothing changes any more."""
+        while True:
+            self._placed_since = False
+            while self._waiting or self._to_attach or self._volumes:
+                yield from self._advance()
+            if not self._placed_since:
+                return
+            self._waiting = self._refused
+            self._refused = []
+            self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
+
+    def _advance(self) -> Cooperative[None]:
+        """Lets one pod or volume go on, at random."""
+        number = self._choose(len(self._waiting) + len(self._to_attach) + len(self._volumes))
+        if number < len(self._waiting):
+            yield from self._decide(self._waiting.pop(number))
+            return
+        number -= len(self._waiting)
+        if number < len(self._to_attach):
+            self._attach(self._to_attach.pop(number))
+            return
+        self._take_step(number - len(self._to_attach))
+        yield
+
+    def _decide(self, entry: PodToPlace) -> Cooperative[None]:
+        pod = self._cluster.snapshot.pods[entry.key]
+        if entry.after is not None and not self._runs(entry.after):
+            self._refuse(entry, Counter({_NOT_CREATED: 0}))
+            return
+        decision = yield from self._decider.decide(pod, self._cluster, self._choose)
+        if not decision.node:
+            self._refuse(entry, decision.reasons)
+            return
+        self._refusals.pop(entry.key, None)
+        self._bound[entry.key] = decision
+        self._cluster = bind_pod(self._cluster, pod, decision.node)
+        self._to_attach.append(entry.key)
+        self._placed_since = True
+
+    def _refuse(self, entry: PodToPlace, reasons: Counter[str]) -> None:
+        self._refusals[entry.key] = reasons
+        self._refused.append(entry)
+
+    def _runs(self, key: PodKey) -> bool:
+        pod = self._cluster.snapshot.pods.get(key)
+        attached = key not in self._to_attach
+        return pod is not None and bool(pod.node_name) and attached and not self._stuck_reason(key)
+
+    def _attach(self, key: PodKey) -> None:
+        decision = self._bound[key].decision
+        pod = self._cluster.snapshot.pods[key]
+        if decision is not None:
+            self._cluster = attach_volumes(self._cluster, pod, decision)
+        names = [volume.name for volume in self._cluster.volumes_of(pod)]
+        self._attached.update(names)
+        self._volumes += [name for name in names if name not in self._volumes]
+
+    def _take_step(self, position: int) -> None:
+        name = self._volumes[position]
+        step = next_step(self._cluster, name, self._choose)
+        self._cluster = step.cluster
+        self._copied += step.copied_bytes
+        self._placed_since = self._placed_since or step.changed
+        self._problems.pop(name, None)
+        self._delayed.pop(name, None)
+        if step.changed and not step.problem:
+            return
+        self._volumes.pop(position)
+        # A volume that no pod of the prediction uses may have been without a local replica before.
+        if step.problem and (name in self._attached or not step.only_local):
+            self._problems[name] = step.problem
+        if step.wait:
+            self._delayed[name] = step.wait
+
+    def finish_drains(self) -> None:
+        """Fails the replicas of the nodes whose drain can finish, and notes why others cannot."""
+        gone = set(self._situation.lost)
+        unmanaged = self._situation.unmanaged
+        for name in self._situation.drained:
+            pods = [f"pod {pod} has no controller" for pod, node in unmanaged if node == name]
+            blockers = (*pods, *drain_blockers(self._cluster, name, gone))
+            if blockers:
+                self._blockers[name] = blockers
+                continue
+            gone.add(name)
+            failed = replicas_on_node(self._cluster, name)
+            self._cluster = fail_replicas(self._cluster, failed)
+            for volume in sorted({replica.volume for replica in failed}):
+                self._note_replicas(volume)
+                if self._is_attached(volume) and volume not in self._volumes:
+                    self._volumes.append(volume)
+
+    def wait_for_failed_replicas(self) -> None:
+        """Lets Longhorn's wait for failed replicas run out."""
+        if self._delayed:
+            longest = max(self._delayed.values()) + _CLOCK_SKEW
+            self._cluster = self._cluster.update({}, longest)
+            self._volumes = sorted(self._delayed)
+            self._delayed = {}
+
+    def _is_attached(self, name: str) -> bool:
+        volume = self._cluster.snapshot.volumes.get(name)
+        return volume is not None and bool(volume.node_id)
+
+    def _note_replicas(self, name: str) -> None:
+        """Notes that a volume has fewer healthy replicas than it should."""
+        volume = self._cluster.snapshot.volumes.get(name)
+        replicas = self._cluster.state.view.replicas_of(name)
+        healthy = sum(1 for replica in replicas if holds_data(self._cluster, replica))
+        if volume is not None and healthy < volume.number_of_replicas:
+            self._fewer[name] = min(healthy, self._fewer.get(name, healthy))
+
+    def _stuck_reason(self, key: PodKey) -> str:
+        """Why a pod with a node waits for its volumes, "" if it does not."""
+        for volume in self._cluster.volumes_of(self._cluster.snapshot.pods[key]):
+            replicas = self._cluster.state.view.replicas_of(volume.name)
+            if not any(holds_data(self._cluster, replica) for replica in replicas):
+                return f"volume {volume.name}: {self._problems.get(volume.name, 'not placed yet')}"
+        return ""
+
+    def result(self) -> OrderResult:
+        """Returns the end of the order."""
+        for name in self._fewer:
+            if not any(holds_data(self._cluster, each) for each in self._cluster.state.view.replicas_of(name)):
+                self._problems[name] = NO_DATA
+        stuck = {key: reason for key in self._bound if (reason := self._stuck_reason(key))}
+        return OrderResult(
+            cluster=self._cluster,
+            nodes={key: decision.node for key, decision in self._bound.items()},
+            refusals=self._refusals,
+            stuck=stuck,
+            copied_bytes=self._copied,
+            blockers=self._blockers,
+            fewer_replicas=self._fewer,
+            incomplete=dict(self._problems),
+        )

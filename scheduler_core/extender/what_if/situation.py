@@ -1,0 +1,137 @@
+"""What the changes of the verbs lead to, before any pod is decided: the input of every order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+from scheduler_core.extender.what_if.pod_decision import detach_volumes, unassigned, waiting_pod
+from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, PredictedCluster
+from scheduler_core.model import generic, kube
+from scheduler_core.model.generic import PodKey
+
+
+class Origin(StrEnum):
+    """Why a pod needs a node."""
+
+    MOVED = "moved"
+    NEW = "new"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class PodToPlace:
+    """A pod without a node.
+
+    Attributes:
+        left: the node that it ran on, "" for none
+        after: the pod that must run before this one is created (a StatefulSet's order), None for none
+    """
+
+    key: PodKey
+    origin: Origin
+    left: str = ""
+    after: PodKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpansionOutcome:
+    """Whether Longhorn lets a volume grow.
+
+    Attributes:
+        size: bytes that are asked for
+        refusals: every reason that Longhorn may give, with the disk; empty if the volume grows
+    """
+
+    claim: str
+    size: int
+    refusals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The cluster after the changes.
+
+    Attributes:
+        pods: what is to be placed, without the pods that wait in the snapshot already
+        drained: nodes that are drained, in order
+        lost: nodes that are gone
+        unmanaged: pods that kubectl drain refuses to delete because nothing creates them again, by node
+        gone_pods: pods that nothing creates again, with their lost node
+        evicted: volumes whose replicas are to move
+        degraded: volumes that lost a replica
+        expansions: the result of every expansion
+    """
+
+    cluster: PredictedCluster
+    pods: tuple[PodToPlace, ...] = ()
+    drained: tuple[str, ...] = ()
+    lost: frozenset[str] = frozenset()
+    unmanaged: tuple[tuple[str, str], ...] = ()
+    gone_pods: tuple[tuple[str, str], ...] = ()
+    evicted: frozenset[str] = frozenset()
+    degraded: frozenset[str] = frozenset()
+    expansions: tuple[ExpansionOutcome, ...] = ()
+
+    def all_pods(self) -> tuple[PodToPlace, ...]:
+        """Every pod without a node, those that wait already included, sorted by name."""
+        placed = {entry.key for entry in self.pods}
+        snapshot = self.cluster.snapshot
+        waiting = [
+            PodToPlace(key, Origin.WAITING)
+            for key, pod in snapshot.pods.items()
+            if key not in placed and pod.live and not pod.node_name
+        ]
+        return tuple(sorted((*self.pods, *waiting), key=lambda entry: entry.key))
+
+    def evict_pods(self, names: Iterable[str]) -> Situation:
+        """Takes the pods of nodes away; their controllers create them again.
+
+        Pods that belong to one node stay, such as those of DaemonSets. Pods without a controller stay too, and are reported.
+        """
+        cluster = self.cluster
+        moved: list[PodToPlace] = []
+        unmanaged: list[tuple[str, str]] = []
+        nodes = set(names)
+        for pod in pods_on_nodes(cluster, nodes):
+            key = (pod.namespace, pod.name)
+            owner = cluster.owners.get(key)
+            if owner is None:
+                unmanaged.append((pod.key, pod.node_name))
+            elif owner not in NODE_BOUND_OWNERS:
+                cluster = take_away(cluster, pod)
+                moved.append(PodToPlace(key, Origin.MOVED, pod.node_name))
+        return replace(self, cluster=cluster, pods=(*self.pods, *moved), unmanaged=(*self.unmanaged, *unmanaged))
+
+    def with_new_pod(
+        self, pod: kube.Pod, generic_pod: generic.Pod, owner: str, after: PodKey | None = None
+    ) -> Situation:
+        """Adds a pod that is to be placed."""
+        entry = PodToPlace(generic_pod.key, Origin.NEW, after=after)
+        return replace(self, cluster=self.cluster.with_pod(pod, generic_pod, owner), pods=(*self.pods, entry))
+
+
+class Change(Protocol):
+    """One verb of the command, with its arguments."""
+
+    def apply(self, situation: Situation) -> Situation:
+        """Returns the situation after the change.
+
+        Raises:
+            WhatIfError: it names something that does not exist
+        """
+
+
+def pods_on_nodes(cluster: PredictedCluster, names: Iterable[str]) -> list[kube.Pod]:
+    """Returns the live pods of nodes, by name."""
+    nodes = set(names)
+    pods = [pod for pod in cluster.snapshot.pods.values() if pod.live and pod.node_name in nodes]
+    return sorted(pods, key=lambda pod: pod.key)
+
+
+def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
+    """Returns the cluster with a pod that waits again, and with its volumes detached."""
+    detached = detach_volumes(cluster, pod)
+    return detached.with_pod(waiting_pod(pod), unassigned(cluster.generic_pod(pod)))

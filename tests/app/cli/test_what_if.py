@@ -1,0 +1,236 @@
+"""`longhorn-extender what-if`: verbs, their order, both outputs, exit codes and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.builders import Object, flat, storage_class
+from tests.worlds.command_line import Run
+from tests.worlds.predicted_clusters import node, owned_pod, running
+from tests.worlds.service import EXTENDER
+
+MIXED = str(Path(__file__).parents[3] / "examples/mixed-cluster/snapshot.yaml")
+
+
+def _write(file: Path, *objects: Any) -> str:
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
+    return str(file)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    """A snapshot file: db-0 runs on a, and b has room for it."""
+    objects = (storage_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    return _write(tmp_path / "snapshot.json", *objects)
+
+
+def stateful_set(name: str, replicas: int, size: str = "40Gi") -> Object:
+    """A StatefulSet with one claim per pod."""
+    claim = {
+        "metadata": {"name": "data"},
+        "spec": {
+            "storageClassName": "longhorn",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+        },
+    }
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "main"}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"replicas": replicas, "template": template, "volumeClaimTemplates": [claim]},
+    }
+
+
+def test_a_drain_that_succeeds_ends_with_0(run: Run, cluster: str) -> None:
+    """The table has the pod, the drain, the disks and the time of the rebuild."""
+    result = run("what-if", "--snapshot", cluster, "--drain", "a", "--rebuild-rate", "100Mi")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert result.code == 0
+    assert lines[1] == "default/db-0 a always b"
+    assert "a always" in lines
+    assert "a/disk-1 30Gi 0" in lines
+    assert "rebuilds copy 30Gi, which takes 0:05:07 one after the other" in lines
+    assert lines[-1] == "1 of 1 pods are always placed, in 20 orders; 1 of 1 drains always finish"
+
+
+def test_a_drain_without_room_ends_with_1(run: Run, cluster: str) -> None:
+    """The pod waits, and the table says why."""
+    result = run("what-if", "--snapshot", cluster, "--lose", "b/disk-1", "--drain", "a")
+    assert result.code == 1
+    assert "never" in result.out
+
+
+def test_json_is_stable(run: Run, cluster: str) -> None:
+    """Its keys are those of docs/what-if.md."""
+    result = run("what-if", "--snapshot", cluster, "--drain", "a", "--orders", "3", "--seed", "7", "-o", "json")
+    answer = json.loads(result.out)
+    assert list(answer) == [
+        "apiVersion", "kind", "orders", "seed", "succeeds", "pods", "gonePods", "drains", "expansions", "rebuilds",
+        "disks", "volumes", "notes",
+    ]  # fmt: skip
+    assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "WhatIf")
+    assert (answer["orders"], answer["seed"], answer["succeeds"]) == (3, 7, True)
+    assert answer["pods"] == [
+        {
+            "pod": "default/db-0",
+            "origin": "moved",
+            "left": "a",
+            "outcome": "always",
+            "placed": 3,
+            "nodes": {"b": 3},
+            "reasons": {},
+            "unluckyOrder": [],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verbs", "code"),
+    [
+        (("--drain", "a", "--set", "disable-scheduling-on-cordoned-node=false", "--lose", "b"), 1),
+        (("--add-node", "like=b", "--lose", "b", "--drain", "a"), 0),
+        (("--lose", "b", "--add-node", "like=a", "--drain", "a"), 0),
+        (("--drain", "a,b", "--add-node", "disks=100Gi"), 0),
+        (("--lose", "b", "--add-disk", "a=100Gi"), 0),
+        (("--expand", "data-db-0=60Gi"), 0),
+        (("--expand", "default/data-db-0=90Gi"), 1),
+        (("--lose", "zone=none"), 2),
+    ],
+)
+def test_verbs_are_combined(run: Run, cluster: str, verbs: tuple[str, ...], code: int) -> None:
+    """The exit code says whether everything always gets its place."""
+    assert run("what-if", "--snapshot", cluster, "--orders", "5", *verbs).code == code
+
+
+def test_options_count_in_the_order_of_the_command_line(run: Run, cluster: str) -> None:
+    """A node that is added before it is lost is gone; the other way round there is no such node."""
+    added = ("--add-node", "like=b")
+    lost = ("--lose", "new-node-1")
+    assert run("what-if", "--snapshot", cluster, *added, *lost).code == 0
+    result = run("what-if", "--snapshot", cluster, *lost, *added)
+    assert (result.code, result.err) == (2, "longhorn-extender: there is no node new-node-1\n")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, known: bool) -> None:
+    """By its template, or by one of its pods where the file has no StatefulSet."""
+    objects = (storage_class(), node("a", listed={"db-0-a": 40}), node("b"), running("db-0", "a", 40))
+    file = _write(tmp_path / "snapshot.json", *objects, *([stateful_set("db", 1)] if known else []))
+    result = run("what-if", "--snapshot", file, "--scale", "sts/db=5", "-o", "json")
+    pods = {entry["pod"]: entry["outcome"] for entry in json.loads(result.out)["pods"]}
+    assert pods == {
+        "default/db-1": "always",
+        "default/db-2": "always",
+        "default/db-3": "always",
+        "default/db-4": "never",
+    }
+
+
+def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path) -> None:
+    """With its number of pods; they are placed like those of the cluster."""
+    manifest = tmp_path / "web.yaml"
+    manifest.write_text(yaml.safe_dump_all([stateful_set("web", 2, "20Gi")]))
+    result = run("what-if", "--snapshot", cluster, "--apply", str(manifest), "-o", "json")
+    assert [(entry["pod"], entry["outcome"]) for entry in json.loads(result.out)["pods"]] == [
+        ("default/web-0", "always"),
+        ("default/web-1", "always"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verbs", "error"),
+    [
+        (("--drain", "x"), "there is no node x"),
+        (("--drain", ","), "--drain: the name of a node is missing"),
+        (("--lose", "region=x"), "--lose region=x: expected NODE, NODE/DISK or zone=NAME"),
+        (("--lose", "a/x"), "there is no Longhorn disk a/x"),
+        (("--scale", "db=3"), "--scale db=3: expected sts/NAME=N, deploy/NAME=N or rs/NAME=N"),
+        (("--scale", "sts/db=many"), "--scale sts/db=many: expected a number from 0 to 10000"),
+        (("--scale", "sts/x=1"), "has no StatefulSet default/x"),
+        (("--set", "x"), "--set x: expected SETTING=VALUE"),
+        (("--set", "x=1"), "x is no Longhorn setting that decisions read"),
+        (("--expand", "data-db-0=much"), "--expand data-db-0=much: "),
+        (("--expand", "data-db-0=1Gi"), "PersistentVolumeClaim default/data-db-0: a volume cannot shrink"),
+        (("--add-disk", "a=0"), "--add-disk a=0: a size must be positive"),
+        (("--add-node", "size=3"), "--add-node size=3: expected like=NODE, count=N and disks=SIZE,SIZE"),
+        (("--apply", "missing.yaml"), "missing.yaml: cannot be read"),
+        (("--rebuild-rate", "0"), "--rebuild-rate must be positive"),
+        (("--orders", "0"), "--orders"),
+    ],
+)
+def test_bad_input_is_one_line(run: Run, cluster: str, verbs: tuple[str, ...], error: str) -> None:
+    """Exit code 2, and nothing on standard output."""
+    result = run("what-if", "--snapshot", cluster, *verbs)
+    assert (result.code, result.out) == (2, "")
+    assert error in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_source_without_controllers_says_so(run: Run, tmp_path: Path) -> None:
+    """Such pods hold up a drain, so the note explains why."""
+    pod = owned_pod(name="db-0", node="a")
+    del pod["metadata"]["ownerReferences"]
+    file = _write(tmp_path / "snapshot.json", storage_class(), node("a"), node("b"), pod)
+    result = run("what-if", "--snapshot", file, "--drain", "a", "-o", "json")
+    assert "no pod in the source has a controller, so that a drain moves none" in json.loads(result.out)["notes"]
+    assert result.code == 1
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_the_same_seed_gives_the_same_output(run: Run, hash_seed: str) -> None:
+    """In every process, whatever order its hash maps have."""
+    arguments = (
+        "what-if",
+        "--snapshot",
+        MIXED,
+        "--drain",
+        "east-1",
+        "--lose",
+        "zone=north",
+        "--orders",
+        "5",
+        "-o",
+        "json",
+    )
+    expected = run(*arguments)
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    other = subprocess.run([EXTENDER, *arguments], capture_output=True, text=True, env=environment, check=False)
+    assert (other.returncode, other.stdout) == (expected.code, expected.out)
+
+
+def test_the_mixed_cluster_loses_volumes_with_its_zone_north(run: Run) -> None:
+    """Those with one replica there; the others are rebuilt."""
+    result = run("what-if", "--snapshot", MIXED, "--lose", "zone=north", "--orders", "5", "-o", "json")
+    volumes = json.loads(result.out)["volumes"]
+    lost = [entry for entry in volumes if entry["problem"] == "no replica with its data is left"]
+    assert {entry["replicas"] for entry in lost} == {1}
+    assert any(not entry["incomplete"] for entry in volumes)
+
+
+def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drain in docs/what-if.md, line by line."""
+    root = Path(__file__).parents[3]
+    monkeypatch.chdir(root)
+    page = (root / "docs/what-if.md").read_text()
+    [(command, shown)] = re.findall(r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", page, re.DOTALL)
+    assert run(*shlex.split(command)).out == shown
+
+
+def test_without_a_verb_it_is_about_the_pods_that_wait(run: Run) -> None:
+    """Both of the mixed cluster's find a node."""
+    result = run("what-if", "--snapshot", MIXED, "--orders", "5", "-o", "json")
+    assert {entry["pod"]: entry["origin"] for entry in json.loads(result.out)["pods"]} == {
+        "shop/orders-0": "waiting",
+        "shop/returns-0": "waiting",
+    }

@@ -1,0 +1,311 @@
+"""What-if: what becomes of pods, replicas and disks after each change."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.errors import CoreError
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
+from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
+from scheduler_core.extender.what_if.prediction import Certainty
+from scheduler_core.extender.what_if.seeded_order import run_order
+from scheduler_core.extender.what_if.situation import Change
+from scheduler_core.longhorn.node_status import ROUNDING
+from scheduler_core.model import generic, kube
+from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting
+from tests.worlds.predicted_clusters import (
+    after,
+    node,
+    outcome_of,
+    owned_pod,
+    play,
+    prediction,
+    running,
+    situation,
+    written,
+)
+
+POLICY = "node-drain-policy"
+
+
+def test_a_drained_pod_moves_with_its_replica() -> None:
+    """The local replica is rebuilt on the pod's new node, and the old one goes."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    result = prediction(cluster, Drain(("a",)))
+    assert outcome_of(result, "db-0").nodes == {"b": 10}
+    assert [(entry.node, entry.before, entry.most) for entry in result.disks] == [
+        ("a", written(30), 0),
+        ("b", 0, written(30)),
+    ]
+    assert result.copied_bytes == (written(30), written(30))
+    assert result.succeeds
+
+
+def test_the_data_moves_with_the_replica() -> None:
+    """It is written on the new disk, and the old one has its space again."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    (end,) = play(after(cluster, Drain(("a",))), 1)
+    nodes = end.cluster.state.view.cluster.nodes
+    available = {name: nodes[name].disks[0].storage_available for name in nodes}
+    assert available == {"a": written(100), "b": written(70) - written(70) % ROUNDING}
+
+
+def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
+    """Longhorn keeps its budget while the node has the last healthy replica."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a"))
+    result = prediction(cluster, Drain(("a",)))
+    assert outcome_of(result, "db-0").certainty is Certainty.NEVER
+    assert list(outcome_of(result, "db-0").reasons) == [
+        "1 Longhorn disks have too little available space, 1 node is unschedulable"
+    ]
+    (drain,) = result.drains
+    assert drain.certainty is Certainty.NEVER
+    assert list(drain.blockers) == ["a holds the last healthy replica of volume vol-data-db-0"]
+
+
+def test_the_order_decides_who_waits() -> None:
+    """Room for one of two pods: each is placed in some orders only, and an unlucky order is shown."""
+    objects = (running("db-0", "a"), running("db-1", "a"))
+    listed = {"db-0-a": 30.0, "db-1-a": 30.0}
+    result = prediction(situation(node("a", listed=listed), node("b", 50), *objects), Drain(("a",)), orders=20)
+    outcomes = [outcome_of(result, name) for name in ("db-0", "db-1")]
+    assert [outcome.certainty for outcome in outcomes] == [Certainty.USUALLY, Certainty.USUALLY]
+    assert sum(outcome.placed for outcome in outcomes) == 20
+    assert outcomes[0].unlucky_order == (("default/db-1", "b"),)
+
+
+@pytest.mark.parametrize(
+    ("policy", "finishes"),
+    [
+        ("block-if-contains-last-replica", False),
+        ("allow-if-replica-is-stopped", True),
+        ("always-allow", True),
+        ("block-for-eviction", True),
+        ("block-for-eviction-if-contains-last-replica", True),
+    ],
+)
+def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: bool) -> None:
+    """The volume is detached; only policies that evict move its replica."""
+    objects = running("db-0", "a", locality="disabled")
+    for entry in objects:
+        if entry["kind"] == "Volume":
+            entry["spec"]["nodeID"] = ""
+            entry["status"] |= {"state": "detached", "currentNodeID": ""}
+    detached = [entry for entry in objects if entry["kind"] != "Pod"]
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), detached, setting(POLICY, policy))
+    result = prediction(cluster, Drain(("a",)))
+    assert (result.drains[0].certainty is Certainty.ALWAYS) is finishes
+    moved = policy.startswith("block-for-eviction")
+    assert result.copied_bytes[0] == (written(30) if moved else 0)
+
+
+def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
+    """The volume has one replica meanwhile, and a new one after Longhorn's wait."""
+    listed = {"db-0-a": 30.0}
+    cluster = situation(
+        node("a", listed=listed),
+        node("b", listed={"db-0-b": 30.0}),
+        node("c"),
+        running("db-0", "b", replicas=["a", "b"], locality="disabled"),
+    )
+    result = prediction(cluster, Drain(("a",)))
+    assert result.drains[0].certainty is Certainty.ALWAYS
+    assert [(entry.least, entry.incomplete) for entry in result.volumes] == [(1, 0)]
+    assert [(entry.node, entry.most) for entry in result.disks] == [("a", 0), ("c", written(30))]
+
+
+def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
+    """`kubectl drain` refuses to delete it."""
+    result = prediction(situation(node("a"), node("b"), pod(name="bare", node="a", phase="Running")), Drain(("a",)))
+    assert list(result.drains[0].blockers) == ["pod default/bare has no controller"]
+    assert result.pods == ()
+
+
+@pytest.mark.parametrize("owner", ["DaemonSet", "Node", "InstanceManager"])
+def test_pods_that_belong_to_a_node_stay_there(owner: str) -> None:
+    """They are neither moved nor in the way of a drain."""
+    cluster = situation(node("a"), node("b"), owned_pod(name="agent-1", node="a", owner=owner))
+    result = prediction(cluster, Drain(("a",)))
+    assert result.pods == ()
+    assert result.succeeds
+
+
+@pytest.mark.parametrize("change", [LoseNodes(("a",)), LoseZone("z1")])
+def test_a_volume_is_lost_with_its_only_replica(change: Change) -> None:
+    """Its pod gets a node but no data."""
+    cluster = situation(node("a", zone="z1", listed={"db-0-a": 30}), node("b", zone="z2"), running("db-0", "a"))
+    result = prediction(cluster, change)
+    assert outcome_of(result, "db-0").certainty is Certainty.NEVER
+    assert [(entry.name, entry.incomplete, entry.problem) for entry in result.volumes] == [
+        ("vol-data-db-0", 10, "no replica with its data is left")
+    ]
+
+
+def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
+    """A volume with a healthy replica elsewhere is complete in the end."""
+    cluster = situation(
+        node("a", listed={"db-0-a": 30}),
+        node("b", listed={"db-0-b": 30}),
+        node("c"),
+        running("db-0", "a", replicas=["a", "b"], locality="disabled"),
+    )
+    result = prediction(cluster, LoseNodes(("a",)))
+    assert result.succeeds
+    assert result.copied_bytes == (written(30), written(30))
+    assert [entry.least for entry in result.volumes] == [1]
+
+
+def test_a_lost_disk_leaves_the_node() -> None:
+    """The pod stays; the replica is rebuilt on the other disk."""
+    two_disks = {"disk-1": disk(100, available=70, listed={"db-0-a": 30}), "disk-2": disk(100)}
+    cluster = situation(
+        kube_node("a"),
+        longhorn_node("a", two_disks),
+        node("b", listed={"db-0-b": 30}),
+        running("db-0", "a", replicas=["a", "b"], locality="disabled"),
+    )
+    result = prediction(cluster, LoseDisk("a", "disk-1"))
+    assert result.pods == ()
+    assert ("a", "disk-2", written(30)) in [(entry.node, entry.disk, entry.most) for entry in result.disks]
+    assert result.succeeds
+
+
+def _workload(*, size: int, in_order: bool = True) -> Workload:
+    template = kube.ClaimSpec(storage_class="longhorn", request=size * GI, access_modes=("ReadWriteOnce",))
+    mount = kube.ClaimVolume("data", "data-web-0", template)
+    pod_zero = kube.Pod("default", "web-0", volumes=(mount,))
+    return Workload("StatefulSet", "default", "web", pod_zero, generic.Pod("default", "web-0"), in_order=in_order)
+
+
+def test_scaling_up_fills_the_disks() -> None:
+    """Three of four pods of 40Gi fit on disks of 100Gi and 50Gi; the last one waits in every order."""
+    result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), (), 4))
+    assert [outcome.placed for outcome in result.pods] == [10, 10, 10, 0]
+    assert {entry.most for entry in result.disks} == {written(80), written(40)}
+
+
+def test_a_stateful_set_creates_pods_in_order() -> None:
+    """A pod after one that waits is not even created."""
+    result = prediction(situation(node("a", 50)), Scale(_workload(size=40), (), 3))
+    assert list(outcome_of(result, "web-2").reasons) == ["the pod before it does not run"]
+
+
+def test_scaling_down_frees_no_claims() -> None:
+    """Pods with the highest numbers go; their volumes stay."""
+    cluster = situation(node("a", listed={"web-0-a": 30, "web-1-a": 30}), running("web-0", "a"), running("web-1", "a"))
+    changed = after(cluster, Scale(_workload(size=30), (("default", "web-0"), ("default", "web-1")), 1))
+    assert sorted(changed.cluster.snapshot.pods) == [("default", "web-0")]
+    assert sorted(changed.cluster.snapshot.claims) == [("default", "data-web-0"), ("default", "data-web-1")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "placed"),
+    [
+        ((), 0),
+        ((AddNodes("a", 1),), 10),
+        ((AddNodes("a", 1, (GI,)),), 0),
+        ((AddDisk("a", 60 * GI),), 10),
+        ((AddDisk("a", 10 * GI),), 0),
+        ((SetSetting("storage-over-provisioning-percentage", "200"),), 10),
+    ],
+)
+def test_more_room_places_a_waiting_pod(changes: tuple[Change, ...], placed: int) -> None:
+    """One pod of 40Gi runs on a disk of 50Gi, and a second one waits."""
+    waiting = Scale(_workload(size=40), (), 1)
+    cluster = situation(node("a", 50, listed={"db-0-a": 40}), running("db-0", "a", 40))
+    available = SetSetting("storage-minimal-available-percentage", "0")
+    result = prediction(cluster, available, *changes, waiting)
+    assert outcome_of(result, "web-0").placed == placed
+
+
+@pytest.mark.parametrize(("size", "refusals"), [(60, 0), (90, 1)])
+def test_an_expansion_must_fit_the_disk(size: int, refusals: int) -> None:
+    """The disk has 100Gi, of which a quarter must stay available."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
+    result = prediction(cluster, Expand(("default", "data-db-0"), size * GI))
+    assert [len(entry.refusals) for entry in result.expansions] == [refusals]
+    assert [entry.most for entry in result.disks] == ([] if refusals else [written(size)])
+
+
+def test_changes_count_in_order() -> None:
+    """A drain after a setting follows the new policy."""
+    objects = (node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a"))
+    allow = SetSetting(POLICY, "always-allow")
+    assert prediction(situation(*objects), allow, Drain(("a",))).drains[0].finished == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Drain(("x",)),
+        LoseNodes(("x",)),
+        LoseZone("x"),
+        LoseDisk("a", "x"),
+        SetSetting("x", "1"),
+        SetSetting("storage-over-provisioning-percentage", "x"),
+        Expand(("default", "x"), GI),
+        Expand(("default", "data-db-0"), GI),
+        AddNodes("x"),
+        AddDisk("x", GI),
+    ],
+)
+def test_changes_of_what_does_not_exist_are_refused(change: Change) -> None:
+    """Each names what is wrong; a volume cannot shrink."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
+    with pytest.raises(CoreError):
+        change.apply(cluster)
+
+
+def test_the_same_seeds_give_the_same_end() -> None:
+    """Nothing but the seed decides."""
+    start = after(situation(node("a"), node("b"), node("c")), Scale(_workload(size=20, in_order=False), (), 6))
+    ends: list[Any] = [[result.nodes for result in play(start, 5)] for _ in range(2)]
+    assert ends[0] == ends[1]
+
+
+def test_a_share_manager_takes_its_volume_along() -> None:
+    """Longhorn attaches the shared volume where its share-manager runs, so the drain finishes."""
+    objects = running("db-0", "a", locality="disabled", replicas=["b", "c"])
+    for entry in objects:
+        if entry["kind"] == "Volume":
+            entry["spec"]["accessMode"] = "rwx"
+    share_manager = owned_pod(name="share-manager-vol-data-db-0", node="a", owner="ShareManager")
+    nodes = [*node("a"), *node("b", listed={"db-0-b": 30}), *node("c", listed={"db-0-c": 30})]
+    result = prediction(situation(nodes, objects, share_manager), Drain(("a",)))
+    assert result.drains[0].certainty is Certainty.ALWAYS
+
+
+@pytest.mark.parametrize(("changes", "incomplete"), [((), 10), ((AddNodes("a"),), 0)])
+def test_a_volume_that_lacks_a_replica_gets_it_when_there_is_a_node(
+    changes: tuple[Change, ...], incomplete: int
+) -> None:
+    """The replica object waits for a place in the snapshot already."""
+    objects = running("db-0", "a", replicas=["a"])
+    for entry in objects:
+        if entry["kind"] == "Volume":
+            entry["spec"]["numberOfReplicas"] = 2
+    cluster = situation(node("a", listed={"db-0-a": 30}), objects, replica("db-0-new", "vol-data-db-0", size=30))
+    result = prediction(cluster, *changes)
+    assert [entry.incomplete for entry in result.volumes] == ([incomplete] if incomplete else [])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_remote_replica_counts_only_for_pods_that_are_placed(waits: bool) -> None:
+    """A best-effort volume finds no room on its pod's node and has a healthy replica elsewhere, in both cases."""
+    objects = running("db-0", "a", replicas=["b"])
+    for entry in objects:
+        if entry["kind"] == "Pod" and waits:
+            entry["spec"] |= {"nodeName": "", "nodeSelector": {"place": "a"}}
+            entry["status"]["phase"] = "Pending"
+        if entry["kind"] == "Replica" and not waits:
+            entry["spec"]["evictionRequested"] = True
+    full = longhorn_node("a", {"disk-1": disk(100, scheduled=90)})
+    others = [*node("b", listed={"db-0-b": 30}), *node("c")]
+    start = situation(kube_node("a", place="a"), full, others, objects)
+    end = run_to_end(run_order(start, FilterOptions(require_best_effort=False), random.Random(1).randrange))  # noqa: S311
+    assert list(end.incomplete) == (["vol-data-db-0"] if waits else [])

@@ -1,0 +1,173 @@
+"""What every predicted order keeps, on random clusters: no disk is overbooked, and pods run where they may and have their data."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import Competing
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
+from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, SetSetting
+from scheduler_core.extender.what_if.prediction import Certainty, predict
+from scheduler_core.extender.what_if.seeded_order import OrderResult
+from scheduler_core.extender.what_if.situation import Change, Situation
+from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.model import generic, kube
+from tests.builders import GI, Object
+from tests.worlds.predicted_clusters import OPTIONS, after, node, play, replica_name, running, situation
+
+POLICIES = ("block-if-contains-last-replica", "always-allow", "block-for-eviction")
+SIZES = (5, 10, 20, 40)
+
+
+@dataclass(frozen=True)
+class World:
+    """A random cluster, in which nothing is overbooked, and random changes."""
+
+    start: Situation
+    changes: tuple[Change, ...]
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, plenty: bool = False) -> World:
+    """Two to five nodes, up to eight pods with one or two replicas; with `plenty` every node could hold everything."""
+    chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
+    names = [f"n{number}" for number in range(chance.randint(2, 5))]
+    sizes = {name: 5000 if plenty else chance.choice((60, 100, 200)) for name in names}
+    booked: dict[str, dict[str, float]] = {name: {} for name in names}
+    objects: list[Object] = []
+    pods: list[str] = []
+    for number in range(chance.randint(1, 8)):
+        size = chance.choice(SIZES)
+        room = [name for name in names if sum(booked[name].values()) + size <= sizes[name] * 0.6]
+        if not room:
+            break
+        places = chance.sample(room, min(len(room), chance.randint(1, 2)))
+        pod = f"db-{number}"
+        for place in places:
+            booked[place][replica_name(pod, place)] = size
+        locality = "best-effort" if plenty else chance.choice(("best-effort", "disabled"))
+        objects += running(pod, places[0], size, replicas=places, locality=locality)
+        pods.append(pod)
+    nodes = [entry for name in names for entry in node(name, sizes[name], listed=booked[name])]
+    changes = () if plenty else _draw_changes(chance, names, pods)
+    return World(situation(nodes, objects), (*changes, Drain((names[0],))))
+
+
+def _draw_changes(chance: random.Random, names: list[str], pods: list[str]) -> tuple[Change, ...]:
+    options: list[Change] = [
+        SetSetting("node-drain-policy", chance.choice(POLICIES)),
+        LoseDisk(chance.choice(names), "disk-1"),
+        LoseNodes((names[-1],)),
+        AddNodes(names[0], 1),
+        AddDisk(names[0], 50 * GI),
+        Scale(workload(chance.choice(SIZES)), (), chance.randint(1, 4)),
+    ]
+    if pods:
+        options.append(Expand(("default", f"data-{chance.choice(pods)}"), 45 * GI))
+    return tuple(chance.sample(options, chance.randint(0, 4)))
+
+
+def workload(size: int) -> Workload:
+    """A StatefulSet whose pods have one claim of `size` Gi."""
+    template = kube.ClaimSpec(storage_class="longhorn", request=size * GI, access_modes=("ReadWriteOnce",))
+    mount = kube.ClaimVolume("data", "data-web-0", template)
+    pod = kube.Pod("default", "web-0", volumes=(mount,))
+    return Workload("StatefulSet", "default", "web", pod, generic.Pod("default", "web-0"))
+
+
+def _overbooked(result: OrderResult) -> list[str]:
+    """The disks whose replicas add up to more than Longhorn's limit, counted from the replicas alone."""
+    view = result.cluster.state.view
+    sums: dict[str, int] = {}
+    for replica in view.snapshot.replicas.values():
+        if replica.disk_id:
+            sums[replica.disk_id] = sums.get(replica.disk_id, 0) + replica.size
+    disks = [disk for node in view.cluster.nodes.values() for disk in node.disks if disk.ready]
+    return [disk.uuid for disk in disks if sums.get(disk.uuid, 0) > scheduling_limit(disk, view.settings)]
+
+
+@given(worlds())
+def test_no_order_overbooks_a_disk(world: World) -> None:
+    """Longhorn's status counts as current, so each placement sees the one before."""
+    for result in play(after(world.start, *world.changes), 3):
+        assert _overbooked(result) == []
+
+
+@given(worlds())
+def test_longhorns_status_lists_exactly_the_replicas(world: World) -> None:
+    """The scheduled bytes of every ready disk are those of its replicas."""
+    for result in play(after(world.start, *world.changes), 3):
+        view = result.cluster.state.view
+        for longhorn_node in view.cluster.nodes.values():
+            for disk in longhorn_node.disks:
+                on_disk = {each.name: each.size for each in view.indexes.replicas_by_disk.get(disk.uuid) or ()}
+                assert not disk.ready or (dict(disk.scheduled_replicas), disk.storage_scheduled) == (
+                    on_disk,
+                    sum(on_disk.values()),
+                )
+
+
+@given(worlds())
+def test_every_placed_pod_may_run_where_it_is(world: World) -> None:
+    """Its node is neither drained nor lost, and each of its volumes has a healthy replica on a ready node."""
+    start = after(world.start, *world.changes)
+    for result in play(start, 3):
+        view = result.cluster.state.view
+        for key, name in result.nodes.items():
+            assert name in result.cluster.node_names
+            assert name not in start.lost
+            assert name not in start.drained
+            assert view.snapshot.pods[key].node_name == name
+            if key not in result.stuck:
+                for volume in result.cluster.volumes_of(view.snapshot.pods[key]):
+                    healthy = [each for each in view.replicas_of(volume.name) if each.healthy_at and not each.failed_at]
+                    assert any(view.cluster.nodes[each.node_id].ready for each in healthy)
+
+
+@given(worlds())
+def test_every_pod_ends_in_exactly_one_way(world: World) -> None:
+    """It has a node or a reason."""
+    start = after(world.start, *world.changes)
+    for result in play(start, 3):
+        keys = {entry.key for entry in start.all_pods()}
+        assert keys == {*result.nodes, *result.refusals}
+        assert not {*result.nodes} & {*result.refusals}
+        assert {*result.stuck} <= {*result.nodes}
+
+
+@given(worlds())
+def test_the_state_in_the_end_is_that_of_its_objects(world: World) -> None:
+    """Building the view of the last objects gives the same free space as all the updates."""
+    for result in play(after(world.start, *world.changes), 2):
+        view = result.cluster.state.view
+        rebuilt = View.of(view.snapshot, view.cluster.now)
+        assert dict(rebuilt.indexes.free_space) == dict(view.indexes.free_space)
+
+
+@given(worlds(plenty=True))
+def test_the_order_does_not_matter_where_there_is_plenty_of_room(world: World) -> None:
+    """Every pod is always placed, and the drain always finishes."""
+    changed = after(world.start, *world.changes)
+    result = predict(world.start, changed, play(changed, 4))
+    assert {outcome.certainty for outcome in (*result.pods,)} <= {Certainty.ALWAYS}
+    assert [outcome.certainty for outcome in result.drains] == [Certainty.ALWAYS]
+
+
+@given(worlds())
+def test_one_waiting_pod_goes_where_the_extender_lets_it(world: World) -> None:
+    """It is placed if /filter names a node, and on such a node."""
+    start = after(world.start, Scale(workload(40), (), 1))
+    state = start.cluster.state
+    pod = state.view.snapshot.pods["default", "web-0"]
+    contenders = Competing.without_offers(state)
+    decision = run_to_end(filter_nodes(pod, start.cluster.node_names, state, OPTIONS, contenders))
+    outcome = next(each for each in predict(world.start, start, play(start, 5)).pods if each.entry.key[1] == "web-0")
+    assert {*outcome.nodes} <= {*decision.fitting_nodes}
+    assert outcome.certainty is (Certainty.ALWAYS if decision.fits else Certainty.NEVER)

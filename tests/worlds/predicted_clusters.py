@@ -1,0 +1,123 @@
+"""Small clusters with running pods for `what-if`, and the prediction about them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rpds import HashTrieMap
+
+from app.kube.scheduling_objects import SchedulingObjects
+from scheduler_core.convert.snapshot_kinds import group_of
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
+from scheduler_core.extender.what_if.prediction import PodOutcome, Prediction, predict
+from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
+from scheduler_core.extender.what_if.situation import Change, Situation
+from tests.builders import (
+    GI,
+    NOW,
+    Object,
+    claim,
+    disk,
+    flat,
+    kube_node,
+    longhorn_node,
+    persistent_volume,
+    pod,
+    replica,
+    snapshot,
+    storage_class,
+    volume,
+)
+
+OPTIONS = FilterOptions()
+
+
+def node(name: str, size: float = 100, *, zone: str = "", listed: dict[str, float] | None = None) -> list[Object]:
+    """A node with one Longhorn disk of `size` Gi; `listed` are the replicas on it, in Gi."""
+    used = sum((listed or {}).values())
+    return [
+        kube_node(name, **({"topology.kubernetes.io/zone": zone} if zone else {})),
+        longhorn_node(name, {"disk-1": disk(size, available=size - used, listed=listed)}, zone=zone),
+    ]
+
+
+def owned_pod(*claims: str, name: str, node: str = "", owner: str = "StatefulSet", **fields: Any) -> Object:
+    """A pod with a controller."""
+    phase = "Running" if node else "Pending"
+    raw = pod(*claims, name=name, uid=f"uid-{name}", node=node, phase=phase, **fields)
+    raw["metadata"]["ownerReferences"] = [{"kind": owner, "name": name.rpartition("-")[0], "uid": "uid-owner"}]
+    return raw
+
+
+def running(
+    name: str, on: str, size: float = 30, *, replicas: Sequence[str] | None = None, locality: str = "best-effort"
+) -> list[Object]:
+    """A running pod with one claim, whose volume is attached and written in full.
+
+    Its replicas are on these nodes, on the pod's alone by default.
+    """
+    places = [on] if replicas is None else list(replicas)
+    claim_name = f"data-{name}"
+    attached = volume(
+        f"vol-{claim_name}", size, locality=locality, actual=size, numberOfReplicas=len(places), nodeID=on
+    )
+    attached["status"] |= {"state": "attached", "robustness": "healthy", "currentNodeID": on}
+    bound_claim = claim(claim_name, size, bound=True)
+    return [
+        owned_pod(claim_name, name=name, node=on),
+        bound_claim,
+        persistent_volume(claim_name, uid=f"uid-{claim_name}"),
+        attached,
+        *(replica(replica_name(name, place), f"vol-{claim_name}", place, size=size) for place in places),
+    ]
+
+
+def replica_name(pod_name: str, place: str) -> str:
+    """The name of a running pod's replica on a node."""
+    return f"{pod_name}-{place}"
+
+
+def situation(*objects: Object | Iterable[Object]) -> Situation:
+    """A cluster of some objects, with a StorageClass, before any change."""
+    raw = flat(storage_class(), *objects)
+    scheduling = SchedulingObjects.of((entry["kind"], group_of(entry["apiVersion"]), entry) for entry in raw)
+    cluster = PredictedCluster(
+        predicted_state(snapshot(raw), NOW),
+        scheduling.state,
+        HashTrieMap(scheduling.pods),
+        scheduling.affinities,
+        HashTrieMap(scheduling.owners),
+    )
+    return Situation(cluster)
+
+
+def after(start: Situation, *changes: Change) -> Situation:
+    """The situation after the changes."""
+    for change in changes:
+        start = change.apply(start)
+    return start
+
+
+def play(start: Situation, orders: int = 10) -> list[OrderResult]:
+    """The ends of some orders."""
+    return [run_to_end(run_order(start, OPTIONS, random.Random(seed).randrange)) for seed in range(orders)]  # noqa: S311
+
+
+def prediction(start: Situation, *changes: Change, orders: int = 10) -> Prediction:
+    """What the changes lead to."""
+    changed = after(start, *changes)
+    return predict(start, changed, play(changed, orders))
+
+
+def outcome_of(result: Prediction, name: str) -> PodOutcome:
+    """What becomes of one pod of the namespace default."""
+    return next(outcome for outcome in result.pods if outcome.entry.key == ("default", name))
+
+
+def written(gib: float) -> int:
+    """Bytes of some Gi."""
+    return int(gib * GI)
