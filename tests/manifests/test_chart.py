@@ -234,6 +234,22 @@ def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Map
     assert [kind for kind, _ in helm.render({"tls": tls}) if kind == "Secret"] == []
 
 
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        pytest.param({}, set(), id="without TLS"),
+        pytest.param({"tls": {"enabled": True}}, {"--tls --platform", "To renew them"}, id="certificates of the chart"),
+        pytest.param({"tls": TLS}, {"--tls --platform", f"which you make like {NAME}-tls"}, id="a Secret that exists"),
+        pytest.param({"tls": {"enabled": True}, "secondScheduler": {"enabled": True}}, {"To renew them"}, id="second"),
+    ],
+)
+def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str, Any], steps: set[str]) -> None:
+    """The file with TLS, where kube-scheduler's certificate is, and how certificates are renewed."""
+    notes = helm.run("install", RELEASE, str(CHART), "--dry-run=client", values=values).partition("NOTES:")[2]
+    every_step = {"--tls --platform", "To renew them", f"which you make like {NAME}-tls"}
+    assert {step for step in every_step if step in notes} == steps
+
+
 def test_a_secret_that_is_given_is_mounted(helm: Helm) -> None:
     """Under whichever name."""
     rendered = helm.render({"tls": {"enabled": True, "secretName": "mine"}})
