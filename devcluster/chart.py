@@ -21,9 +21,10 @@ CHART: Final = ROOT / "charts/longhorn-scheduler-extender"
 NAMESPACE: Final = "longhorn-system"
 SECOND_SCHEDULER: Final = "longhorn-scheduler"
 _RELEASE_NAMESPACE: Final = "{{ .Release.Namespace }}"
+_NETWORK: Final = "        - ipBlock: {cidr: CONTROL-PLANE-NETWORK}\n"
 _NAMESPACED: Final = frozenset(
-    {"ConfigMap", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding", "Secret", "Service",
-     "ServiceAccount"}
+    {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding", "Secret",
+     "Service", "ServiceAccount"}
 )  # fmt: skip
 
 
@@ -90,14 +91,43 @@ PARTS: Final = (
             # kube-scheduler reads its configuration at its start only.
             "    metadata:\n      labels:\n": "    metadata:\n      annotations:\n"
             '        checksum/config: {{ include "extender.kubeSchedulerConfig" . | sha256sum }}\n      labels:\n',
+            # kube-scheduler's certificate, and the authority that it trusts: docs/tls.md.
+            "        seccompProfile:\n": "        {{- if .Values.tls.enabled }}\n        fsGroup: 65532\n        {{- end }}\n"
+            "        seccompProfile:\n",
+            "          volumeMounts:\n": "          volumeMounts:\n            {{- if .Values.tls.enabled }}\n"
+            "            - name: client\n              mountPath: /etc/longhorn-scheduler-extender-client\n"
+            "              readOnly: true\n            {{- end }}\n",
+            "      volumes:\n": "      volumes:\n        {{- if .Values.tls.enabled }}\n        - name: client\n"
+            "          secret:\n            secretName: longhorn-scheduler-extender-client\n"
+            "            defaultMode: 0440\n        {{- end }}\n",
         },
         program=SECOND_SCHEDULER,
+    ),
+    Part(
+        "overlays/tls-cert-manager",
+        ("certificates",),
+        "scheduler-extender",
+        "and .Values.tls.enabled .Values.tls.certManager.enabled",
+    ),
+    Part(
+        "overlays/network-policy",
+        ("networkpolicy",),
+        "scheduler-extender",
+        ".Values.networkPolicy.enabled",
+        {
+            _NETWORK: "        {{- range .Values.networkPolicy.controlPlaneNetworks }}\n"
+            "        - ipBlock: {cidr: {{ . | quote }}}\n        {{- end }}\n",
+            "metadata.name: monitoring}": "metadata.name: {{ .Values.networkPolicy.prometheusNamespace }}}",
+        },
     ),
     Part(
         "monitoring",
         ("podmonitor", "prometheusrule"),
         "scheduler-extender",
         ".Values.monitoring.enabled",
+        {
+            "      path: /metrics\n": '      path: /metrics\n      {{- with include "extender.scrapeTLS" . }}{{ . | nindent 6 }}{{ end }}\n'
+        },
         more_labels=".Values.monitoring.labels",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +67,15 @@ class Helm:
         objects = {(entry["kind"], object_name(entry["metadata"])): entry for entry in rendered}
         assert len(objects) == len(rendered), "two objects have one name"
         return objects
+
+
+def write_secret(folder: Path, secret: Mapping[str, Any]) -> Path:
+    """Writes a Secret's files as the kubelet mounts them; returns their folder."""
+    target: Path = folder / secret["metadata"]["name"]
+    target.mkdir(exist_ok=True)
+    for name, value in secret["data"].items():
+        (target / name).write_bytes(b64decode(value))
+    return target
 
 
 def object_name(metadata: Mapping[str, Any]) -> str:

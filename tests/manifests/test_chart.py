@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from app.extender.certificate_files import CertificateFiles
+from app.extender.metrics import Metrics
+from app.settings import TlsFiles
 from devcluster import chart
 from devcluster.build import ensure_built
 from devcluster.chart import CHART
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
-from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name
+from scheduler_core.extender.kube_scheduler_config import Platform, Registration, configuration
+from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name, write_secret
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, ROOT, documents, permissions
+from tests.manifests.test_tls import build as build_with_component
+from tests.worlds.tls import client_context, shake_hands_in_memory
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 # What helm adds to the manifests' labels.
@@ -27,6 +37,8 @@ CHART_LABELS = frozenset(
 )
 CONFIG = "longhorn-scheduler-config"
 BETA = "admissionregistration.k8s.io/v1beta1"
+TLS = {"enabled": True, "secretName": f"{NAME}-tls"}
+NETWORK = "192.168.10.0/24"
 # kustomize does not know that these have no namespace; the API server ignores it.
 CLUSTER_WIDE = re.compile(r"\w*(Admission|Cluster|Webhook)\w*")
 
@@ -91,7 +103,9 @@ def normalized(objects: RenderedObjects) -> RenderedObjects:
         if (kind, name) == ("Deployment", chart.SECOND_SCHEDULER):
             template = entry["spec"]["template"]
             template["metadata"].pop("annotations", None)
-            template["spec"]["volumes"] = [{"name": "config", "configMap": {"name": CONFIG}}]
+            for volume in template["spec"]["volumes"]:
+                if volume["name"] == "config":
+                    volume["configMap"] = {"name": CONFIG}
         metadata["labels"] = {key: value for key, value in metadata["labels"].items() if key not in CHART_LABELS}
         if CLUSTER_WIDE.fullmatch(kind):
             metadata.pop("namespace", None)
@@ -119,6 +133,12 @@ def normalized(objects: RenderedObjects) -> RenderedObjects:
             id="second kube-scheduler",
         ),
         pytest.param(["base", "monitoring"], {"monitoring": {"enabled": True}}, id="monitoring"),
+        pytest.param(["overlays/tls"], {"tls": TLS}, id="TLS"),
+        pytest.param(
+            ["overlays/tls-cert-manager"],
+            {"tls": {"enabled": True, "certManager": {"enabled": True}}},
+            id="TLS by cert-manager",
+        ),
     ],
 )
 def test_chart_and_kustomization_are_the_same_objects(
@@ -128,10 +148,129 @@ def test_chart_and_kustomization_are_the_same_objects(
     assert normalized(helm.render(values)) == normalized(build(*folders))
 
 
+@pytest.mark.e2e
+def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(helm: Helm) -> None:
+    """The overlay has a placeholder; the namespace of Prometheus can be another one."""
+    network_policy = {"enabled": True, "controlPlaneNetworks": [NETWORK]}
+    expected = build("base", "overlays/network-policy")
+    ingress = expected["NetworkPolicy", NAME]["spec"]["ingress"]
+    ingress[0]["from"][0]["ipBlock"]["cidr"] = NETWORK
+    assert normalized(helm.render({"networkPolicy": network_policy})) == normalized(expected)
+    other = {**network_policy, "controlPlaneNetworks": [NETWORK, "fd00::/64"], "prometheusNamespace": "metrics"}
+    rules = helm.render({"networkPolicy": other})["NetworkPolicy", NAME]["spec"]["ingress"]
+    assert [peer["ipBlock"]["cidr"] for peer in rules[0]["from"]] == [NETWORK, "fd00::/64"]
+    assert rules[2]["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "metrics"}
+
+
+@pytest.mark.e2e
+def test_tls_goes_with_the_placement_guard(helm: Helm, tmp_path: Path) -> None:
+    """As the component does."""
+    expected = build_with_component(tmp_path, "overlays/placement-guard", "tls")
+    assert normalized(helm.render({"tls": TLS, "placementGuard": {"enabled": True}})) == normalized(expected)
+
+
+def guide_to_tls() -> list[Any]:
+    """What the blocks of YAML in docs/tls.md contain."""
+    text = (ROOT / "docs/tls.md").read_text()
+    return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+
+
+@pytest.mark.e2e
+def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path: Path) -> None:
+    """Its file is the one that `scheduler-config` prints, and it mounts the certificate."""
+    rendered = helm.render({"tls": TLS, "secondScheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}})
+    (patch,) = [block["patches"][0] for block in guide_to_tls() if "configMapGenerator" in block]
+    expected = build_with_component(tmp_path, "overlays/second-scheduler", "tls", [patch])
+    deployment = ("Deployment", chart.SECOND_SCHEDULER)
+    assert pod_spec(normalized(rendered), chart.SECOND_SCHEDULER) == pod_spec(
+        normalized(expected), chart.SECOND_SCHEDULER
+    )
+    assert rendered[deployment]["metadata"]["name"] == chart.SECOND_SCHEDULER
+    url = f"https://{NAME}.{NAMESPACE}.svc:9504"
+    printed = configuration(Registration(Platform.SECOND_SCHEDULER, url, ""))
+    assert yaml.safe_load(rendered["ConfigMap", CONFIG]["data"]["kube-scheduler.yaml"]) == printed
+
+
+def pod_spec(objects: RenderedObjects, deployment: str) -> dict[str, Any]:
+    """The spec of a Deployment's pods."""
+    spec: dict[str, Any] = objects["Deployment", deployment]["spec"]["template"]["spec"]
+    return spec
+
+
+def test_prometheus_scrapes_by_tls_as_documented(helm: Helm) -> None:
+    """With the certificate of callers."""
+    rendered = helm.render({"tls": TLS, "monitoring": {"enabled": True}})
+    (endpoint,) = rendered["PodMonitor", NAME]["spec"]["podMetricsEndpoints"]
+    (patch,) = [block["patches"][0] for block in guide_to_tls() if block.keys() == {"patches"}]
+    for operation in yaml.safe_load(patch["patch"]):
+        assert endpoint[operation["path"].rpartition("/")[2]] == operation["value"]
+
+
+def test_the_chart_makes_certificates_that_both_ends_accept(helm: Helm, tmp_path: Path) -> None:
+    """For one authority and the name that kube-scheduler verifies, with keys of ECDSA."""
+    secrets = {
+        name: entry for (kind, name), entry in helm.render({"tls": {"enabled": True}}).items() if kind == "Secret"
+    }
+    assert set(secrets) == {f"{NAME}-{suffix}" for suffix in ("ca", "tls", "client")}
+    server, caller = (write_secret(tmp_path, secrets[f"{NAME}-{suffix}"]) for suffix in ("tls", "client"))
+    files = TlsFiles(str(server / "tls.crt"), str(server / "tls.key"), str(server / "ca.crt"))
+    context = client_context((caller / "ca.crt").read_bytes())
+    with pytest.raises(ssl.SSLError):
+        shake_hands_in_memory(server_context(files), context, f"{NAME}.{NAMESPACE}.svc")
+    context.load_cert_chain(caller / "tls.crt", caller / "tls.key")
+    assert shake_hands_in_memory(server_context(files), context, f"{NAME}.{NAMESPACE}.svc") == "TLSv1.3"
+    certificate = x509.load_pem_x509_certificate((server / "tls.crt").read_bytes())
+    assert isinstance(certificate.public_key(), ec.EllipticCurvePublicKey)
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """What the extender's new connections use."""
+    return CertificateFiles(files, Metrics(), lambda: datetime.now(UTC)).context
+
+
+@pytest.mark.parametrize("tls", [TLS, {"enabled": True, "certManager": {"enabled": True}}, {"enabled": False}])
+def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Mapping[str, Any]) -> None:
+    """Neither for a Secret that is given nor with cert-manager."""
+    assert [kind for kind, _ in helm.render({"tls": tls}) if kind == "Secret"] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        pytest.param({}, set(), id="without TLS"),
+        pytest.param({"tls": {"enabled": True}}, {"--tls --platform", "To renew them"}, id="certificates of the chart"),
+        pytest.param({"tls": TLS}, {"--tls --platform", f"which you make like {NAME}-tls"}, id="a Secret that exists"),
+        pytest.param({"tls": {"enabled": True}, "secondScheduler": {"enabled": True}}, {"To renew them"}, id="second"),
+    ],
+)
+def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str, Any], steps: set[str]) -> None:
+    """The file with TLS, where kube-scheduler's certificate is, and how certificates are renewed."""
+    notes = helm.run("install", RELEASE, str(CHART), "--dry-run=client", values=values).partition("NOTES:")[2]
+    every_step = {"--tls --platform", "To renew them", f"which you make like {NAME}-tls"}
+    assert {step for step in every_step if step in notes} == steps
+
+
+def test_a_secret_that_is_given_is_mounted(helm: Helm) -> None:
+    """Under whichever name."""
+    rendered = helm.render({"tls": {"enabled": True, "secretName": "mine"}})
+    (volume,) = pod_spec(rendered, NAME)["volumes"]
+    assert volume["secret"]["secretName"] == "mine"
+
+
+def test_a_secret_that_is_given_and_cert_manager_contradict_each_other(helm: Helm) -> None:
+    """Nothing is rendered."""
+    values = {"tls": {**TLS, "certManager": {"enabled": True}}}
+    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
+    assert "tls.secretName names a Secret of yours, and tls.certManager.enabled makes another one" in output
+    assert "kind: Deployment" not in output
+
+
 def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
     """By these an administrator finds what a release has installed."""
-    parts = ("placementGuard", "askPolicy", "monitoring", "secondScheduler", "schedulerNamePolicy")
-    for entry in helm.render({name: {"enabled": True} for name in parts}).values():
+    parts = ("placementGuard", "askPolicy", "monitoring", "secondScheduler", "schedulerNamePolicy", "tls")
+    values: dict[str, Any] = {name: {"enabled": True} for name in parts}
+    values["networkPolicy"] = {"enabled": True, "controlPlaneNetworks": [NETWORK]}
+    for entry in helm.render(values).values():
         labels = entry["metadata"]["labels"]
         assert labels.keys() >= CHART_LABELS
         assert labels["app.kubernetes.io/name"] in {NAME, chart.SECOND_SCHEDULER}
@@ -235,6 +374,13 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
         pytest.param({"placementGuard": {"mode": False}}, "/placementGuard/mode", id="off without quotes"),
         pytest.param({"askPolicy": {"apiVersion": "v1"}}, "/askPolicy/apiVersion", id="no API version"),
         pytest.param({"service": {"clusterIP": "none of these"}}, "/service/clusterIP", id="no address"),
+        pytest.param({"networkPolicy": {"enabled": True}}, "/networkPolicy/controlPlaneNetworks", id="no network"),
+        pytest.param(
+            {"networkPolicy": {"controlPlaneNetworks": ["10.0.0.1"]}},
+            "/networkPolicy/controlPlaneNetworks/0",
+            id="address",
+        ),
+        pytest.param({"tls": {"secretName": "A_B"}}, "/tls/secretName", id="no name of a Secret"),
         pytest.param({"tolerations": [{"key": "a", "effect": "Never"}]}, "/tolerations/0/effect", id="effect"),
     ],
 )

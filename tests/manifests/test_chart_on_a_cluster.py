@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from app.extender.offer_store import KEY
-from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, NAMESPACES, PODS, Resource
+from app.kube.resources import (
+    CLAIMS,
+    CONFIG_MAPS,
+    ENDPOINT_SLICES,
+    LEASES,
+    LONGHORN_NODES,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    Resource,
+)
 from devcluster import ClusterOptions, DevCluster, Process, log_has
 from devcluster.chart import CHART, SECOND_SCHEDULER
 from devcluster.http_check import http_request
-from tests.manifests.helm import RELEASE, Helm
+from tests.manifests.helm import RELEASE, Helm, write_secret
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, OFFERS
 from tests.worlds.service import EXTENDER
+from tests.worlds.tls import client_context, serial_shown
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group("chart")]
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
+CERTIFICATES = ("ca", "tls", "client")
 NODES = ["node-1", "node-2"]
 FAST = ("--lease-duration", "2", "--renew-deadline", "1.5", "--retry-period", "0.3")
-PARTS = ("placementGuard", "askPolicy", "secondScheduler", "schedulerNamePolicy")
+PARTS = ("placementGuard", "askPolicy", "secondScheduler", "schedulerNamePolicy", "tls")
+TLS = ("--set", "tls.enabled=true,networkPolicy.enabled=true,networkPolicy.controlPlaneNetworks={192.168.10.0/24}")
+SERVER_NAME = f"{NAME}.{NAMESPACE}.svc"
 EVERYTHING = ("--set", ",".join(f"{part}.enabled=true" for part in PARTS))
 
 
@@ -54,26 +73,38 @@ def helm(cluster: DevCluster, tmp_path: Path) -> Iterator[Helm]:
 
 
 @pytest.fixture
-def start_extender(cluster: DevCluster) -> Iterator[Callable[[], str]]:
-    """Starts one process of the extender under its own ServiceAccount; returns its address once it answers."""
+def spawn_extender(cluster: DevCluster) -> Iterator[Callable[..., int]]:
+    """Starts one process of the extender, with further flags, under its own ServiceAccount; returns its port."""
     started: list[Process] = []
 
-    def start() -> str:
+    def spawn(*flags: str) -> int:
         port = cluster.free_port()
         account = cluster.service_account_kubeconfig(NAMESPACE, NAME)
         command = [EXTENDER, "serve", "--port", str(port), "--kubeconfig", str(account), "--advertise", "192.0.2.1"]
         process = cluster.spawn(
-            f"extender-{port}", [*command, "--placement-guard-port", "0", *FAST], ready=log_has("Serving a cluster")
+            f"extender-{port}",
+            [*command, "--placement-guard-port", "0", *FAST, *flags],
+            ready=log_has("Serving a cluster"),
         )
         started.append(process)
-        address = f"http://127.0.0.1:{port}"
-        until("the extender to answer", lambda: state(address)["answering"])
-        return address
+        return port
 
-    yield start
+    yield spawn
     for process in started:
         # It would try to hand over to a successor, and what it needs for that may be gone.
         process.kill()
+
+
+@pytest.fixture
+def start_extender(spawn_extender: Callable[..., int]) -> Callable[[], str]:
+    """Starts one process of the extender; returns its address once it answers."""
+
+    def start() -> str:
+        address = f"http://127.0.0.1:{spawn_extender()}"
+        until("the extender to answer", lambda: state(address)["answering"])
+        return address
+
+    return start
 
 
 def until(what: str, true: Callable[[], Any], seconds: float = 40) -> None:
@@ -169,6 +200,62 @@ def create_large_pod(cluster: DevCluster) -> dict[str, Any]:
             "schedulerName": "none"}}  # fmt: skip
     created: dict[str, Any] = cluster.api.create(PODS.path("default"), body)
     return created
+
+
+def secret(cluster: DevCluster, suffix: str) -> dict[str, Any]:
+    """One of the Secrets with certificates: that of the authority, of the extender, or of its callers."""
+    return dict(cluster.api.get(SECRETS.path(NAMESPACE, f"{NAME}-{suffix}")))
+
+
+def serial(entry: dict[str, Any]) -> int:
+    """The serial number of the certificate in a Secret."""
+    return x509.load_pem_x509_certificate(b64decode(entry["data"]["tls.crt"])).serial_number
+
+
+def test_the_chart_makes_certificates_with_which_the_extender_is_reached(
+    cluster: DevCluster, helm: Helm, spawn_extender: Callable[..., int], tmp_path: Path
+) -> None:
+    """By callers with the files of their Secret, which trust its authority; a caller without a certificate gets no answer."""
+    helm.run("install", RELEASE, str(CHART), *TLS)
+    server, caller = (write_secret(tmp_path, secret(cluster, suffix)) for suffix in ("tls", "client"))
+    flags = {"tls-cert-file": "tls.crt", "tls-private-key-file": "tls.key", "client-ca-file": "ca.crt"}
+    port = spawn_extender("--probe-port", "0", *(f"--{flag}={server / file}" for flag, file in flags.items()))
+    context = client_context((caller / "ca.crt").read_bytes())
+    assert answer_by_tls(port, context) == b""
+    context.load_cert_chain(caller / "tls.crt", caller / "tls.key")
+    assert answer_by_tls(port, context).startswith(b"HTTP/1.1 200")
+    assert serial_shown(port, context, SERVER_NAME) == serial(secret(cluster, "tls"))
+
+
+def answer_by_tls(port: int, context: ssl.SSLContext) -> bytes:
+    """The beginning of the answer of /healthz, "" if the extender ends the connection."""
+    with (
+        suppress(OSError),
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+        context.wrap_socket(connection, server_hostname=SERVER_NAME) as tls,
+    ):
+        tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        return tls.recv(1024)
+    return b""
+
+
+def test_an_upgrade_makes_only_the_certificates_that_were_deleted(cluster: DevCluster, helm: Helm) -> None:
+    """The others are kept, and the same authority signs; without the authority's Secret all are new."""
+    helm.run("install", RELEASE, str(CHART), *TLS)
+    first = {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES}
+    upgrade = ("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values")
+    helm.run(*upgrade)
+    assert {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES} == first
+    cluster.api.delete(SECRETS.path(NAMESPACE, f"{NAME}-tls"))
+    helm.run(*upgrade)
+    second = {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES}
+    assert {suffix for suffix in CERTIFICATES if second[suffix] != first[suffix]} == {"tls"}
+    assert second["tls"]["ca.crt"] == first["tls"]["ca.crt"] == second["ca"]["tls.crt"]
+    cluster.api.delete(SECRETS.path(NAMESPACE, f"{NAME}-ca"))
+    helm.run(*upgrade)
+    third = {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES}
+    assert {suffix for suffix in CERTIFICATES if third[suffix] != second[suffix]} == set(CERTIFICATES)
+    assert third["client"]["ca.crt"] == third["tls"]["ca.crt"] == third["ca"]["tls.crt"]
 
 
 def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]) -> None:

@@ -27,6 +27,7 @@ DASHBOARD: Final = MONITORING / "dashboard.json"
 ALERTS: Final[Mapping[str, dict[str, Any]]] = {rule["alert"]: rule for rule in GROUP["rules"]}
 _KEYWORDS: Final = frozenset({"and", "by", "or", "unless", "on", "ignoring", "group_left", "group_right", "without"})
 _GIB: Final = 1024**3
+_WEEK: Final = 7 * 86400
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,16 @@ SCENARIOS: Final = {
     ),
     "LonghornExtenderObjectsUnreadable": Scenario(
         {"cache_unreadable_objects{kind='nodes'}": "0x10 1x20"}, quiet_at=20, firing_at=22, labels={"kind": "nodes"}
+    ),
+    # The certificates expire after two weeks and 20 minutes, in a year, and never.
+    "LonghornExtenderCertificateExpires": Scenario(
+        {
+            "tls_certificate_expiry_timestamp_seconds{node='a'}": f"{_WEEK * 2 + 1200}x60",
+            "tls_certificate_expiry_timestamp_seconds{node='b'}": f"{_WEEK * 52}x60",
+            "placement_guard_certificate_expiry_timestamp_seconds": "0x60",
+        },
+        quiet_at=30,
+        firing_at=32,
     ),
     "LonghornPodWaiting": Scenario({"oldest_waiting_pod_seconds": "0+60x60"}, quiet_at=34, firing_at=37),
     "LonghornPodStuck": Scenario({"stuck_pods": "0x10 1x20"}, quiet_at=14, firing_at=17),
@@ -152,9 +163,9 @@ def test_metric_names_are_found_in_an_expression() -> None:
     assert selectors(text) == [f'{PREFIX}_a_bucket{{x="y"}}', f"{PREFIX}_b"]
 
 
-def test_there_are_twelve_alerts_and_each_has_a_scenario() -> None:
+def test_there_are_thirteen_alerts_and_each_has_a_scenario() -> None:
     """An alert that was never seen firing may never fire."""
-    assert len(ALERTS) == len(GROUP["rules"]) == 12
+    assert len(ALERTS) == len(GROUP["rules"]) == 13
     assert set(SCENARIOS) == set(ALERTS)
 
 
@@ -225,6 +236,31 @@ def run_promtool(folder: Path, rules: Mapping[str, Any], test: Mapping[str, Any]
 def test_an_alert_fires_when_it_should_and_not_before(alert: str, tmp_path: Path) -> None:
     """`promtool test rules` says so."""
     assert run_promtool(tmp_path, RULE["spec"], rule_test(alert)) == ""
+
+
+@pytest.mark.parametrize(
+    ("series", "alerts"),
+    [
+        pytest.param({"placement_guard_certificate_expiry_timestamp_seconds": f"{_WEEK}x20"}, 1, id="placement guard"),
+        pytest.param(
+            {
+                "placement_guard_certificate_expiry_timestamp_seconds": f"{_WEEK}x20",
+                "tls_certificate_expiry_timestamp_seconds": f"{_WEEK}x20",
+            },
+            1,
+            id="both",
+        ),
+        pytest.param({"tls_certificate_expiry_timestamp_seconds": "0x20"}, 0, id="no TLS"),
+    ],
+)
+def test_each_certificate_is_watched(tmp_path: Path, series: Mapping[str, str], alerts: int) -> None:
+    """One alert is enough for both; without a certificate there is none."""
+    test = rule_test("LonghornExtenderCertificateExpires")
+    (group,) = test["tests"]
+    group["input_series"] = [{"series": f"{PREFIX}_{name}", "values": values} for name, values in series.items()]
+    (_, firing) = group["alert_rule_test"]
+    group["alert_rule_test"] = [{**firing, "eval_time": "15m", "exp_alerts": firing["exp_alerts"] * alerts}]
+    assert run_promtool(tmp_path, RULE["spec"], test) == ""
 
 
 def test_what_the_program_exposes_follows_the_conventions_of_prometheus() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,15 @@ CONTROL_PLANE = "CONTROL-PLANE-NETWORK"
 Built = dict[tuple[str, str], dict[str, Any]]
 
 
-def build(folder: Path, resource: str, component: str = "") -> Built:
-    """The objects of an overlay, or of one with a component, by kind and name."""
+def build(folder: Path, resource: str, component: str = "", patches: Sequence[Mapping[str, Any]] = ()) -> Built:
+    """The objects of an overlay, or of one with a component and patches, by kind and name."""
     shutil.copytree(MANIFESTS, folder / "manifests")
     overlay = folder / "mine"
     overlay.mkdir()
     lines = {
         "resources": [f"../manifests/{resource}"],
         "components": [f"../manifests/{component}"] if component else [],
+        "patches": list(patches),
     }
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(lines))
     kubectl = Kubectl(ensure_built() / KUBECTL, folder / "no-kubeconfig", folder / "cache")

@@ -21,7 +21,60 @@ helm.sh/chart: {{ printf "%s-%s" $chart.Name $chart.Version | replace "+" "_" }}
 {{ .Values.secondScheduler.image.repository }}:{{ .Values.secondScheduler.image.tag | default $version }}
 {{- end }}
 {{- define "extender.kubeSchedulerConfig" -}}
-{{ .Files.Get "files/kube-scheduler.yaml" | replace "longhorn-system" .Release.Namespace }}
+{{- $config := .Files.Get "files/kube-scheduler.yaml" | replace "longhorn-system" .Release.Namespace -}}
+{{- if .Values.tls.enabled -}}
+{{- $tls := include "extender.kubeSchedulerTLS" . | nindent 4 -}}
+{{ $config | replace "urlPrefix: http:" "urlPrefix: https:" | replace "\n    enableHTTPS: false" $tls }}
+{{- else -}}
+{{ $config }}
+{{- end }}
+{{- end }}
+{{- define "extender.kubeSchedulerTLS" -}}
+enableHTTPS: true
+tlsConfig:
+  serverName: {{ include "extender.serverName" . }}
+  caFile: /etc/longhorn-scheduler-extender-client/ca.crt
+  certFile: /etc/longhorn-scheduler-extender-client/tls.crt
+  keyFile: /etc/longhorn-scheduler-extender-client/tls.key
+{{- end }}
+
+{{- /* The name in the extender's certificate, which callers verify. */}}
+{{- define "extender.serverName" -}}
+longhorn-scheduler-extender.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- /* Where the extender's certificate is. */}}
+{{- define "extender.tlsSecret" -}}
+{{- if and .Values.tls.secretName .Values.tls.certManager.enabled -}}
+{{- fail "tls.secretName names a Secret of yours, and tls.certManager.enabled makes another one: set one of them" -}}
+{{- end -}}
+{{ .Values.tls.secretName | default "longhorn-scheduler-extender-tls" }}
+{{- end }}
+
+{{- /* Prometheus shows the certificate that callers have: docs/tls.md. */}}
+{{- define "extender.scrapeTLS" -}}
+{{- if .Values.tls.enabled -}}
+scheme: https
+tlsConfig:
+  serverName: {{ include "extender.serverName" . }}
+  ca: {secret: {name: longhorn-scheduler-extender-client, key: ca.crt}}
+  cert: {secret: {name: longhorn-scheduler-extender-client, key: tls.crt}}
+  keySecret: {name: longhorn-scheduler-extender-client, key: tls.key}
+{{- end }}
+{{- end }}
+
+{{- /* The arguments of the extender's container. */}}
+{{- define "extender.args" -}}
+{{- $args := list "serve" "--host" "::" "--port" "9504" -}}
+{{- if .Values.tls.enabled -}}
+{{- $folder := "/etc/longhorn-scheduler-extender-tls" -}}
+{{- $files := dict "tls-cert-file" "tls.crt" "tls-private-key-file" "tls.key" "client-ca-file" "ca.crt" -}}
+{{- range $flag := list "tls-cert-file" "tls-private-key-file" "client-ca-file" -}}
+{{- $args = append $args (printf "--%s=%s/%s" $flag $folder (get $files $flag)) -}}
+{{- end -}}
+{{- $args = append $args "--probe-port=9508" -}}
+{{- end -}}
+{{- toYaml (concat $args .Values.extraArgs) }}
 {{- end }}
 
 {{- /* What every pod of the restricted Pod Security Standard needs. */}}
