@@ -44,8 +44,10 @@ class CertificateAuthority:
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def create(cls, folder: Path, name: str = "devcluster") -> CertificateAuthority:
-        """Creates an authority whose key is in memory only.
+    def create(
+        cls, folder: Path, name: str = "devcluster", issuer: CertificateAuthority | None = None
+    ) -> CertificateAuthority:
+        """Creates an authority whose key is in memory only; it signs itself, or `issuer` signs it.
 
         Its certificate is ``ca.crt`` in the folder, which is created if necessary.
         """
@@ -54,9 +56,11 @@ class CertificateAuthority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = key_usage(signs_certificates=True)
-        builder = _certificate_builder(subject, subject, key.public_key()).add_extension(usage, critical=True)
+        signer = issuer.certificate.subject if issuer is not None else subject
+        builder = _certificate_builder(subject, signer, key.public_key()).add_extension(usage, critical=True)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        authority = cls(folder, builder.sign(key, hashes.SHA256()), key)
+        signing_key = issuer.key if issuer is not None else key
+        authority = cls(folder, builder.sign(signing_key, hashes.SHA256()), key)
         authority.bundle.write_bytes(authority.certificate.public_bytes(Encoding.PEM))
         return authority
 

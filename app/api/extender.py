@@ -87,7 +87,8 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        return _FilterResponse(*_undecided_answer(state, args, error, observes=observes), state, started)
+        response = _FilterResponse(*_undecided_answer(state, args, error, observes=observes), state, started)
+        return _close_if_unavailable(response, error)
     _record_filter(request, args, answer, perf_counter() - started, observes=observes)
     unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
@@ -108,6 +109,13 @@ def _undecided_answer(
     state.metrics.count_undecided()
     log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
     return _result(args, {}, {}) if observes else (filter_result(None, {}, str(error)), None, b"")
+
+
+def _close_if_unavailable(response: Response, error: Exception) -> Response:
+    """Makes the caller connect again if this process may not decide: the next connection may reach one that may."""
+    if isinstance(error, UnavailableError):
+        response.headers["Connection"] = "close"
+    return response
 
 
 def _result(
@@ -204,16 +212,21 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     Their victims stay as they are. Evicting pods frees no Longhorn space, so a node without room is dropped whatever its victims.
     """
     state = state_of(request, AppState)
-    state.verbs.check()
+    observes = state.observes()
+    if not observes:
+        state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     args = decode_preempt(body, lease.charge, whole=state.verbs.reads_whole_pod)
     try:
         decision = await state.verbs.preempt(args.pod, args.whole, sorted(args.victims))
-    except (ResolutionError, UndecidableError) as error:
+    except (ResolutionError, UndecidableError, UnavailableError) as error:
+        if isinstance(error, UnavailableError) and not observes:
+            raise
         log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-        return Response(preemption_result(args.victims if state.observes() else {}), media_type=_JSON)
+        response = Response(preemption_result(args.victims if observes else {}), media_type=_JSON)
+        return _close_if_unavailable(response, error)
     pairs = zip(decision.candidates, decision.reasons, strict=True)
-    fitting = set(args.victims) if state.observes() else {name for name, reason in pairs if reason.fits}
+    fitting = set(args.victims) if observes else {name for name, reason in pairs if reason.fits}
     log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(fitting))
     victims = {name: entry for name, entry in args.victims.items() if name in fitting}
     return Response(preemption_result(victims), media_type=_JSON)

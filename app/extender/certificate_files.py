@@ -60,6 +60,8 @@ class _Credentials:
                 context.load_verify_locations(cadata=self.authorities)
             except ssl.SSLError as error:
                 raise CertificateError(f"the authorities of callers cannot be used: {error.reason}") from error
+            # As in Go: an authority in the file is trusted, whoever has signed it.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
 
 
@@ -77,7 +79,9 @@ class CertificateFiles:
         self._files = files
         self._metrics = metrics
         self._now = now
+        # The contents in use, and the latest ones that could not be used, with the reason.
         self._contents = _read(files)
+        self._refused: tuple[tuple[bytes | str, ...], str] | None = None
         credentials = _decode(files, self._contents)
         self._context = credentials.context()
         # An expired certificate is better than no process: callers say why they refuse it, and a renewed one is used at once.
@@ -98,23 +102,36 @@ class CertificateFiles:
             await self.reload()
 
     async def reload(self) -> None:
-        """Reads the files, and uses them if their content changed."""
+        """Reads the files, and uses them if their content changed.
+
+        Content that cannot be used is tried again: a certificate may become valid later.
+        """
         contents = await asyncio.to_thread(_read, self._files)
         if contents == self._contents:
+            self._refused = None
             return
-        self._contents = contents
         try:
             credentials = _decode(self._files, contents)
-            credentials.require_validity(self._now())
-            self._context = credentials.context()
+            if contents[:2] != self._contents[:2]:
+                credentials.require_validity(self._now())
+            context = credentials.context()
         except CertificateError as error:
-            log.error("serving certificate refused, the one before stays", problem=str(error))  # noqa: TRY400 # the text says it all
-            self._metrics.count_tls_reload(REFUSED)
+            self._note_refusal(contents, str(error))
             return
+        self._contents = contents
+        self._context = context
+        self._refused = None
         expires = credentials.serving.expires
         log.info("serving certificate in use", expires=expires.isoformat())
         self._metrics.tls_certificate(expires.timestamp())
         self._metrics.count_tls_reload(LOADED)
+
+    def _note_refusal(self, contents: tuple[bytes | str, ...], problem: str) -> None:
+        if self._refused == (contents, problem):
+            return
+        self._refused = (contents, problem)
+        log.error("serving certificate refused, the one before stays", problem=problem)
+        self._metrics.count_tls_reload(REFUSED)
 
 
 def _read(files: TlsFiles) -> tuple[bytes | str, ...]:

@@ -220,11 +220,29 @@ async def test_while_refusals_are_only_observed_a_process_that_may_not_decide_le
     """No pod waits for an extender that only observes; once it enforces, the pod waits for one that may decide."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not ready: nodes not read yet")
     service.observes = True
-    _, answer = await service.post("/filter", 0)
+    async with http_client(service.app) as client:
+        response = await client.post("/filter", json=by_names(database_pod(0), TWO_NODES))
+    answer = response.json()
     assert (answer["NodeNames"], answer.get("Error", "")) == (list(TWO_NODES), "")
+    assert response.headers["connection"] == "close", "the next request may reach a process that may decide"
     service.observes = False
     _, answer = await service.post("/filter", 0)
     assert (answer["NodeNames"], answer["Error"]) == (None, "not ready: nodes not read yet")
+
+
+@virtually
+async def test_while_refusals_are_only_observed_preemption_is_held_up_by_no_process() -> None:
+    """Every node keeps its victims, and the next request may reach a process that may decide."""
+    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not ready: nodes not read yet")
+    victims = {"a": {"Pods": [{"UID": "uid-9"}], "NumPDBViolations": 0}}
+    request = {"Pod": database_pod(0), "NodeNameToMetaVictims": victims}
+    service.observes = True
+    async with http_client(service.app) as client:
+        response = await client.post("/preempt", json=request)
+        service.observes = False
+        refused = await client.post("/preempt", json=request)
+    assert (response.status_code, response.json()) == (200, {"NodeNameToMetaVictims": victims})
+    assert (response.headers["connection"], refused.status_code) == ("close", 503)
 
 
 @virtually

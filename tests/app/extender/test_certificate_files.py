@@ -198,6 +198,39 @@ def test_an_expired_certificate_does_not_replace_a_valid_one(world: World) -> No
     assert "error: the serving certificate expired at" in line
 
 
+def test_a_certificate_that_becomes_valid_later_is_used_then(world: World) -> None:
+    """The clock of whoever signed it was ahead; until then it is refused once."""
+    files = world.read()
+    before = files.context
+    world.now -= timedelta(days=1)
+    world.secret.write_pair(world.authority.server("early", [SERVER_HOST]), world.authority)
+    (line,) = world.reload(files)
+    assert "error: the serving certificate is not valid before" in line
+    assert (world.reload(files), files.context) == ([], before)
+    world.now += timedelta(days=1)
+    world.reload(files)
+    assert files.context is not before
+    assert world.metric("tls_reloads_total", result="refused") == 1
+
+
+def test_callers_are_shut_out_although_the_servers_certificate_has_expired(world: World) -> None:
+    """Only the authorities have changed."""
+    files = world.read()
+    world.now += YEAR
+    world.secret.write_pair(world.server, CertificateAuthority.create(world.folder / "other", "other"))
+    world.reload(files)
+    with pytest.raises(ssl.SSLError):
+        shake_hands_in_memory(files.context, world.caller(world.client), SERVER_HOST)
+
+
+def test_an_authority_that_another_one_signed_is_trusted(world: World) -> None:
+    """The file says which authorities may sign callers, and the one above is not in it."""
+    intermediate = CertificateAuthority.create(world.folder / "intermediate", "second", issuer=world.authority)
+    world.secret.write_pair(world.server, intermediate)
+    caller = world.caller(intermediate.client("kube-scheduler"))
+    assert shake_hands_in_memory(world.read().context, caller, SERVER_HOST) == "TLSv1.3"
+
+
 def test_an_expired_certificate_is_no_reason_not_to_start(world: World) -> None:
     """It is logged, and its end is in the metric; a renewed one is used at once."""
     world.now += YEAR
