@@ -88,6 +88,9 @@ PARTS: Final = (
         ".Values.secondScheduler.enabled",
         {
             "image: registry.k8s.io/kube-scheduler\n": 'image: {{ include "extender.kubeSchedulerImage" . }}\n',
+            "      serviceAccountName: longhorn-scheduler\n": "      serviceAccountName: longhorn-scheduler\n"
+            "      {{- with .Values.imagePullSecrets }}\n      imagePullSecrets:\n"
+            "        {{- toYaml . | nindent 8 }}\n      {{- end }}\n",
             # kube-scheduler reads its configuration at its start only.
             "    metadata:\n      labels:\n": "    metadata:\n      annotations:\n"
             '        checksum/config: {{ include "extender.kubeSchedulerConfig" . | sha256sum }}\n      labels:\n',

@@ -124,7 +124,7 @@ def test_the_network_policy_lets_kube_scheduler_api_servers_and_prometheus_in() 
     assert POLICY["podSelector"] == {"matchLabels": labels}
     assert POLICY["policyTypes"] == ["Ingress"]
     ports = [{port["port"] for port in rule["ports"]} for rule in POLICY["ingress"]]
-    assert ports == [{9504, DEFAULT_GUARD_PORT}, {9504}, {9504}]
+    assert ports == [{9504, DEFAULT_GUARD_PORT, 9508}, {9504}, {9504}]
     second = only("Deployment", MANIFESTS / "overlays/second-scheduler", name="longhorn-scheduler")
     (peer,) = POLICY["ingress"][1]["from"]
     assert peer == {"podSelector": {"matchLabels": second["spec"]["template"]["metadata"]["labels"]}}
