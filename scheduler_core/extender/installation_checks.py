@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from scheduler_core.extender.finding import PROGRAM, Finding, Installation, Severity, minor_version
+from scheduler_core.extender.finding import PROGRAM, Finding, Installation, ProcessReport, Severity, minor_version
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.installation import Permission
 
@@ -178,11 +178,26 @@ def check_caches(facts: Installation) -> Findings:
             )
 
 
+def _leader_report(facts: Installation) -> ProcessReport | None:
+    """What the leader says about itself, None if it has not been asked or does not know the cluster."""
+    leader = facts.leader
+    report = facts.reports.get(leader.name) if leader is not None else None
+    return report if report is not None and not report.unreachable and not report.not_ready else None
+
+
+def _unasked(facts: Installation) -> str:
+    """Why there is no report of the leader."""
+    if facts.service is not None and facts.service.tls:
+        return "the leader tells callers with a certificate"
+    return "the leader could not be asked"
+
+
 def check_answers(facts: Installation) -> Findings:
     """Whether the leader answers kube-scheduler, by valid settings."""
     leader = facts.leader
-    report = facts.reports.get(leader.name) if leader is not None else None
-    if leader is None or report is None or report.unreachable or report.not_ready:
+    report = _leader_report(facts)
+    if leader is None or report is None:
+        yield Finding("answers", Severity.SKIPPED, _unasked(facts))
         return
     where = f"pod/{leader.name}"
     if not report.answering:
@@ -220,9 +235,13 @@ def _ask(facts: Installation, permission: Permission, account: str) -> str:
 
 def check_guard(facts: Installation) -> Findings:
     """Whether API servers can call the placement guard."""
-    leader = facts.leader
-    report = facts.reports.get(leader.name) if leader is not None else None
-    if not facts.guard_installed or leader is None or report is None or report.guard_mode in {"", "off"}:
+    report = _leader_report(facts)
+    if report is None:
+        yield Finding("certificate", Severity.SKIPPED, _unasked(facts))
+        return
+    # Its mode, and not its webhook: a webhook that is missing is one of its problems.
+    if report.guard_mode in {"", "off"}:
+        yield Finding("certificate", Severity.OK, "the placement guard is off")
         return
     secret = f"{PROGRAM}-placement-guard"
     where = f"secret/{secret}"

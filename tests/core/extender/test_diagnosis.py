@@ -178,6 +178,10 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
     "a guard that cannot be called": (
         expiring(timedelta(days=90), "the Secret is empty"), "certificate", Severity.ERROR, "the Secret is empty",
     ),
+    "a guard whose webhook was deleted": (
+        replace(expiring(timedelta(days=90), "no webhook"), guard_installed=False),
+        "certificate", Severity.ERROR, "no webhook",
+    ),
     "an extender that is not registered": (
         probed(node="node-1"), "registration", Severity.ERROR, "does not call the extender",
     ),
@@ -314,6 +318,31 @@ def test_no_pods_are_found() -> None:
     """The leader is then none of them."""
     names = {entry.check for entry in problems(replace(SOUND, pods=(), reports={}))}
     assert names == {"pods", "leader"}
+
+
+UNASKED: dict[str, Installation] = {
+    "it serves TLS": replace(
+        SOUND, service=ServiceAddress("10.43.0.9", 9504, tls=True), reports={}, guard_installed=True
+    ),
+    "it cannot be reached": with_leader(ProcessReport(unreachable="no route"), guard=True),
+    "it is not ready": with_leader(ProcessReport(not_ready="volumes.longhorn.io: forbidden"), guard=True),
+    "there is no leader": replace(SOUND, lease=None),
+}
+
+
+@pytest.mark.parametrize("facts", UNASKED.values(), ids=UNASKED.keys())
+@pytest.mark.parametrize("check", ["answers", "certificate"])
+def test_what_only_the_leader_knows_is_not_well_without_its_report(facts: Installation, check: str) -> None:
+    """It is skipped, and says so."""
+    (finding,) = [entry for entry in diagnose(facts) if entry.check == check]
+    assert finding.severity is Severity.SKIPPED
+    assert finding.what.startswith("the leader ")
+
+
+def test_a_placement_guard_that_is_off_cannot_be_called() -> None:
+    """Nothing is said about its certificate."""
+    (finding,) = [entry for entry in diagnose(SOUND) if entry.check == "certificate"]
+    assert (finding.severity, finding.what) == (Severity.OK, "the placement guard is off")
 
 
 @pytest.mark.parametrize(
