@@ -1,8 +1,10 @@
-"""Reads how kube-scheduler runs, and where it can call the extender."""
+"""Reads Kubernetes' version, how kube-scheduler runs, and where it can call the extender."""
 
 from __future__ import annotations
 
 from typing import Final
+
+import msgspec
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
@@ -15,6 +17,28 @@ from scheduler_core.model.installation import ServiceAddress
 # kubeadm and RKE2 label their static pods so, which the kubelet mirrors.
 _STATIC_POD: Final = {"labelSelector": "component=kube-scheduler"}
 _NAMESPACE: Final = "kube-system"
+_VERSION: Final = "/version"
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str = ""
+    emulation_major: str = ""
+    emulation_minor: str = ""
+
+    @property
+    def text(self) -> str:
+        """The version; of a build without one, the version whose behaviour it has."""
+        unversioned = self.git_version.startswith("v0.0.0") and self.emulation_major
+        return f"v{self.emulation_major}.{self.emulation_minor}" if unversioned else self.git_version
+
+
+async def read_version(client: KubeClient) -> str:
+    """Returns the API server's version.
+
+    Raises:
+        ApiError: the API server does not answer
+    """
+    return msgspec.json.decode(await client.get(_VERSION), type=_Version).text
 
 
 async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | None:

@@ -154,15 +154,18 @@ def _endpoint_findings(facts: Installation, address: str) -> Findings:
 
 def check_caches(facts: Installation) -> Findings:
     """Whether every process knows the cluster."""
+    # With TLS a process answers callers with a certificate, and the doctor has none.
+    tls = facts.service is not None and facts.service.tls
     for name, report in sorted(facts.reports.items()):
         where = f"pod/{name}"
+        forward = f"{facts.kubectl} port-forward {where} 9504, then doctor --url http://127.0.0.1:9504"
         if report.unreachable:
             yield Finding(
                 "caches",
                 Severity.WARNING,
                 f"could not be asked: {report.unreachable}",
                 where,
-                f"{facts.kubectl} port-forward {where} 9504, then doctor --url http://127.0.0.1:9504",
+                f"{facts.kubectl} logs {where}; ask it with a certificate: docs/tls.md" if tls else forward,
             )
         if report.not_ready:
             yield Finding(

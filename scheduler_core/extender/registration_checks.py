@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from scheduler_core.extender.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
-from scheduler_core.extender.finding import Finding, Installation, Severity, minor_version
-from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
+from scheduler_core.extender.finding import Finding, Installation, Severity
+from scheduler_core.extender.kube_scheduler_config import apply_policy, policy_folder
+from scheduler_core.model.installation import EXTENDER_RESOURCE
 
 _REGISTRATION: Final = "registration"
 _UNINSTALL: Final = "uninstall"
 _ASK_POLICY: Final = "ask-policy"
 _NEW_POD: Final = "new pod"
-# MutatingAdmissionPolicy: v1beta1 since the first, v1 since the second.
-_OLDEST_POLICY: Final = (1, 34)
-_STABLE_POLICY: Final = (1, 36)
 _REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
 _EXCERPT: Final = 160
 _MAX_LISTED: Final = 3
@@ -86,7 +84,7 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
             Severity.ERROR,
             "mount claims of Longhorn and are placed without the extender: they do not request its resource, and no policy adds it",
             _pods(silent),
-            _apply_policy(facts),
+            apply_policy(facts.kubernetes_version, facts.scheduler_name),
         )
     elif not facts.claiming_pods:
         yield Finding(
@@ -94,22 +92,8 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
             Severity.WARNING,
             "with a claim is placed without the extender, unless it requests its resource: no policy adds it",
             _NEW_POD,
-            _apply_policy(facts),
+            apply_policy(facts.kubernetes_version, facts.scheduler_name),
         )
-
-
-def _apply_policy(facts: Installation) -> str:
-    second = facts.scheduler_name != DEFAULT_SCHEDULER
-    version = minor_version(facts.kubernetes_version)
-    if version is not None and version < _OLDEST_POLICY:
-        by_hand = f"schedulerName: {facts.scheduler_name}" if second else f"{EXTENDER_RESOURCE} among its resources"
-        return f"longhorn-extender scheduler-config --pods all, or in each pod: {by_hand}"
-    variant = "-v1beta1" if version is not None and version < _STABLE_POLICY else ""
-    return f"kubectl apply -k manifests/overlays/{_policy(facts)}{variant}"
-
-
-def _policy(facts: Installation) -> str:
-    return "ask-policy" if facts.scheduler_name == DEFAULT_SCHEDULER else "scheduler-name-policy"
 
 
 def check_policy_removed(facts: Installation) -> Iterator[Finding]:
@@ -117,12 +101,15 @@ def check_policy_removed(facts: Installation) -> Iterator[Finding]:
     if facts.admitted is None:
         yield Finding(_ASK_POLICY, Severity.SKIPPED, "it is not known what policies do to a new pod")
     elif facts.admitted.asks(facts.scheduler_name):
+        folder = policy_folder(facts.kubernetes_version, facts.scheduler_name)
         yield Finding(
             _ASK_POLICY,
             Severity.ERROR,
             "with a claim is still sent to the extender by a policy: once it is removed, such pods wait",
             _NEW_POD,
-            f"kubectl delete -k manifests/overlays/{_policy(facts)}",
+            f"kubectl delete -k {folder}"
+            if folder
+            else "kubectl get mutatingwebhookconfigurations; remove what changes pods so",
         )
 
 

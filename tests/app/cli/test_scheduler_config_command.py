@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.manifests.load import CONFIGS, MANIFESTS, documents, with_scores
@@ -35,12 +36,17 @@ def static_pod(*command: str) -> Object:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, pods: list[Object], *services: Object) -> AsyncIterator[str]:
-    """Serves the Service and kube-scheduler's pod; yields the kubeconfig."""
+async def cluster(folder: Path, pods: list[Object], *services: Object, version: str = "v1.36.3") -> AsyncIterator[str]:
+    """Serves the Service, kube-scheduler's pod and the version; yields the kubeconfig."""
     api = FakeApi()
     api.add(STATIC_PODS, *pods)
     api.add(SERVICES, *services)
-    async with serve(api.handle, folder) as kubeconfig:
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        is_version = request.path == "/version"
+        return web.json_response({"gitVersion": version}) if is_version else await api.handle(request)
+
+    async with serve(handle, folder) as kubeconfig:
         yield str(kubeconfig)
 
 
@@ -145,6 +151,31 @@ async def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path, run: Run) -> No
     config = yaml.safe_load(result.out)
     assert config["extenders"][0]["urlPrefix"] == "http://[fd00::9]:9504"
     assert config["clientConnection"]["kubeconfig"].startswith("/var/lib/rancher/k3s/")
+
+
+@pytest.mark.parametrize(
+    ("version", "step"),
+    [
+        ("v1.36.3", "kubectl apply -k manifests/overlays/ask-policy"),
+        ("v1.35.4+rke2r1", "kubectl apply -k manifests/overlays/ask-policy-v1beta1"),
+        ("v1.33.1", "longhorn-extender scheduler-config --pods all, or in each pod: longhorn.io/scheduler-extender"),
+    ],
+)
+async def test_the_policy_is_that_of_the_clusters_version(tmp_path: Path, run: Run, version: str, step: str) -> None:
+    """Older versions of Kubernetes have none."""
+    async with cluster(tmp_path, [], service(), version=version) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
+    lines = [line.strip() for line in result.err.splitlines() if "ask-policy" in line or "in each pod" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(step)
+    assert lines[0].endswith("-v1beta1") is step.endswith("-v1beta1")
+
+
+def test_without_a_cluster_the_policy_of_each_version_is_named(run: Run) -> None:
+    """Its version is not known."""
+    result = run("scheduler-config", "--platform", "k3s", "--url-prefix", ADDRESS)
+    assert "  kubectl apply -k manifests/overlays/ask-policy\n" in result.err
+    assert "ask-policy-v1beta1 on Kubernetes 1.34 and 1.35" in result.err
 
 
 async def test_flags_override_what_is_read(tmp_path: Path, run: Run) -> None:

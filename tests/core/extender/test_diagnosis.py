@@ -270,6 +270,33 @@ def test_the_policy_that_is_missing_is_that_of_the_cluster(version: str, schedul
     assert finding.command.endswith("-v1beta1") is command.endswith("-v1beta1")
 
 
+@pytest.mark.parametrize(
+    ("version", "scheduler", "command"),
+    [
+        ("v1.36.3", "default-scheduler", "kubectl delete -k manifests/overlays/ask-policy"),
+        ("v1.35.4", "default-scheduler", "kubectl delete -k manifests/overlays/ask-policy-v1beta1"),
+        ("v1.35.4", "longhorn-scheduler", "kubectl delete -k manifests/overlays/scheduler-name-policy-v1beta1"),
+        ("v1.33.1", "default-scheduler", "kubectl get mutatingwebhookconfigurations; remove what changes pods so"),
+    ],
+)
+def test_the_policy_that_is_left_is_removed_as_it_was_applied(version: str, scheduler: str, command: str) -> None:
+    """Its folder depends on the version; an older Kubernetes has webhooks alone."""
+    admitted = InstalledPod("default", "new", requests_extender=True)
+    facts = replace(SOUND, kubernetes_version=version, scheduler_name=scheduler, admitted=admitted)
+    (finding,) = [entry for entry in problems(facts, UNINSTALLED) if entry.check == "ask-policy"]
+    assert finding.command == command
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_only_without_tls_a_process_can_be_asked_by_its_url(tls: bool) -> None:
+    """With TLS it answers callers with a certificate, so that its port for probes must be reached."""
+    facts = replace(
+        with_leader(ProcessReport(unreachable="no route")), service=ServiceAddress("10.43.0.9", 9504, tls=tls)
+    )
+    (finding,) = [entry for entry in problems(facts) if entry.check == "caches"]
+    assert ("--url" in finding.command) is not tls
+
+
 SENT: dict[str, Installation] = {
     "by the policy": SOUND,
     "by the policy, without a probe": replace(SOUND, probe=None),
