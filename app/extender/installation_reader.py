@@ -47,6 +47,7 @@ from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProbeResult, ProcessReport
+from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.timestamps import parse_time
@@ -146,6 +147,7 @@ class InstallationReader:
             pods=tuple(labelled),
             system_pods=tuple(pod for pod in pods if pod.namespace in {namespace, _SYSTEM_NAMESPACE}),
             requesting_pods=tuple(sorted(pod.key for pod in pods if pod.requests_extender)),
+            second_scheduler_pods=tuple(sorted(pod.key for pod in pods if pod.scheduler_name == SECOND_SCHEDULER)),
             claiming_pods=await self._claiming_pods(pods, classes),
             admitted=admitted,
             lease=await self._get(LEASES, namespace, EXTENDER.name, _held_lease),

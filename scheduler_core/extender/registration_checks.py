@@ -10,12 +10,13 @@ from typing import Final
 
 from scheduler_core.extender.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
 from scheduler_core.extender.finding import Finding, Installation, Severity
-from scheduler_core.extender.kube_scheduler_config import apply_policy, policy_folder
+from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER, apply_policy, policy_folder
 from scheduler_core.model.installation import EXTENDER_RESOURCE
 
 _REGISTRATION: Final = "registration"
 _UNINSTALL: Final = "uninstall"
 _ASK_POLICY: Final = "ask-policy"
+_REQUESTING_PODS: Final = "requesting-pods"
 _NEW_POD: Final = "new pod"
 _REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
 _EXCERPT: Final = 160
@@ -172,11 +173,13 @@ def check_resource(facts: Installation) -> Iterator[Finding]:
 
 def check_unregistered(facts: Installation) -> Iterator[Finding]:
     """Whether kube-scheduler calls the extender no more, so that it can be removed."""
-    probe = facts.probe
-    cause = cause_of(probe.message) if probe is not None else None
-    if probe is None:
+    if facts.probe is None:
         yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")
-    elif is_refusal(probe.message) or (cause is not None and cause is not UNMANAGED_RESOURCE):
+        return
+    # Without managedResources the extender is called for every pod.
+    probes = [facts.probe] if facts.plain_probe is None else [facts.probe, facts.plain_probe]
+    unanswered = [probe for probe in probes if not probe.node and cause_of(probe.message) is None]
+    if any(_shows_a_call(probe.message) for probe in probes):
         yield Finding(
             _UNINSTALL,
             Severity.ERROR,
@@ -184,22 +187,41 @@ def check_unregistered(facts: Installation) -> Iterator[Finding]:
             "kube-scheduler",
             "remove the extender from its configuration, and restart it",
         )
-    elif not probe.node and cause is None:
+    elif unanswered:
+        probe = unanswered[0]
         problem = probe.problem or _excerpt(probe.message) or "no kube-scheduler has said anything about the probe pod"
         yield Finding(
             _UNINSTALL, Severity.WARNING, f"it is not known whether kube-scheduler calls the extender: {problem}"
         )
+    elif facts.plain_probe is None and not facts.probe.node:
+        yield Finding(
+            _UNINSTALL, Severity.SKIPPED, "a pod without the resource is tried once no policy adds the resource"
+        )
+
+
+def _shows_a_call(message: str) -> bool:
+    """Whether the extender was called, with an answer or in vain."""
+    cause = cause_of(message)
+    return is_refusal(message) or (cause is not None and cause is not UNMANAGED_RESOURCE)
 
 
 def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
-    """Whether pods would wait for a resource that no node offers."""
+    """Whether pods would wait for a resource or a kube-scheduler that is gone."""
     if facts.requesting_pods:
         yield Finding(
-            "requesting-pods",
+            _REQUESTING_PODS,
             Severity.WARNING,
             f"request {EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more",
             _pods(list(facts.requesting_pods)),
             "remove the resource from their controllers",
+        )
+    if facts.second_scheduler_pods:
+        yield Finding(
+            _REQUESTING_PODS,
+            Severity.WARNING,
+            f"have the schedulerName {SECOND_SCHEDULER}: without that kube-scheduler, they are not scheduled any more",
+            _pods(list(facts.second_scheduler_pods)),
+            "remove the schedulerName from their controllers",
         )
 
 

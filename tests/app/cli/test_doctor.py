@@ -169,6 +169,21 @@ async def test_without_a_policy_a_pod_without_the_resource_is_tried_as_well(tmp_
     assert sorted(api.deleted) == sorted(api.created)
 
 
+async def test_pods_of_the_second_kube_scheduler_are_found(tmp_path: Path, run: Run) -> None:
+    """By spec.schedulerName; a finished pod needs no kube-scheduler any more."""
+    api = Api()
+    spec = {"schedulerName": "longhorn-scheduler"}
+    api.add("/api/v1/pods", {"metadata": {"name": "db-0", "namespace": "shop"}, "spec": spec})
+    done = {"metadata": {"name": "job-1", "namespace": "shop"}, "spec": spec, "status": {"phase": "Succeeded"}}
+    api.add("/api/v1/pods", done)
+    async with serving(api, tmp_path) as kubeconfig:
+        result = await run_in_thread(
+            run, "doctor", "--uninstall", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json"
+        )
+    findings = [entry for entry in json.loads(result.out)["findings"] if entry["check"] == "requesting-pods"]
+    assert [(entry["severity"], entry["where"]) for entry in findings] == [("warning", "pod shop/db-0")]
+
+
 @pytest.mark.parametrize("policy", [True, False], ids=["one probe", "two probes"])
 async def test_a_signal_while_the_probe_is_removed_lets_the_removal_end(tmp_path: Path, policy: bool) -> None:
     """However often it is sent."""

@@ -398,7 +398,7 @@ def test_capacity_of_other_drivers_classes_does_not_matter() -> None:
     ("probe", "severity"),
     [
         (ProbeResult(node="node-1"), Severity.OK),
-        (ProbeResult(message=UNMANAGED), Severity.OK),
+        (ProbeResult(message=UNMANAGED), Severity.SKIPPED),
         (ProbeResult(message=REFUSED), Severity.ERROR),
         (ProbeResult(message=DOWN), Severity.ERROR),
         (ProbeResult(), Severity.WARNING),
@@ -412,6 +412,35 @@ def test_it_can_be_uninstalled_once_kube_scheduler_does_not_call_it(
     """A refusal and a failed call both show that it is registered."""
     findings = diagnose(replace(SOUND, probe=probe), UNINSTALLED)
     assert [entry.severity for entry in findings if entry.check == "uninstall"] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("plain", "severity"),
+    [
+        (ProbeResult(node="node-1"), Severity.OK),
+        (ProbeResult(message=REFUSED), Severity.ERROR),
+        (ProbeResult(message=DOWN), Severity.ERROR),
+        (ProbeResult(), Severity.WARNING),
+        (ProbeResult(problem="forbidden"), Severity.WARNING),
+    ],
+)
+@pytest.mark.parametrize(
+    "asking", [ProbeResult(message=UNMANAGED), ProbeResult(node="node-1")], ids=["unmanaged", "node"]
+)
+def test_kube_scheduler_must_not_send_other_pods_either(
+    asking: ProbeResult, plain: ProbeResult, severity: Severity
+) -> None:
+    """An extender without managedResources is called for every pod."""
+    findings = diagnose(replace(without_policy(), probe=asking, plain_probe=plain), UNINSTALLED)
+    assert [entry.severity for entry in findings if entry.check == "uninstall"] == [severity]
+
+
+def test_pods_of_the_second_kube_scheduler_are_named_before_it_is_removed() -> None:
+    """No other program schedules them."""
+    facts = replace(without_policy(), probe=ProbeResult(node="node-1"), second_scheduler_pods=("shop/db-0",))
+    (finding,) = problems(facts, UNINSTALLED)
+    assert (finding.check, finding.severity, finding.where) == ("requesting-pods", Severity.WARNING, "pod shop/db-0")
+    assert "longhorn-scheduler" in finding.what
 
 
 def test_what_an_uninstallation_would_leave_is_found() -> None:
