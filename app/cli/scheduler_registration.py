@@ -129,7 +129,12 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
     Raises:
         CoreError: there is no cluster, or no such Service
     """
-    from app.extender.scheduler_reader import read_scheduler_flags, read_service, read_version
+    from app.extender.scheduler_reader import (
+        read_loopback_port,
+        read_scheduler_flags,
+        read_service,
+        read_version,
+    )
     from app.kube.client import KubeClient
 
     client = await KubeClient.connect(kubeconfig, context)
@@ -141,8 +146,13 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
                 "--url-prefix"
             )
         host = f"[{address.cluster_ip}]" if ":" in address.cluster_ip else address.cluster_ip
+        port = address.port or EXTENDER.port
+        loopback_port = await read_loopback_port(client, namespace)
+        if loopback_port is not None:
+            # No process listens behind the Service.
+            host, port = "127.0.0.1", loopback_port
         return (
-            f"{'https' if address.tls else 'http'}://{host}:{address.port or EXTENDER.port}",
+            f"{'https' if address.tls else 'http'}://{host}:{port}",
             await read_scheduler_flags(client),
             await read_version(client),
         )

@@ -18,7 +18,7 @@ import msgspec
 
 from app.extender.permissions import GUARD_PERMISSIONS, PERMISSIONS
 from app.extender.probe import Probe, ProbeOptions, admitted_pod
-from app.extender.scheduler_reader import read_version
+from app.extender.scheduler_reader import EXTENDER_PODS, read_version
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import (
@@ -60,7 +60,6 @@ from scheduler_core.model.installation import (
 )
 from scheduler_core.model.kube import StorageClass
 
-APP_LABEL: Final = "app.kubernetes.io/name"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SYSTEM_NAMESPACE: Final = "kube-system"
 # Of pods that are only tried: every cluster has it.
@@ -135,7 +134,7 @@ class InstallationReader:
         asks = admitted is not None and admitted.asks(scheduler)
         probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
         pods = await self._pods("")
-        labelled = await self._pods(namespace, {"labelSelector": f"{APP_LABEL}={PROGRAM}"})
+        labelled = await self._pods(namespace, EXTENDER_PODS)
         settings = await self._list(LONGHORN_SETTINGS, namespace, _read_as(LONGHORN_SETTINGS))
         classes = [entry for _, entry in await self._list(STORAGE_CLASSES, "", _read_as(STORAGE_CLASSES))]
         guard = await self._get(MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)

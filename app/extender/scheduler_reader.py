@@ -9,11 +9,12 @@ import msgspec
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import PODS, SERVICES
-from scheduler_core.convert.installed_objects import command_line, service_address
+from scheduler_core.convert.installed_objects import command_line, installed_pod, service_address
 from scheduler_core.extender.kube_scheduler_config import SchedulerFlags, flags
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import ServiceAddress
 
+EXTENDER_PODS: Final = {"labelSelector": f"app.kubernetes.io/name={EXTENDER.name}"}
 # kubeadm and RKE2 label their static pods so, which the kubelet mirrors.
 _STATIC_POD: Final = {"labelSelector": "component=kube-scheduler"}
 _NAMESPACE: Final = "kube-system"
@@ -53,6 +54,26 @@ async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | N
         if error.not_found:
             return None
         raise
+
+
+async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
+    """Returns the port of an extender that listens on its node's loopback alone.
+
+    None if it listens on other addresses, or pods may not be read.
+
+    Raises:
+        ApiError: the API server does not answer
+    """
+    try:
+        async for page in pages(client, PODS.path(namespace), EXTENDER_PODS):
+            for raw in page.items:
+                pod = installed_pod(raw)
+                if pod.live and pod.on_loopback:
+                    return pod.port or EXTENDER.port
+    except ApiError as error:
+        if not error.forbidden:
+            raise
+    return None
 
 
 async def read_scheduler_flags(client: KubeClient) -> SchedulerFlags:

@@ -11,7 +11,7 @@ from typing import Final
 
 from scheduler_core.extender.finding import PROGRAM, Finding, Installation, ProcessReport, Severity, minor_version
 from scheduler_core.longhorn.timestamps import parse_time
-from scheduler_core.model.installation import Permission
+from scheduler_core.model.installation import InstalledPod, Permission
 
 Findings = Iterator[Finding]
 
@@ -71,10 +71,13 @@ def check_longhorn_version(facts: Installation) -> Findings:
 
 
 def check_pods(facts: Installation) -> Findings:
-    """Whether two pods run, so that one can take over."""
+    """Whether two pods run, so that one can take over.
+
+    On the loopback of a single control-plane node there is one.
+    """
     if not facts.pods:
         yield Finding("pods", Severity.ERROR, "no pod of the extender runs", f"deployment/{PROGRAM}", _APPLY)
-    elif len(facts.pods) == 1:
+    elif len(facts.pods) == 1 and not facts.pods[0].on_loopback:
         yield Finding(
             "pods",
             Severity.WARNING,
@@ -134,15 +137,17 @@ def check_leader(facts: Installation) -> Findings:
         yield Finding(
             "leader", Severity.ERROR, f"the holder {lease.holder} is none of the extender's pods", where, logs
         )
-    yield from _endpoint_findings(facts, leader.address if leader is not None else "")
+    yield from _endpoint_findings(facts, leader)
 
 
-def _endpoint_findings(facts: Installation, address: str) -> Findings:
+def _endpoint_findings(facts: Installation, leader: InstalledPod | None) -> Findings:
+    address = leader.address if leader is not None else ""
     where = f"endpointslice/{PROGRAM}"
     # The leader checks its slice at an interval, and writes it again.
     command = f"{facts.kubectl} delete endpointslice {PROGRAM}"
     addresses = facts.endpoints
-    if not addresses:
+    # An EndpointSlice takes no loopback address, so that such a leader writes none.
+    if not addresses and not (leader is not None and leader.on_loopback):
         yield Finding(
             "leader", Severity.ERROR, "names no process, so that kube-scheduler's calls are refused", where, command
         )

@@ -270,6 +270,20 @@ def test_the_policy_that_is_missing_is_that_of_the_cluster(version: str, schedul
     assert finding.command.endswith("-v1beta1") is command.endswith("-v1beta1")
 
 
+LOOPBACK = replace(SOUND, pods=(replace(PODS[0], on_loopback=True),), endpoints=())
+
+
+def test_one_pod_on_the_loopback_without_an_endpoint_slice_is_well() -> None:
+    """kube-scheduler of the same node calls it there, where no second pod can listen."""
+    assert problems(LOOPBACK) == []
+
+
+def test_an_endpoint_slice_of_another_address_is_wrong_on_the_loopback_too() -> None:
+    """It is left from another installation."""
+    (finding,) = problems(replace(LOOPBACK, endpoints=("10.0.0.7",)))
+    assert (finding.check, "names 10.0.0.7" in finding.what) == ("leader", True)
+
+
 @pytest.mark.parametrize(
     ("version", "scheduler", "command"),
     [
