@@ -82,11 +82,12 @@ def scheduler_config(
         raise CoreError(f"--url-prefix {url_prefix}: with --tls it begins with https://")
     scheme = "https" if tls else "http"
     flags = SchedulerFlags()
+    version = ""
     if platform is Platform.SECOND_SCHEDULER:
         # Its pods use the cluster's DNS.
         url_prefix = url_prefix or f"{scheme}://{EXTENDER.name}.{longhorn_namespace}.svc:{EXTENDER.port}"
     elif not url_prefix:
-        url_prefix, flags = asyncio.run(_read(kubeconfig, context, longhorn_namespace))
+        url_prefix, flags, version = asyncio.run(_read(kubeconfig, context, longhorn_namespace))
         url_prefix = url_prefix if url_prefix.startswith("https:") else f"{scheme}{url_prefix.removeprefix('http')}"
     registration = Registration(
         platform,
@@ -102,7 +103,7 @@ def scheduler_config(
             f"warning: kube-scheduler already reads {flags.config}: add percentageOfNodesToScore and extenders there",
             err=True,
         )
-    for line in (*certificate_steps(registration), *steps(platform, pods)):
+    for line in (*certificate_steps(registration), *steps(platform, pods, version)):
         typer.echo(line, err=True)
 
 
@@ -122,13 +123,18 @@ def _text(registration: Registration) -> str:
     return head + str(yaml.safe_dump(configuration(registration), sort_keys=False))
 
 
-async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags]:
-    """Returns the address of the extender's Service, and the flags of kube-scheduler.
+async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:
+    """Returns the extender's address, the flags of kube-scheduler, and Kubernetes' version.
 
     Raises:
         CoreError: there is no cluster, or no such Service
     """
-    from app.extender.scheduler_reader import read_scheduler_flags, read_service
+    from app.extender.scheduler_reader import (
+        read_loopback_port,
+        read_scheduler_flags,
+        read_service,
+        read_version,
+    )
     from app.kube.client import KubeClient
 
     client = await KubeClient.connect(kubeconfig, context)
@@ -140,9 +146,15 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
                 "--url-prefix"
             )
         host = f"[{address.cluster_ip}]" if ":" in address.cluster_ip else address.cluster_ip
+        port = address.port or EXTENDER.port
+        loopback_port = await read_loopback_port(client, namespace)
+        if loopback_port is not None:
+            # No process listens behind the Service.
+            host, port = "127.0.0.1", loopback_port
         return (
-            f"{'https' if address.tls else 'http'}://{host}:{address.port or EXTENDER.port}",
+            f"{'https' if address.tls else 'http'}://{host}:{port}",
             await read_scheduler_flags(client),
+            await read_version(client),
         )
     finally:
         await client.close()

@@ -18,6 +18,7 @@ import msgspec
 
 from app.extender.permissions import GUARD_PERMISSIONS, PERMISSIONS
 from app.extender.probe import Probe, ProbeOptions, admitted_pod
+from app.extender.scheduler_reader import EXTENDER_PODS, read_version
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import (
@@ -46,6 +47,7 @@ from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProbeResult, ProcessReport
+from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.timestamps import parse_time
@@ -58,9 +60,7 @@ from scheduler_core.model.installation import (
 )
 from scheduler_core.model.kube import StorageClass
 
-APP_LABEL: Final = "app.kubernetes.io/name"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_VERSION: Final = "/version"
 _SYSTEM_NAMESPACE: Final = "kube-system"
 # Of pods that are only tried: every cluster has it.
 _TRIAL_NAMESPACE: Final = "default"
@@ -72,18 +72,6 @@ _ERROR: Final = re.compile(r'\{"error": ?"(.*)"\}')
 _ASK_TIMEOUT: Final = 10.0
 _Value = TypeVar("_Value")
 Ask = Callable[[str], Awaitable[bytes]]
-
-
-class _Version(msgspec.Struct, rename="camel"):
-    git_version: str = ""
-    emulation_major: str = ""
-    emulation_minor: str = ""
-
-    @property
-    def text(self) -> str:
-        """The version; of a build without one, the version whose behaviour it has."""
-        unversioned = self.git_version.startswith("v0.0.0") and self.emulation_major
-        return f"v{self.emulation_major}.{self.emulation_minor}" if unversioned else self.git_version
 
 
 class _Guard(msgspec.Struct):
@@ -139,25 +127,26 @@ class InstallationReader:
             ApiError: the API server does not answer
         """
         namespace = self._options.namespace
-        version = msgspec.json.decode(await self._client.get(_VERSION), type=_Version)
+        version = await read_version(self._client)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
         admitted = await self._admitted()
         scheduler = self._scheduler_name(admitted)
         asks = admitted is not None and admitted.asks(scheduler)
         probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
         pods = await self._pods("")
-        labelled = await self._pods(namespace, {"labelSelector": f"{APP_LABEL}={PROGRAM}"})
+        labelled = await self._pods(namespace, EXTENDER_PODS)
         settings = await self._list(LONGHORN_SETTINGS, namespace, _read_as(LONGHORN_SETTINGS))
         classes = [entry for _, entry in await self._list(STORAGE_CLASSES, "", _read_as(STORAGE_CLASSES))]
         guard = await self._get(MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)
         facts = Installation(
             now=datetime.now(UTC),
             namespace=namespace,
-            kubernetes_version=version.text,
+            kubernetes_version=version,
             service=await self._get(SERVICES, namespace, EXTENDER.name, service_address),
             pods=tuple(labelled),
             system_pods=tuple(pod for pod in pods if pod.namespace in {namespace, _SYSTEM_NAMESPACE}),
             requesting_pods=tuple(sorted(pod.key for pod in pods if pod.requests_extender)),
+            second_scheduler_pods=tuple(sorted(pod.key for pod in pods if pod.scheduler_name == SECOND_SCHEDULER)),
             claiming_pods=await self._claiming_pods(pods, classes),
             admitted=admitted,
             lease=await self._get(LEASES, namespace, EXTENDER.name, _held_lease),

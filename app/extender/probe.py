@@ -72,7 +72,7 @@ class Probe:
         except CoreError as error:
             return ProbeResult(problem=str(error))
         finally:
-            await asyncio.shield(self._remove_all())
+            await self._remove_despite_signals()
 
     async def _create_all(self) -> None:
         name = self._name
@@ -107,6 +107,19 @@ class Probe:
             if node or progress.message or asyncio.get_running_loop().time() > deadline:
                 return ProbeResult(message="" if node else progress.message, node=node)
             await asyncio.sleep(_INTERVAL)
+
+    async def _remove_despite_signals(self) -> None:
+        """Deletes what was created; a cancellation takes effect afterwards."""
+        removal = asyncio.create_task(self._remove_all())
+        cancellation: asyncio.CancelledError | None = None
+        while not removal.done():
+            # A shielded task alone would end with the event loop.
+            try:
+                await asyncio.shield(removal)
+            except asyncio.CancelledError as error:
+                cancellation = error
+        if cancellation is not None:
+            raise cancellation
 
     async def _remove_all(self) -> None:
         """Deletes what was created, the last first."""

@@ -1,20 +1,45 @@
-"""Reads how kube-scheduler runs, and where it can call the extender."""
+"""Reads Kubernetes' version, how kube-scheduler runs, and where it can call the extender."""
 
 from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import PODS, SERVICES
-from scheduler_core.convert.installed_objects import command_line, service_address
+from scheduler_core.convert.installed_objects import command_line, installed_pod, service_address
 from scheduler_core.extender.kube_scheduler_config import SchedulerFlags, flags
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import ServiceAddress
 
+EXTENDER_PODS: Final = {"labelSelector": f"app.kubernetes.io/name={EXTENDER.name}"}
 # kubeadm and RKE2 label their static pods so, which the kubelet mirrors.
 _STATIC_POD: Final = {"labelSelector": "component=kube-scheduler"}
 _NAMESPACE: Final = "kube-system"
+_VERSION: Final = "/version"
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str = ""
+    emulation_major: str = ""
+    emulation_minor: str = ""
+
+    @property
+    def text(self) -> str:
+        """The version; of a build without one, the version whose behaviour it has."""
+        unversioned = self.git_version.startswith("v0.0.0") and self.emulation_major
+        return f"v{self.emulation_major}.{self.emulation_minor}" if unversioned else self.git_version
+
+
+async def read_version(client: KubeClient) -> str:
+    """Returns the API server's version.
+
+    Raises:
+        ApiError: the API server does not answer
+    """
+    return msgspec.json.decode(await client.get(_VERSION), type=_Version).text
 
 
 async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | None:
@@ -29,6 +54,26 @@ async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | N
         if error.not_found:
             return None
         raise
+
+
+async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
+    """Returns the port of an extender that listens on its node's loopback alone.
+
+    None if it listens on other addresses, or pods may not be read.
+
+    Raises:
+        ApiError: the API server does not answer
+    """
+    try:
+        async for page in pages(client, PODS.path(namespace), EXTENDER_PODS):
+            for raw in page.items:
+                pod = installed_pod(raw)
+                if pod.live and pod.on_loopback:
+                    return pod.port or EXTENDER.port
+    except ApiError as error:
+        if not error.forbidden:
+            raise
+    return None
 
 
 async def read_scheduler_flags(client: KubeClient) -> SchedulerFlags:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -20,6 +21,9 @@ from scheduler_core.model.kube import condition
 # The extender's port in its manifests, with TLS, too.
 _HTTP_PORT: Final = "http"
 _PROBE_PORT: Final = "probes"
+# As the host-network overlay has it.
+_HOST_FLAG: Final = "--host"
+_LOOPBACK: Final = "127.0.0.1"
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -60,6 +64,7 @@ class _PodSpec(Wire):
     volumes: list[_Volume] | None = None
     service_account_name: str | None = None
     scheduler_name: str | None = None
+    host_network: bool | None = None
 
 
 class _PodStatus(Wire):
@@ -97,6 +102,7 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
         address=status.pod_i_p or "",
         port=ports[0].container_port if ports else 0,
         probe_port=next((port.container_port for port in ports if port.name == _PROBE_PORT), 0),
+        on_loopback=bool(spec.host_network) and any(_listens_on_loopback(container) for container in containers),
         account=spec.service_account_name or "",
         requests_extender=any(_requests_extender(container.resources) for container in containers),
         scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
@@ -120,6 +126,11 @@ def _requests_extender(resources: _Resources | None) -> bool:
     return resources is not None and any(
         EXTENDER_RESOURCE in (entries or {}) for entries in (resources.requests, resources.limits)
     )
+
+
+def _listens_on_loopback(container: _Container) -> bool:
+    arguments = [*(container.command or ()), *(container.args or ())]
+    return f"{_HOST_FLAG}={_LOOPBACK}" in arguments or (_HOST_FLAG, _LOOPBACK) in pairwise(arguments)
 
 
 def _claims(pod: str, volumes: list[_Volume] | tuple[_Volume, ...]) -> list[str]:

@@ -57,7 +57,11 @@ UNINSTALLED: Final = (
     Check("facts", "everything could be read", _check_facts),
     Check("uninstall", "kube-scheduler does not call the extender", registration_checks.check_unregistered),
     Check("ask-policy", "no policy sends pods to the extender", registration_checks.check_policy_removed),
-    Check("requesting-pods", "no pod requests the resource", registration_checks.check_requesting_pods),
+    Check(
+        "requesting-pods",
+        "no pod needs the extender's resource or kube-scheduler",
+        registration_checks.check_requesting_pods,
+    ),
     Check("webhook", "no webhook is left", registration_checks.check_guard_webhook),
 )
 

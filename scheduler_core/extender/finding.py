@@ -124,6 +124,7 @@ class Installation:
         pods: the extender's own pods
         system_pods: the pods of the extender's namespace and of kube-system
         requesting_pods: all pods that request the extender's resource, as ``namespace/name``
+        second_scheduler_pods: all pods with the schedulerName of the second kube-scheduler, likewise
         claiming_pods: pods of other namespaces that mount a claim of Longhorn
         admitted: a new pod with a claim, as the API server would store it
         endpoints: addresses in the extender's EndpointSlice
@@ -146,6 +147,7 @@ class Installation:
     pods: tuple[InstalledPod, ...] = ()
     system_pods: tuple[InstalledPod, ...] = ()
     requesting_pods: tuple[str, ...] = ()
+    second_scheduler_pods: tuple[str, ...] = ()
     claiming_pods: tuple[InstalledPod, ...] = ()
     admitted: InstalledPod | None = None
     lease: HeldLease | None = None

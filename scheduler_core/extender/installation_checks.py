@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from scheduler_core.extender.finding import PROGRAM, Finding, Installation, Severity, minor_version
+from scheduler_core.extender.finding import PROGRAM, Finding, Installation, ProcessReport, Severity, minor_version
 from scheduler_core.longhorn.timestamps import parse_time
-from scheduler_core.model.installation import Permission
+from scheduler_core.model.installation import InstalledPod, Permission
 
 Findings = Iterator[Finding]
 
@@ -71,10 +71,13 @@ def check_longhorn_version(facts: Installation) -> Findings:
 
 
 def check_pods(facts: Installation) -> Findings:
-    """Whether two pods run, so that one can take over."""
+    """Whether two pods run, so that one can take over.
+
+    On the loopback of a single control-plane node there is one.
+    """
     if not facts.pods:
         yield Finding("pods", Severity.ERROR, "no pod of the extender runs", f"deployment/{PROGRAM}", _APPLY)
-    elif len(facts.pods) == 1:
+    elif len(facts.pods) == 1 and not facts.pods[0].on_loopback:
         yield Finding(
             "pods",
             Severity.WARNING,
@@ -134,15 +137,17 @@ def check_leader(facts: Installation) -> Findings:
         yield Finding(
             "leader", Severity.ERROR, f"the holder {lease.holder} is none of the extender's pods", where, logs
         )
-    yield from _endpoint_findings(facts, leader.address if leader is not None else "")
+    yield from _endpoint_findings(facts, leader)
 
 
-def _endpoint_findings(facts: Installation, address: str) -> Findings:
+def _endpoint_findings(facts: Installation, leader: InstalledPod | None) -> Findings:
+    address = leader.address if leader is not None else ""
     where = f"endpointslice/{PROGRAM}"
     # The leader checks its slice at an interval, and writes it again.
     command = f"{facts.kubectl} delete endpointslice {PROGRAM}"
     addresses = facts.endpoints
-    if not addresses:
+    # An EndpointSlice takes no loopback address, so that such a leader writes none.
+    if not addresses and not (leader is not None and leader.on_loopback):
         yield Finding(
             "leader", Severity.ERROR, "names no process, so that kube-scheduler's calls are refused", where, command
         )
@@ -154,15 +159,18 @@ def _endpoint_findings(facts: Installation, address: str) -> Findings:
 
 def check_caches(facts: Installation) -> Findings:
     """Whether every process knows the cluster."""
+    # With TLS a process answers callers with a certificate, and the doctor has none.
+    tls = facts.service is not None and facts.service.tls
     for name, report in sorted(facts.reports.items()):
         where = f"pod/{name}"
+        forward = f"{facts.kubectl} port-forward {where} 9504, then doctor --url http://127.0.0.1:9504"
         if report.unreachable:
             yield Finding(
                 "caches",
                 Severity.WARNING,
                 f"could not be asked: {report.unreachable}",
                 where,
-                f"{facts.kubectl} port-forward {where} 9504, then doctor --url http://127.0.0.1:9504",
+                f"{facts.kubectl} logs {where}; ask it with a certificate: docs/tls.md" if tls else forward,
             )
         if report.not_ready:
             yield Finding(
@@ -178,11 +186,26 @@ def check_caches(facts: Installation) -> Findings:
             )
 
 
+def _leader_report(facts: Installation) -> ProcessReport | None:
+    """What the leader says about itself, None if it has not been asked or does not know the cluster."""
+    leader = facts.leader
+    report = facts.reports.get(leader.name) if leader is not None else None
+    return report if report is not None and not report.unreachable and not report.not_ready else None
+
+
+def _unasked(facts: Installation) -> str:
+    """Why there is no report of the leader."""
+    if facts.service is not None and facts.service.tls:
+        return "the leader tells callers with a certificate"
+    return "the leader could not be asked"
+
+
 def check_answers(facts: Installation) -> Findings:
     """Whether the leader answers kube-scheduler, by valid settings."""
     leader = facts.leader
-    report = facts.reports.get(leader.name) if leader is not None else None
-    if leader is None or report is None or report.unreachable or report.not_ready:
+    report = _leader_report(facts)
+    if leader is None or report is None:
+        yield Finding("answers", Severity.SKIPPED, _unasked(facts))
         return
     where = f"pod/{leader.name}"
     if not report.answering:
@@ -220,9 +243,13 @@ def _ask(facts: Installation, permission: Permission, account: str) -> str:
 
 def check_guard(facts: Installation) -> Findings:
     """Whether API servers can call the placement guard."""
-    leader = facts.leader
-    report = facts.reports.get(leader.name) if leader is not None else None
-    if not facts.guard_installed or leader is None or report is None or report.guard_mode in {"", "off"}:
+    report = _leader_report(facts)
+    if report is None:
+        yield Finding("certificate", Severity.SKIPPED, _unasked(facts))
+        return
+    # Its mode, and not its webhook: a webhook that is missing is one of its problems.
+    if report.guard_mode in {"", "off"}:
+        yield Finding("certificate", Severity.OK, "the placement guard is off")
         return
     secret = f"{PROGRAM}-placement-guard"
     where = f"secret/{secret}"

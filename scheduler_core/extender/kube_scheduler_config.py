@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from scheduler_core.extender.finding import PROGRAM
-from scheduler_core.model.installation import EXTENDER_RESOURCE
+from scheduler_core.extender.finding import PROGRAM, minor_version
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
 
 SECOND_SCHEDULER: Final = "longhorn-scheduler"
 _FILE_NAME: Final = "kube-scheduler-config.yaml"
@@ -18,6 +18,9 @@ CLIENT_CERTIFICATE: Final = f"{PROGRAM}-client"
 _SECOND_CLIENT_FOLDER: Final = f"/etc/{CLIENT_CERTIFICATE}"
 _CONFIG_FLAG: Final = "--config"
 _KUBECONFIG_FLAG: Final = "--kubeconfig"
+# MutatingAdmissionPolicy: v1beta1 since the first, v1 since the second.
+_OLDEST_POLICY: Final = (1, 34)
+_STABLE_POLICY: Final = (1, 36)
 
 
 class Platform(StrEnum):
@@ -163,21 +166,50 @@ def certificate_steps(registration: Registration) -> tuple[str, ...]:
     )
 
 
-def steps(platform: Platform, pods: SentPods) -> tuple[str, ...]:
-    """What to do with the file, and afterwards, one line each; commands are indented."""
+def policy_folder(kubernetes_version: str, scheduler_name: str) -> str:
+    """The overlay of the policy that sends pods with claims to the extender.
+
+    "" if Kubernetes has no such policies; a version that cannot be read counts as a new one.
+    """
+    version = minor_version(kubernetes_version)
+    if version is not None and version < _OLDEST_POLICY:
+        return ""
+    policy = "ask-policy" if scheduler_name == DEFAULT_SCHEDULER else "scheduler-name-policy"
+    variant = "-v1beta1" if version is not None and version < _STABLE_POLICY else ""
+    return f"manifests/overlays/{policy}{variant}"
+
+
+def apply_policy(kubernetes_version: str, scheduler_name: str) -> str:
+    """The command that lets pods with claims ask, or what to do where no policy can."""
+    folder = policy_folder(kubernetes_version, scheduler_name)
+    if folder:
+        return f"kubectl apply -k {folder}"
+    second = scheduler_name != DEFAULT_SCHEDULER
+    by_hand = f"schedulerName: {scheduler_name}" if second else f"{EXTENDER_RESOURCE} among its resources"
+    return f"longhorn-extender scheduler-config --pods all, or in each pod: {by_hand}"
+
+
+def steps(platform: Platform, pods: SentPods, kubernetes_version: str = "") -> tuple[str, ...]:
+    """What to do with the file, and afterwards, one line each; commands are indented.
+
+    Without a version, the policies of all versions are named.
+    """
     if platform is Platform.SECOND_SCHEDULER:
-        ask: tuple[str, ...] = (
-            "Then let pods with claims use it:",
-            "  kubectl apply -k manifests/overlays/scheduler-name-policy",
-        )
+        ask = ("Then let pods with claims use it:", *_policy_steps(kubernetes_version, SECOND_SCHEDULER))
     elif pods is SentPods.REQUESTING:
-        ask = (
-            "Once every kube-scheduler runs with it, let pods with claims ask:",
-            "  kubectl apply -k manifests/overlays/ask-policy",
-        )
+        intro = "Once every kube-scheduler runs with it, let pods with claims ask:"
+        ask = (intro, *_policy_steps(kubernetes_version, DEFAULT_SCHEDULER))
     else:
         ask = ()
     return (*_registration_steps(platform), *ask, "Check:", "  longhorn-extender doctor")
+
+
+def _policy_steps(kubernetes_version: str, scheduler_name: str) -> tuple[str, ...]:
+    command = f"  {apply_policy(kubernetes_version, scheduler_name)}"
+    if kubernetes_version:
+        return (command,)
+    folder = policy_folder("", scheduler_name).rpartition("/")[2]
+    return (command, f"({folder}-v1beta1 on Kubernetes 1.34 and 1.35; older versions have no such policies)")
 
 
 def _registration_steps(platform: Platform) -> tuple[str, ...]:

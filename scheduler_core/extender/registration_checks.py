@@ -9,16 +9,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from scheduler_core.extender.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
-from scheduler_core.extender.finding import Finding, Installation, Severity, minor_version
-from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
+from scheduler_core.extender.finding import Finding, Installation, Severity
+from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER, apply_policy, policy_folder
+from scheduler_core.model.installation import EXTENDER_RESOURCE
 
 _REGISTRATION: Final = "registration"
 _UNINSTALL: Final = "uninstall"
 _ASK_POLICY: Final = "ask-policy"
+_REQUESTING_PODS: Final = "requesting-pods"
 _NEW_POD: Final = "new pod"
-# MutatingAdmissionPolicy: v1beta1 since the first, v1 since the second.
-_OLDEST_POLICY: Final = (1, 34)
-_STABLE_POLICY: Final = (1, 36)
 _REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
 _EXCERPT: Final = 160
 _MAX_LISTED: Final = 3
@@ -86,7 +85,7 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
             Severity.ERROR,
             "mount claims of Longhorn and are placed without the extender: they do not request its resource, and no policy adds it",
             _pods(silent),
-            _apply_policy(facts),
+            apply_policy(facts.kubernetes_version, facts.scheduler_name),
         )
     elif not facts.claiming_pods:
         yield Finding(
@@ -94,22 +93,8 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
             Severity.WARNING,
             "with a claim is placed without the extender, unless it requests its resource: no policy adds it",
             _NEW_POD,
-            _apply_policy(facts),
+            apply_policy(facts.kubernetes_version, facts.scheduler_name),
         )
-
-
-def _apply_policy(facts: Installation) -> str:
-    second = facts.scheduler_name != DEFAULT_SCHEDULER
-    version = minor_version(facts.kubernetes_version)
-    if version is not None and version < _OLDEST_POLICY:
-        by_hand = f"schedulerName: {facts.scheduler_name}" if second else f"{EXTENDER_RESOURCE} among its resources"
-        return f"longhorn-extender scheduler-config --pods all, or in each pod: {by_hand}"
-    variant = "-v1beta1" if version is not None and version < _STABLE_POLICY else ""
-    return f"kubectl apply -k manifests/overlays/{_policy(facts)}{variant}"
-
-
-def _policy(facts: Installation) -> str:
-    return "ask-policy" if facts.scheduler_name == DEFAULT_SCHEDULER else "scheduler-name-policy"
 
 
 def check_policy_removed(facts: Installation) -> Iterator[Finding]:
@@ -117,12 +102,15 @@ def check_policy_removed(facts: Installation) -> Iterator[Finding]:
     if facts.admitted is None:
         yield Finding(_ASK_POLICY, Severity.SKIPPED, "it is not known what policies do to a new pod")
     elif facts.admitted.asks(facts.scheduler_name):
+        folder = policy_folder(facts.kubernetes_version, facts.scheduler_name)
         yield Finding(
             _ASK_POLICY,
             Severity.ERROR,
             "with a claim is still sent to the extender by a policy: once it is removed, such pods wait",
             _NEW_POD,
-            f"kubectl delete -k manifests/overlays/{_policy(facts)}",
+            f"kubectl delete -k {folder}"
+            if folder
+            else "kubectl get mutatingwebhookconfigurations; remove what changes pods so",
         )
 
 
@@ -185,11 +173,13 @@ def check_resource(facts: Installation) -> Iterator[Finding]:
 
 def check_unregistered(facts: Installation) -> Iterator[Finding]:
     """Whether kube-scheduler calls the extender no more, so that it can be removed."""
-    probe = facts.probe
-    cause = cause_of(probe.message) if probe is not None else None
-    if probe is None:
+    if facts.probe is None:
         yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")
-    elif is_refusal(probe.message) or (cause is not None and cause is not UNMANAGED_RESOURCE):
+        return
+    # Without managedResources the extender is called for every pod.
+    probes = [facts.probe] if facts.plain_probe is None else [facts.probe, facts.plain_probe]
+    unanswered = [probe for probe in probes if not probe.node and cause_of(probe.message) is None]
+    if any(_shows_a_call(probe.message) for probe in probes):
         yield Finding(
             _UNINSTALL,
             Severity.ERROR,
@@ -197,22 +187,41 @@ def check_unregistered(facts: Installation) -> Iterator[Finding]:
             "kube-scheduler",
             "remove the extender from its configuration, and restart it",
         )
-    elif not probe.node and cause is None:
+    elif unanswered:
+        probe = unanswered[0]
         problem = probe.problem or _excerpt(probe.message) or "no kube-scheduler has said anything about the probe pod"
         yield Finding(
             _UNINSTALL, Severity.WARNING, f"it is not known whether kube-scheduler calls the extender: {problem}"
         )
+    elif facts.plain_probe is None and not facts.probe.node:
+        yield Finding(
+            _UNINSTALL, Severity.SKIPPED, "a pod without the resource is tried once no policy adds the resource"
+        )
+
+
+def _shows_a_call(message: str) -> bool:
+    """Whether the extender was called, with an answer or in vain."""
+    cause = cause_of(message)
+    return is_refusal(message) or (cause is not None and cause is not UNMANAGED_RESOURCE)
 
 
 def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
-    """Whether pods would wait for a resource that no node offers."""
+    """Whether pods would wait for a resource or a kube-scheduler that is gone."""
     if facts.requesting_pods:
         yield Finding(
-            "requesting-pods",
+            _REQUESTING_PODS,
             Severity.WARNING,
             f"request {EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more",
             _pods(list(facts.requesting_pods)),
             "remove the resource from their controllers",
+        )
+    if facts.second_scheduler_pods:
+        yield Finding(
+            _REQUESTING_PODS,
+            Severity.WARNING,
+            f"have the schedulerName {SECOND_SCHEDULER}: without that kube-scheduler, they are not scheduled any more",
+            _pods(list(facts.second_scheduler_pods)),
+            "remove the schedulerName from their controllers",
         )
 
 

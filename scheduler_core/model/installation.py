@@ -41,6 +41,7 @@ class InstalledPod:
         address: status.podIP, "" without one
         port: of its container port for HTTP, or else of its first; 0 without one
         probe_port: of its container port for probes alone, 0 without one
+        on_loopback: whether it listens on its node's loopback address alone
         account: its ServiceAccount
         requests_extender: whether a container requests the extender's resource
         scheduler_name: the kube-scheduler that places it
@@ -54,6 +55,7 @@ class InstalledPod:
     address: str = ""
     port: int = 0
     probe_port: int = 0
+    on_loopback: bool = False
     account: str = ""
     requests_extender: bool = False
     scheduler_name: str = DEFAULT_SCHEDULER

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ from tests import builders as make
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.worlds.command_line import Run
 from tests.worlds.fake_api import FakeApi, failing, serve
+from tests.worlds.service import EXTENDER
 
 NAMESPACE = "longhorn-system"
 NAME = "longhorn-scheduler-extender"
@@ -164,6 +167,46 @@ async def test_without_a_policy_a_pod_without_the_resource_is_tried_as_well(tmp_
         await run_in_thread(run, "doctor", "--kubeconfig", kubeconfig)
     assert len(api.created) == 2 * len(PROBE_KINDS)
     assert sorted(api.deleted) == sorted(api.created)
+
+
+async def test_pods_of_the_second_kube_scheduler_are_found(tmp_path: Path, run: Run) -> None:
+    """By spec.schedulerName; a finished pod needs no kube-scheduler any more."""
+    api = Api()
+    spec = {"schedulerName": "longhorn-scheduler"}
+    api.add("/api/v1/pods", {"metadata": {"name": "db-0", "namespace": "shop"}, "spec": spec})
+    done = {"metadata": {"name": "job-1", "namespace": "shop"}, "spec": spec, "status": {"phase": "Succeeded"}}
+    api.add("/api/v1/pods", done)
+    async with serving(api, tmp_path) as kubeconfig:
+        result = await run_in_thread(
+            run, "doctor", "--uninstall", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json"
+        )
+    findings = [entry for entry in json.loads(result.out)["findings"] if entry["check"] == "requesting-pods"]
+    assert [(entry["severity"], entry["where"]) for entry in findings] == [("warning", "pod shop/db-0")]
+
+
+@pytest.mark.parametrize("policy", [True, False], ids=["one probe", "two probes"])
+async def test_a_signal_while_the_probe_is_removed_lets_the_removal_end(tmp_path: Path, policy: bool) -> None:
+    """However often it is sent."""
+    api = Api()
+    api.condition = CALL_FAILED
+    api.policy = policy
+    processes: list[asyncio.subprocess.Process] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.method == "DELETE":
+            processes[0].send_signal(signal.SIGINT)
+            # The signal is handled before the answer.
+            await asyncio.sleep(0.2)
+        return await api.handle(request)
+
+    async with serve(handle, tmp_path) as kubeconfig:
+        process = await asyncio.create_subprocess_exec(
+            EXTENDER, "doctor", "--kubeconfig", str(kubeconfig), stderr=asyncio.subprocess.PIPE
+        )
+        processes.append(process)
+        _, problem = await process.communicate()
+    assert sorted(api.deleted) == sorted(api.created)
+    assert (process.returncode, problem) == (2, b"longhorn-extender: interrupted; the probe pod is removed\n")
 
 
 async def test_what_cannot_be_removed_is_named(tmp_path: Path, run: Run) -> None:

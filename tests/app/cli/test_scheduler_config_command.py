@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.manifests.load import CONFIGS, MANIFESTS, documents, with_scores
 from tests.worlds.command_line import Run
-from tests.worlds.fake_api import FakeApi, Object, serve
+from tests.worlds.fake_api import FakeApi, Object, failing, serve
 
 NAME = "longhorn-scheduler-extender"
 ADDRESS = "http://10.43.12.34:9504"
 SERVICES = "/api/v1/namespaces/longhorn-system/services"
+OWN_PODS = "/api/v1/namespaces/longhorn-system/pods"
 STATIC_PODS = "/api/v1/namespaces/kube-system/pods"
 SECOND = MANIFESTS / "overlays/second-scheduler/config/kube-scheduler.yaml"
 
@@ -35,12 +37,20 @@ def static_pod(*command: str) -> Object:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, pods: list[Object], *services: Object) -> AsyncIterator[str]:
-    """Serves the Service and kube-scheduler's pod; yields the kubeconfig."""
+async def cluster(
+    folder: Path, pods: list[Object], *services: Object, version: str = "v1.36.3", extender: Sequence[Object] = ()
+) -> AsyncIterator[str]:
+    """Serves the Service, the pods of kube-scheduler and the extender, and the version; yields the kubeconfig."""
     api = FakeApi()
     api.add(STATIC_PODS, *pods)
     api.add(SERVICES, *services)
-    async with serve(api.handle, folder) as kubeconfig:
+    api.add(OWN_PODS, *extender)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        is_version = request.path == "/version"
+        return web.json_response({"gitVersion": version}) if is_version else await api.handle(request)
+
+    async with serve(handle, folder) as kubeconfig:
         yield str(kubeconfig)
 
 
@@ -138,6 +148,63 @@ async def test_address_and_kubeconfig_are_read_from_the_cluster(tmp_path: Path, 
     assert yaml.safe_load(result.out) == expected("recommended-managed.yaml", "/somewhere/scheduler.conf")
 
 
+LOOPBACK = ("serve", "--host", "127.0.0.1", "--port", "9505")
+
+
+def own_pod(*arguments: str, host_network: bool = True, **metadata: Any) -> Object:
+    """A pod of the extender that listens on port 9505."""
+    labels = {"app.kubernetes.io/name": NAME}
+    container = {"args": list(arguments), "ports": [{"name": "http", "containerPort": 9505}]}
+    return {
+        "metadata": {"name": "one", "namespace": "longhorn-system", "labels": labels, **metadata},
+        "spec": {"containers": [container], "hostNetwork": host_network},
+    }
+
+
+@pytest.mark.parametrize(
+    ("pod", "port_name", "address"),
+    [
+        (own_pod(*LOOPBACK), "http", "http://127.0.0.1:9505"),
+        (own_pod("serve", "--host=127.0.0.1"), "http", "http://127.0.0.1:9505"),
+        (own_pod(*LOOPBACK), "https", "https://127.0.0.1:9505"),
+        (own_pod("serve"), "http", ADDRESS),
+        (own_pod(*LOOPBACK, host_network=False), "http", ADDRESS),
+        (own_pod(*LOOPBACK, deletionTimestamp="2026-01-01T00:00:00Z"), "http", ADDRESS),
+    ],
+    ids=["loopback", "one argument", "TLS", "every address of the host", "pod network", "a pod that ends"],
+)
+async def test_an_extender_on_its_nodes_loopback_is_called_there(
+    tmp_path: Path, run: Run, pod: Object, port_name: str, address: str
+) -> None:
+    """As the host-network overlay has it: no process listens behind the Service's clusterIP then."""
+    async with cluster(tmp_path, [], service(port_name=port_name), extender=[pod]) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
+    assert yaml.safe_load(result.out)["extenders"][0]["urlPrefix"] == address
+
+
+def test_the_host_network_overlay_has_these_arguments() -> None:
+    """Its pod is recognised by them."""
+    (kustomization,) = documents(MANIFESTS / "overlays/host-network/kustomization.yaml")
+    spec = yaml.safe_load(kustomization["patches"][0]["patch"])["spec"]["template"]["spec"]
+    assert spec["hostNetwork"] is True
+    assert spec["containers"][0]["args"][:3] == list(LOOPBACK[:3])
+
+
+async def test_without_the_right_to_read_pods_the_service_is_called(tmp_path: Path, run: Run) -> None:
+    """Its address is read already."""
+    api = FakeApi()
+    api.add(SERVICES, service())
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/pods"):
+            return await failing(403, "no", "Forbidden")(request)
+        return web.json_response({"gitVersion": "v1.36.3"}) if request.path == "/version" else await api.handle(request)
+
+    async with serve(handle, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", str(kubeconfig))
+    assert yaml.safe_load(result.out)["extenders"][0]["urlPrefix"] == ADDRESS
+
+
 async def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path, run: Run) -> None:
     """As in every URL; without a static pod the platform's kubeconfig counts."""
     async with cluster(tmp_path, [], service("fd00::9")) as kubeconfig:
@@ -145,6 +212,31 @@ async def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path, run: Run) -> No
     config = yaml.safe_load(result.out)
     assert config["extenders"][0]["urlPrefix"] == "http://[fd00::9]:9504"
     assert config["clientConnection"]["kubeconfig"].startswith("/var/lib/rancher/k3s/")
+
+
+@pytest.mark.parametrize(
+    ("version", "step"),
+    [
+        ("v1.36.3", "kubectl apply -k manifests/overlays/ask-policy"),
+        ("v1.35.4+rke2r1", "kubectl apply -k manifests/overlays/ask-policy-v1beta1"),
+        ("v1.33.1", "longhorn-extender scheduler-config --pods all, or in each pod: longhorn.io/scheduler-extender"),
+    ],
+)
+async def test_the_policy_is_that_of_the_clusters_version(tmp_path: Path, run: Run, version: str, step: str) -> None:
+    """Older versions of Kubernetes have none."""
+    async with cluster(tmp_path, [], service(), version=version) as kubeconfig:
+        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
+    lines = [line.strip() for line in result.err.splitlines() if "ask-policy" in line or "in each pod" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(step)
+    assert lines[0].endswith("-v1beta1") is step.endswith("-v1beta1")
+
+
+def test_without_a_cluster_the_policy_of_each_version_is_named(run: Run) -> None:
+    """Its version is not known."""
+    result = run("scheduler-config", "--platform", "k3s", "--url-prefix", ADDRESS)
+    assert "  kubectl apply -k manifests/overlays/ask-policy\n" in result.err
+    assert "ask-policy-v1beta1 on Kubernetes 1.34 and 1.35" in result.err
 
 
 async def test_flags_override_what_is_read(tmp_path: Path, run: Run) -> None:

@@ -178,6 +178,10 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
     "a guard that cannot be called": (
         expiring(timedelta(days=90), "the Secret is empty"), "certificate", Severity.ERROR, "the Secret is empty",
     ),
+    "a guard whose webhook was deleted": (
+        replace(expiring(timedelta(days=90), "no webhook"), guard_installed=False),
+        "certificate", Severity.ERROR, "no webhook",
+    ),
     "an extender that is not registered": (
         probed(node="node-1"), "registration", Severity.ERROR, "does not call the extender",
     ),
@@ -266,6 +270,47 @@ def test_the_policy_that_is_missing_is_that_of_the_cluster(version: str, schedul
     assert finding.command.endswith("-v1beta1") is command.endswith("-v1beta1")
 
 
+LOOPBACK = replace(SOUND, pods=(replace(PODS[0], on_loopback=True),), endpoints=())
+
+
+def test_one_pod_on_the_loopback_without_an_endpoint_slice_is_well() -> None:
+    """kube-scheduler of the same node calls it there, where no second pod can listen."""
+    assert problems(LOOPBACK) == []
+
+
+def test_an_endpoint_slice_of_another_address_is_wrong_on_the_loopback_too() -> None:
+    """It is left from another installation."""
+    (finding,) = problems(replace(LOOPBACK, endpoints=("10.0.0.7",)))
+    assert (finding.check, "names 10.0.0.7" in finding.what) == ("leader", True)
+
+
+@pytest.mark.parametrize(
+    ("version", "scheduler", "command"),
+    [
+        ("v1.36.3", "default-scheduler", "kubectl delete -k manifests/overlays/ask-policy"),
+        ("v1.35.4", "default-scheduler", "kubectl delete -k manifests/overlays/ask-policy-v1beta1"),
+        ("v1.35.4", "longhorn-scheduler", "kubectl delete -k manifests/overlays/scheduler-name-policy-v1beta1"),
+        ("v1.33.1", "default-scheduler", "kubectl get mutatingwebhookconfigurations; remove what changes pods so"),
+    ],
+)
+def test_the_policy_that_is_left_is_removed_as_it_was_applied(version: str, scheduler: str, command: str) -> None:
+    """Its folder depends on the version; an older Kubernetes has webhooks alone."""
+    admitted = InstalledPod("default", "new", requests_extender=True)
+    facts = replace(SOUND, kubernetes_version=version, scheduler_name=scheduler, admitted=admitted)
+    (finding,) = [entry for entry in problems(facts, UNINSTALLED) if entry.check == "ask-policy"]
+    assert finding.command == command
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_only_without_tls_a_process_can_be_asked_by_its_url(tls: bool) -> None:
+    """With TLS it answers callers with a certificate, so that its port for probes must be reached."""
+    facts = replace(
+        with_leader(ProcessReport(unreachable="no route")), service=ServiceAddress("10.43.0.9", 9504, tls=tls)
+    )
+    (finding,) = [entry for entry in problems(facts) if entry.check == "caches"]
+    assert ("--url" in finding.command) is not tls
+
+
 SENT: dict[str, Installation] = {
     "by the policy": SOUND,
     "by the policy, without a probe": replace(SOUND, probe=None),
@@ -316,6 +361,31 @@ def test_no_pods_are_found() -> None:
     assert names == {"pods", "leader"}
 
 
+UNASKED: dict[str, Installation] = {
+    "it serves TLS": replace(
+        SOUND, service=ServiceAddress("10.43.0.9", 9504, tls=True), reports={}, guard_installed=True
+    ),
+    "it cannot be reached": with_leader(ProcessReport(unreachable="no route"), guard=True),
+    "it is not ready": with_leader(ProcessReport(not_ready="volumes.longhorn.io: forbidden"), guard=True),
+    "there is no leader": replace(SOUND, lease=None),
+}
+
+
+@pytest.mark.parametrize("facts", UNASKED.values(), ids=UNASKED.keys())
+@pytest.mark.parametrize("check", ["answers", "certificate"])
+def test_what_only_the_leader_knows_is_not_well_without_its_report(facts: Installation, check: str) -> None:
+    """It is skipped, and says so."""
+    (finding,) = [entry for entry in diagnose(facts) if entry.check == check]
+    assert finding.severity is Severity.SKIPPED
+    assert finding.what.startswith("the leader ")
+
+
+def test_a_placement_guard_that_is_off_cannot_be_called() -> None:
+    """Nothing is said about its certificate."""
+    (finding,) = [entry for entry in diagnose(SOUND) if entry.check == "certificate"]
+    assert (finding.severity, finding.what) == (Severity.OK, "the placement guard is off")
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -342,7 +412,7 @@ def test_capacity_of_other_drivers_classes_does_not_matter() -> None:
     ("probe", "severity"),
     [
         (ProbeResult(node="node-1"), Severity.OK),
-        (ProbeResult(message=UNMANAGED), Severity.OK),
+        (ProbeResult(message=UNMANAGED), Severity.SKIPPED),
         (ProbeResult(message=REFUSED), Severity.ERROR),
         (ProbeResult(message=DOWN), Severity.ERROR),
         (ProbeResult(), Severity.WARNING),
@@ -356,6 +426,35 @@ def test_it_can_be_uninstalled_once_kube_scheduler_does_not_call_it(
     """A refusal and a failed call both show that it is registered."""
     findings = diagnose(replace(SOUND, probe=probe), UNINSTALLED)
     assert [entry.severity for entry in findings if entry.check == "uninstall"] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("plain", "severity"),
+    [
+        (ProbeResult(node="node-1"), Severity.OK),
+        (ProbeResult(message=REFUSED), Severity.ERROR),
+        (ProbeResult(message=DOWN), Severity.ERROR),
+        (ProbeResult(), Severity.WARNING),
+        (ProbeResult(problem="forbidden"), Severity.WARNING),
+    ],
+)
+@pytest.mark.parametrize(
+    "asking", [ProbeResult(message=UNMANAGED), ProbeResult(node="node-1")], ids=["unmanaged", "node"]
+)
+def test_kube_scheduler_must_not_send_other_pods_either(
+    asking: ProbeResult, plain: ProbeResult, severity: Severity
+) -> None:
+    """An extender without managedResources is called for every pod."""
+    findings = diagnose(replace(without_policy(), probe=asking, plain_probe=plain), UNINSTALLED)
+    assert [entry.severity for entry in findings if entry.check == "uninstall"] == [severity]
+
+
+def test_pods_of_the_second_kube_scheduler_are_named_before_it_is_removed() -> None:
+    """No other program schedules them."""
+    facts = replace(without_policy(), probe=ProbeResult(node="node-1"), second_scheduler_pods=("shop/db-0",))
+    (finding,) = problems(facts, UNINSTALLED)
+    assert (finding.check, finding.severity, finding.where) == ("requesting-pods", Severity.WARNING, "pod shop/db-0")
+    assert "longhorn-scheduler" in finding.what
 
 
 def test_what_an_uninstallation_would_leave_is_found() -> None:
