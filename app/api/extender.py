@@ -17,6 +17,7 @@ from app.api.dependencies import AppState, RequestLease, state_of
 from app.api.errors import FILTER_PATH
 from app.api.extender_codec import (
     ExtenderArgs,
+    PreemptionArgs,
     decode_filter,
     decode_preempt,
     decode_prioritize,
@@ -220,16 +221,25 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     try:
         decision = await state.verbs.preempt(args.pod, args.whole, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        if isinstance(error, UnavailableError) and not observes:
-            raise
-        log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-        response = Response(preemption_result(args.victims if observes else {}), media_type=_JSON)
-        return _close_if_unavailable(response, error)
+        return _undecided_preemption(args, error, observes=observes)
     pairs = zip(decision.candidates, decision.reasons, strict=True)
     fitting = set(args.victims) if observes else {name for name, reason in pairs if reason.fits}
     log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(fitting))
     victims = {name: entry for name, entry in args.victims.items() if name in fitting}
     return Response(preemption_result(victims), media_type=_JSON)
+
+
+def _undecided_preemption(args: PreemptionArgs, error: Exception, *, observes: bool) -> Response:
+    """Returns the answer about a preemption that cannot be decided about, as `_undecided_answer` for /filter.
+
+    Raises:
+        UnavailableError: another process may answer
+    """
+    if isinstance(error, UnavailableError) and not observes:
+        raise error
+    log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+    response = Response(preemption_result(args.victims if observes else {}), media_type=_JSON)
+    return _close_if_unavailable(response, error)
 
 
 @router.post(
