@@ -160,6 +160,19 @@ def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
     assert [entry.least for entry in result.volumes] == [1]
 
 
+def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
+    """Longhorn rebuilds it once it is attached, and no pod attaches it."""
+    nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
+    objects = running("db-0", "a", replicas=["a", "b"], locality="disabled")
+    result = prediction(
+        situation(nodes, objects), Scale(_workload(size=30, name="db"), (("default", "db-0"),), 0), LoseNodes(("b",))
+    )
+    assert [(entry.least, entry.incomplete, entry.problem) for entry in result.volumes] == [
+        (1, 10, "it is detached: Longhorn rebuilds it once it is attached")
+    ]
+    assert not result.succeeds
+
+
 def test_a_lost_disk_leaves_the_node() -> None:
     """The pod stays; the replica is rebuilt on the other disk."""
     two_disks = {"disk-1": disk(100, available=70, listed={"db-0-a": 30}), "disk-2": disk(100)}
@@ -175,11 +188,11 @@ def test_a_lost_disk_leaves_the_node() -> None:
     assert result.succeeds
 
 
-def _workload(*, size: int, in_order: bool = True) -> Workload:
+def _workload(*, size: int, in_order: bool = True, name: str = "web") -> Workload:
     template = kube.ClaimSpec(storage_class="longhorn", request=size * GI, access_modes=("ReadWriteOnce",))
-    mount = kube.ClaimVolume("data", "data-web-0", template)
-    pod_zero = kube.Pod("default", "web-0", volumes=(mount,))
-    return Workload("StatefulSet", "default", "web", pod_zero, generic.Pod("default", "web-0"), in_order=in_order)
+    mount = kube.ClaimVolume("data", f"data-{name}-0", template)
+    pod_zero = kube.Pod("default", f"{name}-0", volumes=(mount,))
+    return Workload("StatefulSet", "default", name, pod_zero, generic.Pod("default", f"{name}-0"), in_order=in_order)
 
 
 def test_scaling_up_fills_the_disks() -> None:
