@@ -38,11 +38,11 @@ class PodToPlace:
 
 @dataclass(frozen=True, slots=True)
 class ExpansionOutcome:
-    """Whether Longhorn lets a volume grow.
+    """Whether a volume may grow.
 
     Attributes:
         size: bytes that are asked for
-        refusals: every reason that Longhorn may give, with the disk; empty if the volume grows
+        refusals: the StorageClass, or every reason that Longhorn may give, with the disk; empty if the volume grows
     """
 
     claim: str

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders import Object, flat, storage_class
+from tests.builders import Object, flat, pod, storage_class
 from tests.worlds.command_line import Run
-from tests.worlds.predicted_clusters import node, owned_pod, running
+from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running
 from tests.worlds.service import EXTENDER
 
 MIXED = str(Path(__file__).parents[3] / "examples/mixed-cluster/snapshot.yaml")
@@ -29,7 +29,7 @@ def _write(file: Path, *objects: Any) -> str:
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
     """A snapshot file: db-0 runs on a, and b has room for it."""
-    objects = (storage_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     return _write(tmp_path / "snapshot.json", *objects)
 
 
@@ -69,6 +69,28 @@ def test_a_drain_without_room_ends_with_1(run: Run, cluster: str) -> None:
     result = run("what-if", "--snapshot", cluster, "--lose", "b/disk-1", "--drain", "a")
     assert result.code == 1
     assert "never" in result.out
+
+
+def test_the_last_line_names_every_failure(run: Run, tmp_path: Path) -> None:
+    """A volume without data, a refused expansion and a pod that nothing creates again."""
+    objects = (growing_class(grows=False), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    file = _write(tmp_path / "bare.json", *objects, pod(name="bare", node="b", phase="Running"))
+    result = run("what-if", "--snapshot", file, "--expand", "data-db-0=40Gi", "--lose", "a/disk-1", "--lose", "b")
+    assert result.code == 1
+    assert result.out.splitlines()[-1].split("; ") == [
+        "0 of 0 pods are always placed, in 20 orders",
+        "1 pods are gone",
+        "1 expansions are refused",
+        "1 volumes lack replicas in the end",
+    ]
+
+
+def test_a_lost_volume_names_the_pods_that_use_it(run: Run, cluster: str) -> None:
+    """They run on, and their data is gone."""
+    verbs = ("--snapshot", cluster, "--lose", "a/disk-1", "--orders", "3")
+    [volume] = json.loads(run("what-if", *verbs, "-o", "json").out)["volumes"]
+    assert (volume["name"], volume["pods"]) == ("vol-data-db-0", ["default/db-0"])
+    assert "default/db-0" in run("what-if", *verbs).out
 
 
 def test_json_is_stable(run: Run, cluster: str) -> None:
@@ -179,9 +201,9 @@ def test_bad_input_is_one_line(run: Run, cluster: str, verbs: tuple[str, ...], e
 
 def test_a_source_without_controllers_says_so(run: Run, tmp_path: Path) -> None:
     """Such pods hold up a drain, so the note explains why."""
-    pod = owned_pod(name="db-0", node="a")
-    del pod["metadata"]["ownerReferences"]
-    file = _write(tmp_path / "snapshot.json", storage_class(), node("a"), node("b"), pod)
+    bare = owned_pod(name="db-0", node="a")
+    del bare["metadata"]["ownerReferences"]
+    file = _write(tmp_path / "snapshot.json", storage_class(), node("a"), node("b"), bare)
     result = run("what-if", "--snapshot", file, "--drain", "a", "-o", "json")
     assert "no pod in the source has a controller, so that a drain moves none" in json.loads(result.out)["notes"]
     assert result.code == 1

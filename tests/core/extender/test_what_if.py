@@ -10,7 +10,7 @@ import pytest
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
+from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.extender.what_if.prediction import Certainty
 from scheduler_core.extender.what_if.seeded_order import run_order
@@ -243,6 +243,17 @@ def test_an_expansion_must_fit_the_disk(size: int, refusals: int) -> None:
     result = prediction(cluster, Expand(("default", "data-db-0"), size * GI))
     assert [len(entry.refusals) for entry in result.expansions] == [refusals]
     assert [entry.most for entry in result.disks] == ([] if refusals else [written(size)])
+
+
+def test_a_storage_class_may_refuse_an_expansion() -> None:
+    """The API server lets claims grow only where allowVolumeExpansion is set."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
+    fixed = ApplyObjects({("storage_classes", "longhorn"): kube.StorageClass("longhorn", "driver.longhorn.io")})
+    result = prediction(cluster, fixed, Expand(("default", "data-db-0"), 60 * GI))
+    assert [entry.refusals for entry in result.expansions] == [
+        ("StorageClass longhorn does not set allowVolumeExpansion",)
+    ]
+    assert result.disks == ()
 
 
 def test_changes_count_in_order() -> None:
