@@ -23,7 +23,7 @@ from app.cli.options import (
     filter_options,
     now,
 )
-from app.cli.what_if_changes import ChangeReader
+from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.schemas.what_if_answer import NOTES, WhatIfAnswer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
@@ -166,7 +166,7 @@ def _predict(
         affinities=objects.affinities,
         owners=HashTrieMap(objects.owners),
     )
-    before = Situation(cluster)
+    before = Situation(cluster, parallel=parallel_sets(source))
     after = before
     for change in changes:
         after = change.apply(after)

@@ -188,10 +188,22 @@ class ChangeReader:
         return Scale(workload, tuple((pod.namespace, pod.name) for pod in members), count)
 
 
+def parallel_sets(source: ClusterSource) -> frozenset[NamespacedName]:
+    """Returns the source's StatefulSets that create their pods at once."""
+    return frozenset(
+        (namespace, name)
+        for (kind, namespace, name), raw in source.objects.workloads.items()
+        if kind == "StatefulSet" and not _creates_in_order(raw)
+    )
+
+
+def _creates_in_order(raw: Any) -> bool:
+    return (raw.get("spec") or {}).get("podManagementPolicy") != "Parallel"
+
+
 def _workload(kind: str, raw: Any) -> Workload:
     pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
-    spec = raw.get("spec") or {}
-    in_order = kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+    in_order = kind == "StatefulSet" and _creates_in_order(raw)
     name = pod.name.removesuffix("-0")
     return Workload(_POD_OWNERS[kind], pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
 

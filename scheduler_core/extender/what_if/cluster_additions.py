@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from scheduler_core.extender.what_if.pod_decision import detach_volumes
 from scheduler_core.extender.what_if.predicted_cluster import (
     NODE_BOUND_OWNERS,
+    STATEFUL_SET,
     ChangesByObject,
     PredictedCluster,
     WhatIfError,
@@ -77,16 +78,17 @@ class Scale:
             situation = replace(situation, cluster=cluster, pods=remaining)
         taken = set(situation.cluster.snapshot.pods)
         workload = self.workload
-        waiting = [key for key in members[: self.count] if not situation.cluster.snapshot.pods[key].node_name]
-        before = waiting[-1] if waiting and workload.in_order else None
+        if workload.kind == STATEFUL_SET:
+            key = {(workload.namespace, workload.name)}
+            parallel = situation.parallel - key if workload.in_order else situation.parallel | key
+            situation = replace(situation, parallel=parallel)
         number = 0
         for _ in range(self.count - len(members)):
             while (workload.namespace, workload.pod_name(number)) in taken:
                 number += 1
             pod, generic_pod = workload.pods(number)
-            situation = situation.with_new_pod(pod, generic_pod, workload.kind, before)
+            situation = situation.with_new_pod(pod, generic_pod, workload.kind)
             taken.add(generic_pod.key)
-            before = generic_pod.key if workload.in_order else None
         return situation
 
 

@@ -23,6 +23,7 @@ ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
 """The changes of one step, as `ClusterState.update` takes them."""
 
 DAEMON_SET = "DaemonSet"
+STATEFUL_SET = "StatefulSet"
 # Their pods belong to one node: they end with it, and run nowhere else.
 NODE_BOUND_OWNERS = frozenset({DAEMON_SET, "Node", "InstanceManager", "BackingImageManager"})
 SHARE_MANAGER = "ShareManager"

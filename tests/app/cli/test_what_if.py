@@ -159,6 +159,18 @@ def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, known: bool) -> None
     }
 
 
+@pytest.mark.parametrize(("policy", "outcome"), [("OrderedReady", "never"), ("Parallel", "always")])
+def test_a_moved_pod_waits_for_the_one_before_it(run: Run, tmp_path: Path, policy: str, outcome: str) -> None:
+    """Its StatefulSet in the file says so; the data of pod 0 is lost."""
+    nodes = [node("a", listed={"db-0-a": 30}), node("b", listed={"db-1-b": 30}), node("c")]
+    stored = stateful_set("db", 2)
+    stored["spec"]["podManagementPolicy"] = policy
+    file = _write(tmp_path / "s.json", storage_class(), *nodes, running("db-0", "a"), running("db-1", "b"), stored)
+    result = run("what-if", "--snapshot", file, "--lose", "a", "--drain", "b", "-o", "json")
+    outcomes = {entry["pod"]: entry["outcome"] for entry in json.loads(result.out)["pods"]}
+    assert outcomes == {"default/db-0": "never", "default/db-1": outcome}
+
+
 def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path) -> None:
     """With its number of pods; they are placed like those of the cluster."""
     manifest = tmp_path / "web.yaml"

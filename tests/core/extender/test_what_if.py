@@ -70,13 +70,13 @@ def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
 
 def test_the_order_decides_who_waits() -> None:
     """Room for one of two pods: each is placed in some orders only, and an unlucky order is shown."""
-    objects = (running("db-0", "a"), running("db-1", "a"))
-    listed = {"db-0-a": 30.0, "db-1-a": 30.0}
+    objects = (running("db-0", "a"), running("cache-0", "a"))
+    listed = {"db-0-a": 30.0, "cache-0-a": 30.0}
     result = prediction(situation(node("a", listed=listed), node("b", 50), *objects), Drain(("a",)), orders=20)
-    outcomes = [outcome_of(result, name) for name in ("db-0", "db-1")]
+    outcomes = [outcome_of(result, name) for name in ("db-0", "cache-0")]
     assert [outcome.certainty for outcome in outcomes] == [Certainty.USUALLY, Certainty.USUALLY]
     assert sum(outcome.placed for outcome in outcomes) == 20
-    assert outcomes[0].unlucky_order == (("default/db-1", "b"),)
+    assert outcomes[0].unlucky_order == (("default/cache-0", "b"),)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,24 @@ def test_a_stateful_set_creates_pods_in_order() -> None:
     """A pod after one that waits is not even created."""
     result = prediction(situation(node("a", 50)), Scale(_workload(size=40), (), 3))
     assert list(outcome_of(result, "web-2").reasons) == ["the pod before it does not run"]
+
+
+@pytest.mark.parametrize(
+    ("in_order", "reasons"),
+    [
+        (True, {"web-1": "the pod before it does not run", "web-2": "the pod before it does not run"}),
+        (False, {}),
+    ],
+)
+def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str, str]) -> None:
+    """Its lost pod 0 has no data, so pod 1 is not created again, and no new pod 2; unless it creates them at once."""
+    nodes = [*node("a", listed={"web-0-a": 30}), *node("b", listed={"web-1-b": 30}), *node("c")]
+    start = situation(nodes, running("web-0", "a"), running("web-1", "b"))
+    members = (("default", "web-0"), ("default", "web-1"))
+    scale = Scale(_workload(size=30, in_order=in_order), members, 3)
+    result = prediction(start, LoseNodes(("a",)), Drain(("b",)), scale)
+    waiting = [outcome for outcome in result.pods if outcome.entry.key[1] != "web-0" and not outcome.placed]
+    assert {outcome.entry.key[1]: next(iter(outcome.reasons)) for outcome in waiting} == reasons
 
 
 def test_scaling_down_frees_no_claims() -> None:
