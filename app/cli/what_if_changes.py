@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,15 @@ from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload
+from scheduler_core.extender.what_if.cluster_additions import (
+    MEMBER_NAMES,
+    AddDisk,
+    AddNodes,
+    ApplyObjects,
+    Scale,
+    Workload,
+    workload_members,
+)
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.model import generic, kube
@@ -25,9 +32,6 @@ from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 
 _MAX_COUNT: Final = 10_000
-# How Kubernetes names the pods of each kind.
-_MEMBER_NAMES: Final = {"StatefulSet": "[0-9]+", "Deployment": "[a-z0-9]+-[a-z0-9]{5}", "ReplicaSet": "[a-z0-9]{5}"}
-_POD_OWNERS: Final = {"StatefulSet": "StatefulSet", "Deployment": "ReplicaSet", "ReplicaSet": "ReplicaSet"}
 
 
 class ChangeReader:
@@ -40,6 +44,7 @@ class ChangeReader:
     def __init__(self, source: ClusterSource, namespace: str | None) -> None:
         self._source = source
         self._namespace = namespace or DEFAULT_NAMESPACE
+        self._applied: dict[tuple[str, str, str], Workload] = {}
         self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
             "drain": self._drain,
             "lose": self._lose,
@@ -117,33 +122,22 @@ class ChangeReader:
         subject, number = _assignment(text, "--scale", "sts/NAME=N or deploy/NAME=N")
         prefix, _, name = subject.partition("/")
         resource = WORKLOADS.get(prefix.lower())
-        if resource is None or resource.kind not in _MEMBER_NAMES or not name:
+        if resource is None or resource.kind not in MEMBER_NAMES or not name:
             raise CoreError(f"--scale {text}: expected sts/NAME=N, deploy/NAME=N or rs/NAME=N")
         namespace, own_name = self._key(name)
         count = _count(number, f"--scale {text}")
-        members = self._members(resource.kind, namespace, own_name)
-        stored = (resource.kind, namespace, own_name) in self._source.objects.workloads
-        if self._source.file is not None and not stored and members:
-            workload = self._workload_of_member(resource.kind, own_name, members[0])
-        else:
-            raw = read_workload(resource, own_name, namespace, self._source)
-            workload = _workload(resource.kind, raw)
-        return [Scale(workload, tuple((pod.namespace, pod.name) for pod in members), count)]
+        key = (resource.kind, namespace, own_name)
+        workload = self._applied.get(key)
+        members = self._members(resource.kind, (namespace, own_name))
+        if workload is None and self._source.file is not None and key not in self._source.objects.workloads and members:
+            workload = self._workload_of_member(resource.kind, own_name, self._source.snapshot.pods[members[0]])
+        if workload is None:
+            workload = _workload(resource.kind, read_workload(resource, own_name, namespace, self._source))
+        return [Scale(workload, count)]
 
-    def _members(self, kind: str, namespace: str, name: str) -> list[kube.Pod]:
-        """Returns the live pods of a workload by their names; those without a node are the first to be removed."""
-        pattern = re.compile(f"{re.escape(name)}-{_MEMBER_NAMES[kind]}")
-        pods = [
-            pod
-            for pod in self._source.snapshot.pods.values()
-            if pod.live
-            and pod.namespace == namespace
-            and pattern.fullmatch(pod.name)
-            and self._source.objects.owners.get((namespace, pod.name)) in (None, _POD_OWNERS[kind])
-        ]
-        if kind == "StatefulSet":
-            return sorted(pods, key=lambda pod: int(pod.name.rpartition("-")[2]))
-        return sorted(pods, key=lambda pod: (not pod.node_name, pod.name))
+    def _members(self, kind: str, workload: NamespacedName) -> list[NamespacedName]:
+        """Returns the pods of a workload in the source."""
+        return workload_members(kind, workload, self._source.snapshot.pods, self._source.objects.owners)
 
     def _workload_of_member(self, kind: str, name: str, member: kube.Pod) -> Workload:
         """Returns a workload that the file lacks, by one of its pods.
@@ -158,7 +152,7 @@ class ChangeReader:
             template = replace(claim.spec, volume_name="") if own and claim is not None else mount.template
             mounts.append(replace(mount, template=template))
         pod = replace(member, node_name="", phase="Pending", unschedulable="", volumes=tuple(mounts))
-        return Workload(_POD_OWNERS[kind], member.namespace, name, pod, generic_pod, in_order=kind == "StatefulSet")
+        return Workload(kind, member.namespace, name, pod, generic_pod, in_order=kind == "StatefulSet")
 
     def _apply(self, text: str) -> Sequence[Change]:
         objects: dict[tuple[str, Any], object | None] = {}
@@ -167,7 +161,7 @@ class ChangeReader:
         scales: list[Change] = []
         for kind, group, raw in read_objects(text):
             entry = KINDS.get((group, kind))
-            if kind in _MEMBER_NAMES:
+            if kind in MEMBER_NAMES:
                 scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":
                 pods.append((read_from(text, partial(_pod, raw)), read_from(text, partial(read_pod, kind, raw))))
@@ -182,10 +176,10 @@ class ChangeReader:
 
     def _apply_workload(self, kind: str, raw: Any) -> Change:
         workload = _workload(kind, raw)
-        members = self._members(kind, workload.namespace, workload.name)
+        self._applied[kind, workload.namespace, workload.name] = workload
         replicas = (raw.get("spec") or {}).get("replicas")
         count = _count(str(1 if replicas is None else replicas), f"{kind} {workload.name}: spec.replicas")
-        return Scale(workload, tuple((pod.namespace, pod.name) for pod in members), count)
+        return Scale(workload, count)
 
 
 def parallel_sets(source: ClusterSource) -> frozenset[NamespacedName]:
@@ -205,7 +199,7 @@ def _workload(kind: str, raw: Any) -> Workload:
     pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
     in_order = kind == "StatefulSet" and _creates_in_order(raw)
     name = pod.name.removesuffix("-0")
-    return Workload(_POD_OWNERS[kind], pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
+    return Workload(kind, pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
 
 
 def _node(raw: object) -> generic.Node:

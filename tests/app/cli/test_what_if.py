@@ -171,6 +171,28 @@ def test_a_moved_pod_waits_for_the_one_before_it(run: Run, tmp_path: Path, polic
     assert outcomes == {"default/db-0": "never", "default/db-1": outcome}
 
 
+@pytest.mark.parametrize(
+    ("verbs", "names"),
+    [
+        (("--scale", "sts/db=3", "--scale", "sts/db=4"), ["db-1", "db-2", "db-3"]),
+        (("--scale", "sts/db=5", "--scale", "sts/db=1"), []),
+        (("--apply", "MANIFEST", "--apply", "MANIFEST"), ["web-0", "web-1"]),
+        (("--apply", "MANIFEST", "--scale", "sts/web=3"), ["web-0", "web-1", "web-2"]),
+        (("--scale", "deploy/api=2", "--scale", "deploy/api=1"), ["api-0"]),
+    ],
+)
+def test_the_last_number_of_pods_counts(run: Run, tmp_path: Path, verbs: tuple[str, ...], names: list[str]) -> None:
+    """A workload may be scaled or applied more than once."""
+    deployment = {**stateful_set("api", 0), "kind": "Deployment"}
+    del deployment["spec"]["volumeClaimTemplates"]
+    objects = (storage_class(), node("a", 900, listed={"db-0-a": 40}), running("db-0", "a", 40), stateful_set("db", 1))
+    file = _write(tmp_path / "snapshot.json", *objects, deployment)
+    manifest = _write(tmp_path / "web.json", stateful_set("web", 2, "20Gi"))
+    texts = [manifest if verb == "MANIFEST" else verb for verb in verbs]
+    result = run("what-if", "--snapshot", file, *texts, "-o", "json")
+    assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == [f"default/{name}" for name in names]
+
+
 def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path) -> None:
     """With its number of pods; they are placed like those of the cluster."""
     manifest = tmp_path / "web.yaml"

@@ -164,9 +164,7 @@ def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
     """Longhorn rebuilds it once it is attached, and no pod attaches it."""
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     objects = running("db-0", "a", replicas=["a", "b"], locality="disabled")
-    result = prediction(
-        situation(nodes, objects), Scale(_workload(size=30, name="db"), (("default", "db-0"),), 0), LoseNodes(("b",))
-    )
+    result = prediction(situation(nodes, objects), Scale(_workload(size=30, name="db"), 0), LoseNodes(("b",)))
     assert [(entry.least, entry.incomplete, entry.problem) for entry in result.volumes] == [
         (1, 10, "it is detached: Longhorn rebuilds it once it is attached")
     ]
@@ -197,14 +195,14 @@ def _workload(*, size: int, in_order: bool = True, name: str = "web") -> Workloa
 
 def test_scaling_up_fills_the_disks() -> None:
     """Three of four pods of 40Gi fit on disks of 100Gi and 50Gi; the last one waits in every order."""
-    result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), (), 4))
+    result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), 4))
     assert [outcome.placed for outcome in result.pods] == [10, 10, 10, 0]
     assert {entry.most for entry in result.disks} == {written(80), written(40)}
 
 
 def test_a_stateful_set_creates_pods_in_order() -> None:
     """A pod after one that waits is not even created."""
-    result = prediction(situation(node("a", 50)), Scale(_workload(size=40), (), 3))
+    result = prediction(situation(node("a", 50)), Scale(_workload(size=40), 3))
     assert list(outcome_of(result, "web-2").reasons) == ["the pod before it does not run"]
 
 
@@ -219,8 +217,7 @@ def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str,
     """Its lost pod 0 has no data, so pod 1 is not created again, and no new pod 2; unless it creates them at once."""
     nodes = [*node("a", listed={"web-0-a": 30}), *node("b", listed={"web-1-b": 30}), *node("c")]
     start = situation(nodes, running("web-0", "a"), running("web-1", "b"))
-    members = (("default", "web-0"), ("default", "web-1"))
-    scale = Scale(_workload(size=30, in_order=in_order), members, 3)
+    scale = Scale(_workload(size=30, in_order=in_order), 3)
     result = prediction(start, LoseNodes(("a",)), Drain(("b",)), scale)
     waiting = [outcome for outcome in result.pods if outcome.entry.key[1] != "web-0" and not outcome.placed]
     assert {outcome.entry.key[1]: next(iter(outcome.reasons)) for outcome in waiting} == reasons
@@ -229,7 +226,7 @@ def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str,
 def test_scaling_down_frees_no_claims() -> None:
     """Pods with the highest numbers go; their volumes stay."""
     cluster = situation(node("a", listed={"web-0-a": 30, "web-1-a": 30}), running("web-0", "a"), running("web-1", "a"))
-    changed = after(cluster, Scale(_workload(size=30), (("default", "web-0"), ("default", "web-1")), 1))
+    changed = after(cluster, Scale(_workload(size=30), 1))
     assert sorted(changed.cluster.snapshot.pods) == [("default", "web-0")]
     assert sorted(changed.cluster.snapshot.claims) == [("default", "data-web-0"), ("default", "data-web-1")]
 
@@ -247,7 +244,7 @@ def test_scaling_down_frees_no_claims() -> None:
 )
 def test_more_room_places_a_waiting_pod(changes: tuple[Change, ...], placed: int) -> None:
     """One pod of 40Gi runs on a disk of 50Gi, and a second one waits."""
-    waiting = Scale(_workload(size=40), (), 1)
+    waiting = Scale(_workload(size=40), 1)
     cluster = situation(node("a", 50, listed={"db-0-a": 40}), running("db-0", "a", 40))
     available = SetSetting("storage-minimal-available-percentage", "0")
     result = prediction(cluster, available, *changes, waiting)
@@ -305,7 +302,7 @@ def test_changes_of_what_does_not_exist_are_refused(change: Change) -> None:
 
 def test_the_same_seeds_give_the_same_end() -> None:
     """Nothing but the seed decides."""
-    start = after(situation(node("a"), node("b"), node("c")), Scale(_workload(size=20, in_order=False), (), 6))
+    start = after(situation(node("a"), node("b"), node("c")), Scale(_workload(size=20, in_order=False), 6))
     ends: list[Any] = [[result.nodes for result in play(start, 5)] for _ in range(2)]
     assert ends[0] == ends[1]
 
