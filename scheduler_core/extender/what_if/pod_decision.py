@@ -20,6 +20,8 @@ from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.resolve import PodVolume, volume_of_claim
 
+_NO_NODE = "there is no node"
+
 
 @dataclass(frozen=True, slots=True)
 class PodDecision:
@@ -47,6 +49,8 @@ class PodDecider:
     def decide(self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose) -> Cooperative[PodDecision]:
         """Returns one of the nodes that kube-scheduler may choose, at random."""
         names = cluster.node_names
+        if not names:
+            return PodDecision(reasons=Counter({_NO_NODE: 0}))
         claims = (cluster.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
         volume_names = (claim.spec.volume_name for claim in claims if claim is not None)
         affinities = [cluster.affinities[name] for name in volume_names if name in cluster.affinities]

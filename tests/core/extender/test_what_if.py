@@ -126,6 +126,20 @@ def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
     assert result.pods == ()
 
 
+@pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
+def test_pods_leave_a_node_that_only_longhorn_knows(change: Change) -> None:
+    """The source has no Kubernetes nodes; Longhorn's stand in for them, and pods do not go back."""
+    nodes = [longhorn_node(name, {"disk-1": disk(100)}) for name in ("a", "b")]
+    result = prediction(situation(nodes, owned_pod(name="web-0", node="a")), change)
+    assert outcome_of(result, "web-0").nodes == {"b": 10}
+
+
+def test_no_pod_is_placed_once_every_node_is_lost() -> None:
+    """Longhorn's nodes are still there, without their Kubernetes nodes."""
+    result = prediction(situation(node("a"), owned_pod(name="web-0", node="a")), LoseNodes(("a",)))
+    assert outcome_of(result, "web-0").certainty is Certainty.NEVER
+
+
 @pytest.mark.parametrize("owner", ["DaemonSet", "Node", "InstanceManager"])
 def test_pods_that_belong_to_a_node_stay_there(owner: str) -> None:
     """They are neither moved nor in the way of a drain."""
