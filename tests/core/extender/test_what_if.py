@@ -17,7 +17,7 @@ from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
-from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting
+from tests.builders import GI, disk, ephemeral_spec, kube_node, longhorn_node, pod, replica, setting
 from tests.worlds.predicted_clusters import (
     after,
     node,
@@ -117,6 +117,28 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
     assert result.drains[0].certainty is Certainty.ALWAYS
     assert [(entry.least, entry.incomplete) for entry in result.volumes] == [(1, 0)]
     assert [(entry.node, entry.most) for entry in result.disks] == [("a", 0), ("c", written(30))]
+
+
+@pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
+def test_a_generic_ephemeral_volume_goes_with_its_pod(change: Change) -> None:
+    """Its claim is deleted with the pod; the next pod gets a new, empty volume."""
+    objects = [entry for entry in running("db-0", "a", locality="strict-local") if entry["kind"] != "Pod"]
+    # Its claim is called data-db-0, after the pod and the pod's volume.
+    user = owned_pod(name="data", node="a", owner="ReplicaSet", ephemeral={"db-0": ephemeral_spec(30)})
+    result = prediction(situation(node("a", listed={"db-0-a": 30}), node("b"), objects, user), change)
+    assert outcome_of(result, "data").nodes == {"b": 10}
+    assert (result.succeeds, result.copied_bytes, result.volumes) == (True, (0, 0), ())
+    assert ("b", written(30)) in [(entry.node, entry.most) for entry in result.disks]
+
+
+def test_scaling_down_deletes_generic_ephemeral_volumes() -> None:
+    """Nothing remains of the pod's claim, and its disk has its space again."""
+    objects = [entry for entry in running("web-0-db-0", "a") if entry["kind"] != "Pod"]
+    user = owned_pod(name="data-web-0", node="a", ephemeral={"db-0": ephemeral_spec(30)})
+    start = situation(node("a", listed={"web-0-db-0-a": 30}), objects, user)
+    snapshot = after(start, Scale(_workload(size=30, name="data-web"), 0)).cluster.snapshot
+    assert not {*snapshot.claims, *snapshot.persistent_volumes, *snapshot.volumes, *snapshot.replicas}
+    assert snapshot.longhorn_nodes["a"].disks[0].storage_scheduled == 0
 
 
 def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
