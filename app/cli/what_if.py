@@ -122,11 +122,14 @@ def what_if(
         "add_disk": add_disk,
         "apply": apply,
     }
+    if [snapshot, *(apply or ())].count("-") > 1:
+        raise CoreError("standard input (-) can be read only once")
     rate = _rate(rebuild_rate)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
-    changes = ChangeReader(source, namespace).read(_in_order(invocation.meta[_ORDER_KEY], given))
+    reader = ChangeReader(source, namespace)
+    changes = reader.read(_in_order(invocation.meta[_ORDER_KEY], given))
     prediction, notes = _predict(source, changes, filter_options(best_effort, packing), _seeds(seed, orders))
-    answer = what_if_answer(prediction, seed, rate, notes)
+    answer = what_if_answer(prediction, seed, rate, (*notes, *reader.notes))
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)

@@ -32,6 +32,7 @@ from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 
 _MAX_COUNT: Final = 10_000
+_NAMESPACED: Final = frozenset({"PersistentVolumeClaim", *WORKLOAD_KINDS})
 
 
 class ChangeReader:
@@ -45,6 +46,7 @@ class ChangeReader:
         self._source = source
         self._namespace = namespace or DEFAULT_NAMESPACE
         self._applied: dict[tuple[str, str, str], Workload] = {}
+        self._skipped: dict[str, None] = {}
         self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
             "drain": self._drain,
             "lose": self._lose,
@@ -63,6 +65,11 @@ class ChangeReader:
             CoreError: a text cannot be read
         """
         return [change for verb, text in verbs for change in self._verbs[verb](text)]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the files of `--apply` have and no decision reads."""
+        return tuple(self._skipped)
 
     @property
     def verbs(self) -> frozenset[str]:
@@ -159,14 +166,17 @@ class ChangeReader:
         nodes: list[generic.Node] = []
         pods: list[tuple[kube.Pod, generic.Pod]] = []
         scales: list[Change] = []
-        for kind, group, raw in read_objects(text):
+        for kind, group, given in read_objects(text):
             entry = KINDS.get((group, kind))
+            raw = self._with_namespace(kind, given)
             if kind in MEMBER_NAMES:
                 scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":
                 pods.append((read_from(text, partial(_pod, raw)), read_from(text, partial(read_pod, kind, raw))))
-            elif entry is None or kind in WORKLOAD_KINDS:
+            elif kind in WORKLOAD_KINDS:
                 raise CoreError(f"--apply {text}: objects of kind {kind} cannot be predicted")
+            elif entry is None:
+                self._skipped[f"--apply {text}: objects of kind {kind} are not read"] = None
             else:
                 key, value = read_from(text, partial(entry.read, raw))
                 objects[entry.field, key] = value
@@ -174,11 +184,18 @@ class ChangeReader:
                 nodes.append(read_from(text, partial(_node, raw)))
         return [ApplyObjects(objects, tuple(nodes), tuple(pods)), *scales]
 
+    def _with_namespace(self, kind: str, raw: Any) -> Any:
+        """Returns the object with the namespace that it gets if it has none."""
+        metadata = raw.get("metadata")
+        if kind not in _NAMESPACED or not isinstance(metadata, dict) or metadata.get("namespace"):
+            return raw
+        return {**raw, "metadata": {**metadata, "namespace": self._namespace}}
+
     def _apply_workload(self, kind: str, raw: Any) -> Change:
         workload = _workload(kind, raw)
         self._applied[kind, workload.namespace, workload.name] = workload
         replicas = (raw.get("spec") or {}).get("replicas")
-        count = _count(str(1 if replicas is None else replicas), f"{kind} {workload.name}: spec.replicas")
+        count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
         return Scale(workload, count)
 
 
@@ -207,7 +224,10 @@ def _node(raw: object) -> generic.Node:
 
 
 def _pod(raw: object) -> kube.Pod:
-    return wire.pod(decode_object("Pod", raw, wire.Pod))
+    pod = wire.pod(decode_object("Pod", raw, wire.Pod))
+    if pod.node_name:
+        raise CoreError(f"Pod {pod.key}: spec.nodeName is set, so that no scheduler decides about it")
+    return pod
 
 
 def _names(text: str, option: str) -> list[str]:

@@ -95,29 +95,33 @@ def workload_members(
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A workload has another number of pods."""
+    """A workload has another number of pods.
+
+    Attributes:
+        count: None for as many as it has, or one if it has none
+    """
 
     workload: Workload
-    count: int
+    count: int | None
 
     def apply(self, situation: Situation) -> Situation:
         """Adds pods, or removes the last ones."""
-        key = (self.workload.namespace, self.workload.name)
+        workload = self.workload
+        own_key = (workload.namespace, workload.name)
         pods = situation.cluster.snapshot.pods
-        members = workload_members(self.workload.kind, key, pods, situation.cluster.owners)
-        for key in members[self.count :]:
+        members = workload_members(workload.kind, own_key, pods, situation.cluster.owners)
+        count = (len(members) or 1) if self.count is None else self.count
+        for key in members[count:]:
             pod = situation.cluster.snapshot.pods[key]
             cluster = detach_volumes(situation.cluster, pod).without_pod(key)
             remaining = tuple(entry for entry in situation.pods if entry.key != key)
             situation = replace(situation, cluster=cluster, pods=remaining)
         taken = set(situation.cluster.snapshot.pods)
-        workload = self.workload
         if workload.kind == STATEFUL_SET:
-            sets = {(workload.namespace, workload.name)}
-            parallel = situation.parallel - sets if workload.in_order else situation.parallel | sets
+            parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
             situation = replace(situation, parallel=parallel)
         number = 0
-        for _ in range(self.count - len(members)):
+        for _ in range(count - len(members)):
             while (workload.namespace, workload.pod_name(number)) in taken:
                 number += 1
             pod, generic_pod = workload.pods(number)
@@ -236,7 +240,7 @@ class ApplyObjects:
     Attributes:
         objects: by the snapshot's field and by key; no pods
         nodes: the Kubernetes nodes among them, as kube-scheduler's filters read them
-        pods: new pods
+        pods: new pods; those that exist stay as they are
     """
 
     objects: Mapping[tuple[str, str | tuple[str, str]], object | None]
@@ -251,5 +255,8 @@ class ApplyObjects:
             scheduling = scheduling.with_node(node)
         situation = replace(situation, cluster=replace(cluster, scheduling=scheduling))
         for pod, generic_pod in self.pods:
+            stored = situation.cluster.snapshot.pods.get(generic_pod.key)
+            if stored is not None and stored.live:
+                continue
             situation = situation.with_new_pod(pod, generic_pod, "")
         return situation

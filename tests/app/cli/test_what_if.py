@@ -233,6 +233,62 @@ def test_bad_input_is_one_line(run: Run, cluster: str, verbs: tuple[str, ...], e
     assert result.err.count("\n") == 1
 
 
+def test_an_object_without_a_namespace_gets_the_option_s(run: Run, cluster: str, tmp_path: Path) -> None:
+    """As with `kubectl apply --namespace`."""
+    web = stateful_set("web", 1, "20Gi")
+    del web["metadata"]["namespace"]
+    manifest = _write(tmp_path / "web.json", web)
+    result = run("what-if", "--snapshot", cluster, "--apply", manifest, "--namespace", "shop", "-o", "json")
+    assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == ["shop/web-0"]
+
+
+def test_a_pod_that_exists_is_not_placed_again(run: Run, cluster: str, tmp_path: Path) -> None:
+    """Applying it changes nothing."""
+    manifest = _write(tmp_path / "pod.json", pod(name="db-0"))
+    result = run("what-if", "--snapshot", cluster, "--apply", manifest, "-o", "json")
+    assert json.loads(result.out)["pods"] == []
+
+
+def test_kinds_that_decisions_do_not_read_are_skipped(run: Run, cluster: str, tmp_path: Path) -> None:
+    """A note names them."""
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
+    manifest = _write(tmp_path / "web.json", service, stateful_set("web", 1, "20Gi"))
+    answer = json.loads(run("what-if", "--snapshot", cluster, "--apply", manifest, "-o", "json").out)
+    assert f"--apply {manifest}: objects of kind Service are not read" in answer["notes"]
+    assert [entry["pod"] for entry in answer["pods"]] == ["default/web-0"]
+
+
+def test_a_workload_without_a_number_of_pods_keeps_it(run: Run, tmp_path: Path) -> None:
+    """A new one has one pod."""
+    objects = (storage_class(), node("a", listed={"db-0-a": 30, "db-1-a": 30}), node("b"))
+    file = _write(tmp_path / "snapshot.json", *objects, running("db-0", "a"), running("db-1", "a"))
+    applied = [stateful_set(name, 0, "5Gi") for name in ("db", "web")]
+    for workload in applied:
+        del workload["spec"]["replicas"]
+    manifest = _write(tmp_path / "applied.json", *applied)
+    result = run("what-if", "--snapshot", file, "--apply", manifest, "--lose", "a", "-o", "json")
+    assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == [
+        "default/db-0",
+        "default/db-1",
+        "default/web-0",
+    ]
+
+
+@pytest.mark.parametrize("sources", [("--snapshot", "-", "--apply", "-"), ("--apply", "-", "--apply", "-")])
+def test_standard_input_is_read_once(run: Run, sources: tuple[str, ...]) -> None:
+    """The second reader would see nothing."""
+    result = run("what-if", *sources)
+    assert (result.code, result.err) == (2, "longhorn-extender: standard input (-) can be read only once\n")
+
+
+def test_an_applied_pod_with_a_node_is_refused(run: Run, cluster: str, tmp_path: Path) -> None:
+    """No scheduler decides about it."""
+    manifest = _write(tmp_path / "pod.json", pod(name="fixed", node="b"))
+    result = run("what-if", "--snapshot", cluster, "--apply", manifest)
+    assert (result.code, result.out) == (2, "")
+    assert "Pod default/fixed: spec.nodeName is set, so that no scheduler decides about it" in result.err
+
+
 def test_a_source_without_controllers_says_so(run: Run, tmp_path: Path) -> None:
     """Such pods hold up a drain, so the note explains why."""
     bare = owned_pod(name="db-0", node="a")
