@@ -23,7 +23,7 @@ from app.cli.options import (
     filter_options,
     now,
 )
-from app.cli.what_if_changes import ChangeReader
+from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.schemas.what_if_answer import NOTES, WhatIfAnswer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
@@ -122,11 +122,14 @@ def what_if(
         "add_disk": add_disk,
         "apply": apply,
     }
+    if [snapshot, *(apply or ())].count("-") > 1:
+        raise CoreError("standard input (-) can be read only once")
     rate = _rate(rebuild_rate)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
-    changes = ChangeReader(source, namespace).read(_in_order(invocation.meta[_ORDER_KEY], given))
+    reader = ChangeReader(source, namespace)
+    changes = reader.read(_in_order(invocation.meta[_ORDER_KEY], given))
     prediction, notes = _predict(source, changes, filter_options(best_effort, packing), _seeds(seed, orders))
-    answer = what_if_answer(prediction, seed, rate, notes)
+    answer = what_if_answer(prediction, seed, rate, (*notes, *reader.notes))
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)
@@ -166,7 +169,7 @@ def _predict(
         affinities=objects.affinities,
         owners=HashTrieMap(objects.owners),
     )
-    before = Situation(cluster)
+    before = Situation(cluster, parallel=parallel_sets(source))
     after = before
     for change in changes:
         after = change.apply(after)

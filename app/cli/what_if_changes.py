@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,15 @@ from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload
+from scheduler_core.extender.what_if.cluster_additions import (
+    MEMBER_NAMES,
+    AddDisk,
+    AddNodes,
+    ApplyObjects,
+    Scale,
+    Workload,
+    workload_members,
+)
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.model import generic, kube
@@ -25,9 +32,7 @@ from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 
 _MAX_COUNT: Final = 10_000
-# How Kubernetes names the pods of each kind.
-_MEMBER_NAMES: Final = {"StatefulSet": "[0-9]+", "Deployment": "[a-z0-9]+-[a-z0-9]{5}", "ReplicaSet": "[a-z0-9]{5}"}
-_POD_OWNERS: Final = {"StatefulSet": "StatefulSet", "Deployment": "ReplicaSet", "ReplicaSet": "ReplicaSet"}
+_NAMESPACED: Final = frozenset({"PersistentVolumeClaim", *WORKLOAD_KINDS})
 
 
 class ChangeReader:
@@ -40,6 +45,8 @@ class ChangeReader:
     def __init__(self, source: ClusterSource, namespace: str | None) -> None:
         self._source = source
         self._namespace = namespace or DEFAULT_NAMESPACE
+        self._applied: dict[tuple[str, str, str], Workload] = {}
+        self._skipped: dict[str, None] = {}
         self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
             "drain": self._drain,
             "lose": self._lose,
@@ -58,6 +65,11 @@ class ChangeReader:
             CoreError: a text cannot be read
         """
         return [change for verb, text in verbs for change in self._verbs[verb](text)]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the files of `--apply` have and no decision reads."""
+        return tuple(self._skipped)
 
     @property
     def verbs(self) -> frozenset[str]:
@@ -117,33 +129,22 @@ class ChangeReader:
         subject, number = _assignment(text, "--scale", "sts/NAME=N or deploy/NAME=N")
         prefix, _, name = subject.partition("/")
         resource = WORKLOADS.get(prefix.lower())
-        if resource is None or resource.kind not in _MEMBER_NAMES or not name:
+        if resource is None or resource.kind not in MEMBER_NAMES or not name:
             raise CoreError(f"--scale {text}: expected sts/NAME=N, deploy/NAME=N or rs/NAME=N")
         namespace, own_name = self._key(name)
         count = _count(number, f"--scale {text}")
-        members = self._members(resource.kind, namespace, own_name)
-        stored = (resource.kind, namespace, own_name) in self._source.objects.workloads
-        if self._source.file is not None and not stored and members:
-            workload = self._workload_of_member(resource.kind, own_name, members[0])
-        else:
-            raw = read_workload(resource, own_name, namespace, self._source)
-            workload = _workload(resource.kind, raw)
-        return [Scale(workload, tuple((pod.namespace, pod.name) for pod in members), count)]
+        key = (resource.kind, namespace, own_name)
+        workload = self._applied.get(key)
+        members = self._members(resource.kind, (namespace, own_name))
+        if workload is None and self._source.file is not None and key not in self._source.objects.workloads and members:
+            workload = self._workload_of_member(resource.kind, own_name, self._source.snapshot.pods[members[0]])
+        if workload is None:
+            workload = _workload(resource.kind, read_workload(resource, own_name, namespace, self._source))
+        return [Scale(workload, count)]
 
-    def _members(self, kind: str, namespace: str, name: str) -> list[kube.Pod]:
-        """Returns the live pods of a workload by their names; those without a node are the first to be removed."""
-        pattern = re.compile(f"{re.escape(name)}-{_MEMBER_NAMES[kind]}")
-        pods = [
-            pod
-            for pod in self._source.snapshot.pods.values()
-            if pod.live
-            and pod.namespace == namespace
-            and pattern.fullmatch(pod.name)
-            and self._source.objects.owners.get((namespace, pod.name)) in (None, _POD_OWNERS[kind])
-        ]
-        if kind == "StatefulSet":
-            return sorted(pods, key=lambda pod: int(pod.name.rpartition("-")[2]))
-        return sorted(pods, key=lambda pod: (not pod.node_name, pod.name))
+    def _members(self, kind: str, workload: NamespacedName) -> list[NamespacedName]:
+        """Returns the pods of a workload in the source."""
+        return workload_members(kind, workload, self._source.snapshot.pods, self._source.objects.owners)
 
     def _workload_of_member(self, kind: str, name: str, member: kube.Pod) -> Workload:
         """Returns a workload that the file lacks, by one of its pods.
@@ -158,21 +159,24 @@ class ChangeReader:
             template = replace(claim.spec, volume_name="") if own and claim is not None else mount.template
             mounts.append(replace(mount, template=template))
         pod = replace(member, node_name="", phase="Pending", unschedulable="", volumes=tuple(mounts))
-        return Workload(_POD_OWNERS[kind], member.namespace, name, pod, generic_pod, in_order=kind == "StatefulSet")
+        return Workload(kind, member.namespace, name, pod, generic_pod, in_order=kind == "StatefulSet")
 
     def _apply(self, text: str) -> Sequence[Change]:
         objects: dict[tuple[str, Any], object | None] = {}
         nodes: list[generic.Node] = []
         pods: list[tuple[kube.Pod, generic.Pod]] = []
         scales: list[Change] = []
-        for kind, group, raw in read_objects(text):
+        for kind, group, given in read_objects(text):
             entry = KINDS.get((group, kind))
-            if kind in _MEMBER_NAMES:
+            raw = self._with_namespace(kind, given)
+            if kind in MEMBER_NAMES:
                 scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":
                 pods.append((read_from(text, partial(_pod, raw)), read_from(text, partial(read_pod, kind, raw))))
-            elif entry is None or kind in WORKLOAD_KINDS:
+            elif kind in WORKLOAD_KINDS:
                 raise CoreError(f"--apply {text}: objects of kind {kind} cannot be predicted")
+            elif entry is None:
+                self._skipped[f"--apply {text}: objects of kind {kind} are not read"] = None
             else:
                 key, value = read_from(text, partial(entry.read, raw))
                 objects[entry.field, key] = value
@@ -180,20 +184,39 @@ class ChangeReader:
                 nodes.append(read_from(text, partial(_node, raw)))
         return [ApplyObjects(objects, tuple(nodes), tuple(pods)), *scales]
 
+    def _with_namespace(self, kind: str, raw: Any) -> Any:
+        """Returns the object with the namespace that it gets if it has none."""
+        metadata = raw.get("metadata")
+        if kind not in _NAMESPACED or not isinstance(metadata, dict) or metadata.get("namespace"):
+            return raw
+        return {**raw, "metadata": {**metadata, "namespace": self._namespace}}
+
     def _apply_workload(self, kind: str, raw: Any) -> Change:
         workload = _workload(kind, raw)
-        members = self._members(kind, workload.namespace, workload.name)
+        self._applied[kind, workload.namespace, workload.name] = workload
         replicas = (raw.get("spec") or {}).get("replicas")
-        count = _count(str(1 if replicas is None else replicas), f"{kind} {workload.name}: spec.replicas")
-        return Scale(workload, tuple((pod.namespace, pod.name) for pod in members), count)
+        count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
+        return Scale(workload, count)
+
+
+def parallel_sets(source: ClusterSource) -> frozenset[NamespacedName]:
+    """Returns the source's StatefulSets that create their pods at once."""
+    return frozenset(
+        (namespace, name)
+        for (kind, namespace, name), raw in source.objects.workloads.items()
+        if kind == "StatefulSet" and not _creates_in_order(raw)
+    )
+
+
+def _creates_in_order(raw: Any) -> bool:
+    return (raw.get("spec") or {}).get("podManagementPolicy") != "Parallel"
 
 
 def _workload(kind: str, raw: Any) -> Workload:
     pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
-    spec = raw.get("spec") or {}
-    in_order = kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+    in_order = kind == "StatefulSet" and _creates_in_order(raw)
     name = pod.name.removesuffix("-0")
-    return Workload(_POD_OWNERS[kind], pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
+    return Workload(kind, pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
 
 
 def _node(raw: object) -> generic.Node:
@@ -201,7 +224,10 @@ def _node(raw: object) -> generic.Node:
 
 
 def _pod(raw: object) -> kube.Pod:
-    return wire.pod(decode_object("Pod", raw, wire.Pod))
+    pod = wire.pod(decode_object("Pod", raw, wire.Pod))
+    if pod.node_name:
+        raise CoreError(f"Pod {pod.key}: spec.nodeName is set, so that no scheduler decides about it")
+    return pod
 
 
 def _names(text: str, option: str) -> list[str]:

@@ -93,7 +93,7 @@ def _drain_table(answer: WhatIfAnswer) -> Table:
 
 
 def _volume_table(answer: WhatIfAnswer) -> Table:
-    table = _table("VOLUME", "REPLICAS", "LEAST HEALTHY", "IN THE END")
+    table = _table("VOLUME", "REPLICAS", "LEAST HEALTHY", "IN THE END", "USED BY")
     for volume in answer.volumes:
         complete = answer.orders - volume.incomplete
         end = (
@@ -102,7 +102,7 @@ def _volume_table(answer: WhatIfAnswer) -> Table:
             else "complete"
         )
         end = f"incomplete: {volume.problem}" if not complete else end
-        table.add_row(volume.name, str(volume.replicas), str(volume.least_healthy), end)
+        table.add_row(volume.name, str(volume.replicas), str(volume.least_healthy), end, ", ".join(volume.pods))
     return table
 
 
@@ -128,6 +128,14 @@ def _rebuild_line(rebuilds: RebuildAnswer) -> str:
 
 def _summary(answer: WhatIfAnswer) -> str:
     always = sum(pod.outcome == "always" for pod in answer.pods)
-    text = f"{always} of {len(answer.pods)} pods are always placed, in {answer.orders} orders"
-    finished = sum(drain.outcome == "always" for drain in answer.drains)
-    return f"{text}; {finished} of {len(answer.drains)} drains always finish" if answer.drains else text
+    parts = [f"{always} of {len(answer.pods)} pods are always placed, in {answer.orders} orders"]
+    if answer.drains:
+        finished = sum(drain.outcome == "always" for drain in answer.drains)
+        parts.append(f"{finished} of {len(answer.drains)} drains always finish")
+    failures = {
+        "pods are gone": len(answer.gone_pods),
+        "expansions are refused": sum(not expansion.fits for expansion in answer.expansions),
+        "volumes lack replicas in the end": sum(volume.incomplete > 0 for volume in answer.volumes),
+    }
+    parts += [f"{count} {text}" for text, count in failures.items() if count]
+    return "; ".join(parts)

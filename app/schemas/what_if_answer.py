@@ -63,6 +63,7 @@ class VolumeOutcomeAnswer(Answer):
     least_healthy: int = Field(serialization_alias="leastHealthy", description="the least number meanwhile")
     incomplete: int = Field(description="in how many orders a replica is missing in the end")
     problem: str = Field(description="why it is missing")
+    pods: list[str] = Field(description="the pods that use it")
 
 
 class ExpansionAnswer(Answer):
@@ -71,7 +72,7 @@ class ExpansionAnswer(Answer):
     claim: str
     size: int = Field(description="bytes")
     fits: bool
-    refusals: list[str] = Field(description="every reason that Longhorn may give, with the disk")
+    refusals: list[str] = Field(description="its StorageClass, or every reason that Longhorn may give")
 
 
 class RebuildAnswer(Answer):
@@ -135,6 +136,7 @@ def what_if_answer(prediction: Prediction, seed: int, rate: int | None, notes: t
                 least_healthy=volume.least,
                 incomplete=volume.incomplete,
                 problem=volume.problem,
+                pods=list(volume.pods),
             )
             for volume in prediction.volumes
         ],

@@ -301,6 +301,7 @@ class StorageClass(Wire):
     provisioner: str = ""
     parameters: dict[str, str] | None = None
     volume_binding_mode: str | None = None
+    allow_volume_expansion: bool | None = None
 
 
 def storage_class(wire: StorageClass) -> kube.StorageClass:
@@ -313,6 +314,7 @@ def storage_class(wire: StorageClass) -> kube.StorageClass:
         is_default=any(annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS),
         created=wire.metadata.creation_timestamp or "",
         waits_for_consumer=wire.volume_binding_mode == "WaitForFirstConsumer",
+        allows_expansion=bool(wire.allow_volume_expansion),
     )
 
 

@@ -19,6 +19,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node
 
+NODE_GONE: Final = "KubernetesNodeGone"
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 REGION_LABEL: Final = "topology.kubernetes.io/region"
 ROUNDING: Final = 100 * 1024**2
@@ -88,7 +89,7 @@ def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) 
     """
     kube_node = cluster.kube_nodes.get(node.name)
     if kube_node is None:
-        return Condition("Ready", "False", "KubernetesNodeGone", f"Kubernetes node {node.name} does not exist")
+        return Condition("Ready", "False", NODE_GONE, f"Kubernetes node {node.name} does not exist")
     ready = _pod_condition(node, pods)
     for entry in kube_node.conditions:
         if entry.type == "Ready" and _is_not_ready(cluster, entry):

@@ -199,6 +199,7 @@ class StorageClass:
 
     Attributes:
         waits_for_consumer: whether its claims are bound when a pod is scheduled, and not at once
+        allows_expansion: whether the API server lets its claims grow
     """
 
     name: str
@@ -207,6 +208,7 @@ class StorageClass:
     is_default: bool = False
     created: str = ""
     waits_for_consumer: bool = False
+    allows_expansion: bool = False
 
 
 @dataclass(frozen=True, slots=True)

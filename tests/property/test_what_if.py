@@ -67,7 +67,7 @@ def _draw_changes(chance: random.Random, names: list[str], pods: list[str]) -> t
         LoseNodes((names[-1],)),
         AddNodes(names[0], 1),
         AddDisk(names[0], 50 * GI),
-        Scale(workload(chance.choice(SIZES)), (), chance.randint(1, 4)),
+        Scale(workload(chance.choice(SIZES)), chance.randint(1, 4)),
     ]
     if pods:
         options.append(Expand(("default", f"data-{chance.choice(pods)}"), 45 * GI))
@@ -163,7 +163,7 @@ def test_the_order_does_not_matter_where_there_is_plenty_of_room(world: World) -
 @given(worlds())
 def test_one_waiting_pod_goes_where_the_extender_lets_it(world: World) -> None:
     """It is placed if /filter names a node, and on such a node."""
-    start = after(world.start, Scale(workload(40), (), 1))
+    start = after(world.start, Scale(workload(40), 1))
     state = start.cluster.state
     pod = state.view.snapshot.pods["default", "web-0"]
     contenders = Competing.without_offers(state)

@@ -81,9 +81,14 @@ def replica_name(pod_name: str, place: str) -> str:
     return f"{pod_name}-{place}"
 
 
+def growing_class(*, grows: bool = True) -> Object:
+    """A StorageClass whose volumes may be expanded, or may not."""
+    return {**storage_class(), "allowVolumeExpansion": grows}
+
+
 def situation(*objects: Object | Iterable[Object]) -> Situation:
     """A cluster of some objects, with a StorageClass, before any change."""
-    raw = flat(storage_class(), *objects)
+    raw = flat(growing_class(), *objects)
     scheduling = SchedulingObjects.of((entry["kind"], group_of(entry["apiVersion"]), entry) for entry in raw)
     cluster = PredictedCluster(
         predicted_state(snapshot(raw), NOW),

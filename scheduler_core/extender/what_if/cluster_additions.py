@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_core.extender.what_if.pod_decision import detach_volumes
 from scheduler_core.extender.what_if.predicted_cluster import (
     NODE_BOUND_OWNERS,
+    STATEFUL_SET,
     ChangesByObject,
     PredictedCluster,
     WhatIfError,
@@ -16,10 +18,14 @@ from scheduler_core.extender.what_if.predicted_cluster import (
 )
 from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import NamespacedName
 
 HOST_NAME_LABEL = "kubernetes.io/hostname"
+# How Kubernetes names the pods of each kind.
+MEMBER_NAMES = {STATEFUL_SET: "[0-9]+", "Deployment": "[a-z0-9]+-[a-z0-9]{5}", "ReplicaSet": "[a-z0-9]{5}"}
+_POD_OWNERS = {STATEFUL_SET: STATEFUL_SET, "Deployment": "ReplicaSet", "ReplicaSet": "ReplicaSet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,40 @@ class Workload:
             else mount
             for mount in self.pod.volumes
         )
-        pod = replace(self.pod, name=name, uid=f"what-if-{self.namespace}-{name}", node_name="", volumes=mounts)
+        pod = replace(self.pod, name=name, uid=_new_uid(self.namespace, name), node_name="", volumes=mounts)
         return pod, replace(self.generic_pod, name=name, uid=pod.uid, node_name="")
+
+    @property
+    def owner(self) -> str:
+        """The kind of its pods' controller."""
+        return _POD_OWNERS[self.kind]
+
+
+def _new_uid(namespace: str, name: str) -> str:
+    return f"what-if-{namespace}-{name}"
+
+
+def workload_members(
+    kind: str, workload: NamespacedName, pods: Mapping[PodKey, kube.Pod], owners: Mapping[PodKey, str]
+) -> list[PodKey]:
+    """Returns the live pods of a workload by their names, those of earlier changes included; the last are removed first.
+
+    Of a StatefulSet these are the highest numbers, of other kinds the pods without a node.
+    """
+    namespace, name = workload
+    created = re.compile(f"{re.escape(name)}-{MEMBER_NAMES[kind]}")
+    predicted = re.compile(f"{re.escape(name)}-[0-9]+")
+    members = [
+        key
+        for key, pod in pods.items()
+        if pod.live
+        and key[0] == namespace
+        and (predicted if pod.uid == _new_uid(*key) else created).fullmatch(key[1])
+        and owners.get(key) in (None, _POD_OWNERS[kind])
+    ]
+    if kind == STATEFUL_SET:
+        return sorted(members, key=lambda key: int(key[1].rpartition("-")[2]))
+    return sorted(members, key=lambda key: (not pods[key].node_name, key[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +98,35 @@ class Scale:
     """A workload has another number of pods.
 
     Attributes:
-        members: its pods, the first to be removed last
+        count: None for as many as it has, or one if it has none
     """
 
     workload: Workload
-    members: tuple[NamespacedName, ...]
-    count: int
+    count: int | None
 
     def apply(self, situation: Situation) -> Situation:
-        """Adds pods, or removes those with the highest numbers."""
-        members = [key for key in self.members if key in situation.cluster.snapshot.pods]
-        for key in members[self.count :]:
+        """Adds pods, or removes the last ones."""
+        workload = self.workload
+        own_key = (workload.namespace, workload.name)
+        pods = situation.cluster.snapshot.pods
+        members = workload_members(workload.kind, own_key, pods, situation.cluster.owners)
+        count = (len(members) or 1) if self.count is None else self.count
+        for key in members[count:]:
             pod = situation.cluster.snapshot.pods[key]
             cluster = detach_volumes(situation.cluster, pod).without_pod(key)
             remaining = tuple(entry for entry in situation.pods if entry.key != key)
             situation = replace(situation, cluster=cluster, pods=remaining)
         taken = set(situation.cluster.snapshot.pods)
-        workload = self.workload
-        waiting = [key for key in members[: self.count] if not situation.cluster.snapshot.pods[key].node_name]
-        before = waiting[-1] if waiting and workload.in_order else None
+        if workload.kind == STATEFUL_SET:
+            parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
+            situation = replace(situation, parallel=parallel)
         number = 0
-        for _ in range(self.count - len(members)):
+        for _ in range(count - len(members)):
             while (workload.namespace, workload.pod_name(number)) in taken:
                 number += 1
             pod, generic_pod = workload.pods(number)
-            situation = situation.with_new_pod(pod, generic_pod, workload.kind, before)
+            situation = situation.with_new_pod(pod, generic_pod, workload.owner)
             taken.add(generic_pod.key)
-            before = generic_pod.key if workload.in_order else None
         return situation
 
 
@@ -200,7 +240,7 @@ class ApplyObjects:
     Attributes:
         objects: by the snapshot's field and by key; no pods
         nodes: the Kubernetes nodes among them, as kube-scheduler's filters read them
-        pods: new pods
+        pods: new pods; those that exist stay as they are
     """
 
     objects: Mapping[tuple[str, str | tuple[str, str]], object | None]
@@ -215,5 +255,8 @@ class ApplyObjects:
             scheduling = scheduling.with_node(node)
         situation = replace(situation, cluster=replace(cluster, scheduling=scheduling))
         for pod, generic_pod in self.pods:
+            stored = situation.cluster.snapshot.pods.get(generic_pod.key)
+            if stored is not None and stored.live:
+                continue
             situation = situation.with_new_pod(pod, generic_pod, "")
         return situation

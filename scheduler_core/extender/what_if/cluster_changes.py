@@ -202,7 +202,7 @@ class Expand:
     size: int
 
     def apply(self, situation: Situation) -> Situation:
-        """Grows the claim's volume if Longhorn lets it."""
+        """Grows the claim's volume if its StorageClass and Longhorn let it."""
         cluster = situation.cluster
         claim = cluster.snapshot.claims.get(self.claim)
         name = "/".join(self.claim)
@@ -214,14 +214,26 @@ class Expand:
         if self.size < volume.size:
             raise WhatIfError(f"PersistentVolumeClaim {name}: a volume cannot shrink")
         view = cluster.state.view
-        answers = check_expansion(view.cluster, volume, view.replicas_of(volume.name), self.size)
-        refusals = tuple(
-            sorted(f"{answer.reason} ({_disk_name(cluster, answer.disk)})" for answer in answers if answer.reason)
-        )
+        refusals = _class_refusals(cluster, claim) if self.size > volume.size else ()
+        if not refusals:
+            answers = check_expansion(view.cluster, volume, view.replicas_of(volume.name), self.size)
+            texts = (f"{answer.reason} ({_disk_name(cluster, answer.disk)})" for answer in answers if answer.reason)
+            refusals = tuple(sorted(texts))
         if not refusals:
             cluster = _grow(cluster, claim, volume, self.size)
         entry = ExpansionOutcome(name, self.size, refusals)
         return replace(situation, cluster=cluster, expansions=(*situation.expansions, entry))
+
+
+def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
+    """Returns why the API server refuses larger claims of a StorageClass; a class that the source lacks refuses none.
+
+    Source: Kubernetes' admission plugin PersistentVolumeClaimResize.
+    """
+    storage_class = cluster.snapshot.storage_classes.get(claim.spec.storage_class or "")
+    if storage_class is None or storage_class.allows_expansion:
+        return ()
+    return (f"StorageClass {storage_class.name} does not set allowVolumeExpansion",)
 
 
 def _disk_name(cluster: PredictedCluster, uuid: str) -> str:

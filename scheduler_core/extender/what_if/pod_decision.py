@@ -14,11 +14,14 @@ from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.extender.offer import make_offer
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster
-from scheduler_core.extender.what_if.predicted_replicas import Choose
+from scheduler_core.extender.what_if.predicted_replicas import Choose, remove_replica
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.resolve import PodVolume, volume_of_claim
+
+_NO_NODE = "there is no node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class PodDecider:
     def decide(self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose) -> Cooperative[PodDecision]:
         """Returns one of the nodes that kube-scheduler may choose, at random."""
         names = cluster.node_names
+        if not names:
+            return PodDecision(reasons=Counter({_NO_NODE: 0}))
         claims = (cluster.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
         volume_names = (claim.spec.volume_name for claim in claims if claim is not None)
         affinities = [cluster.affinities[name] for name in volume_names if name in cluster.affinities]
@@ -136,7 +141,10 @@ def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
 
 
 def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster with the volumes detached that only this pod uses on its node."""
+    """Returns the cluster with the volumes detached that only this pod uses on its node, before the pod ends.
+
+    Its generic ephemeral volumes are deleted, as their claims are with the pod.
+    """
     changes: ChangesByObject = {}
     shared = cluster.shared_volume(pod)
     if shared is not None:
@@ -149,6 +157,25 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
         changes["volumes", volume.name] = _detach(volume)
         for attachment in cluster.state.demand.attachments_of(claim.spec.volume_name):
             changes["volume_attachments", attachment.name] = None
+    cluster = cluster.update(changes)
+    for mount in pod.volumes:
+        if mount.ephemeral:
+            cluster = _delete_claim(cluster, (pod.namespace, mount.claim))
+    return cluster
+
+
+def _delete_claim(cluster: PredictedCluster, key: NamespacedName) -> PredictedCluster:
+    """Returns the cluster without a claim, and without its Longhorn volume and replicas."""
+    claim = cluster.snapshot.claims.get(key)
+    if claim is None:
+        return cluster
+    changes: ChangesByObject = {("claims", key): None}
+    volume = cluster.volume_of_claim(claim)
+    if volume is not None:
+        for replica in cluster.state.view.replicas_of(volume.name):
+            cluster = remove_replica(cluster, replica)
+        changes["persistent_volumes", claim.spec.volume_name] = None
+        changes["volumes", volume.name] = None
     return cluster.update(changes)
 
 

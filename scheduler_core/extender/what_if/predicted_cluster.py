@@ -14,7 +14,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.longhorn.node_status import disk_schedulable_condition
+from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
@@ -23,6 +23,7 @@ ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
 """The changes of one step, as `ClusterState.update` takes them."""
 
 DAEMON_SET = "DaemonSet"
+STATEFUL_SET = "StatefulSet"
 # Their pods belong to one node: they end with it, and run nowhere else.
 NODE_BOUND_OWNERS = frozenset({DAEMON_SET, "Node", "InstanceManager", "BackingImageManager"})
 SHARE_MANAGER = "ShareManager"
@@ -59,8 +60,17 @@ class PredictedCluster:
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """The nodes that pods may run on, in order; Longhorn's where the source has no Kubernetes nodes."""
-        return self.scheduling.node_names or tuple(self.state.view.cluster.nodes)
+        """The nodes that pods may run on, in order.
+
+        Where there are no Kubernetes nodes, they are Longhorn's, without those that are cordoned or gone.
+        """
+        nodes = self.state.view.cluster.nodes.values()
+        return self.scheduling.node_names or tuple(node.name for node in nodes if self._is_open(node))
+
+    def _is_open(self, node: longhorn.Node) -> bool:
+        kube_node = self.snapshot.nodes.get(node.name)
+        gone = any(condition.reason == NODE_GONE for condition in node.conditions)
+        return not gone and not (kube_node is not None and kube_node.unschedulable)
 
     def update(self, changes: Changes, after: timedelta = timedelta(0)) -> PredictedCluster:
         """Returns the cluster after the changes, and after some time."""

@@ -99,6 +99,7 @@ class FewerReplicas:
         least: the least number of healthy replicas meanwhile, over all orders
         incomplete: in how many orders it still lacks one in the end
         problem: why, in one of these orders
+        pods: the pods that use the volume, by name
     """
 
     name: str
@@ -106,6 +107,7 @@ class FewerReplicas:
     least: int
     incomplete: int
     problem: str
+    pods: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
         pods=tuple(_pod_outcome(entry, results) for entry in after.all_pods()),
         drains=tuple(_drain_outcome(node, results) for node in after.drained),
         disks=_disk_outcomes(before, results),
-        volumes=_volume_outcomes(results),
+        volumes=_volume_outcomes(after, results),
         expansions=after.expansions,
         gone_pods=tuple(pod for pod, _ in after.gone_pods),
         copied_bytes=(min(copied), max(copied)),
@@ -207,17 +209,26 @@ def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[D
     return tuple(outcomes)
 
 
-def _volume_outcomes(results: Sequence[OrderResult]) -> tuple[FewerReplicas, ...]:
+def _volume_outcomes(after: Situation, results: Sequence[OrderResult]) -> tuple[FewerReplicas, ...]:
     names = {name for result in results for name in (*result.fewer_replicas, *result.incomplete)}
-    return tuple(_volume_outcome(name, results) for name in sorted(names))
+    users = _pods_by_volume(after) if names else {}
+    return tuple(_volume_outcome(name, results, users.get(name, ())) for name in sorted(names))
 
 
-def _volume_outcome(name: str, results: Sequence[OrderResult]) -> FewerReplicas:
+def _pods_by_volume(after: Situation) -> dict[str, tuple[str, ...]]:
+    users: dict[str, tuple[str, ...]] = {}
+    for key, pod in sorted(after.cluster.snapshot.pods.items()):
+        for volume in after.cluster.volumes_of(pod) if pod.live else ():
+            users[volume.name] = (*users.get(volume.name, ()), "/".join(key))
+    return users
+
+
+def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, ...]) -> FewerReplicas:
     problems = [result.incomplete[name] for result in results if name in result.incomplete]
     volume = next((each for result in results if (each := result.cluster.snapshot.volumes.get(name)) is not None), None)
     wanted = volume.number_of_replicas if volume is not None else 0
     least = min(min(result.fewer_replicas.get(name, wanted), _healthy_replicas(name, result)) for result in results)
-    return FewerReplicas(name, wanted, least, len(problems), problems[0] if problems else "")
+    return FewerReplicas(name, wanted, least, len(problems), problems[0] if problems else "", pods)
 
 
 def _healthy_replicas(name: str, result: OrderResult) -> int:

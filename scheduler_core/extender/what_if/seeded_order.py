@@ -34,6 +34,7 @@ from scheduler_core.model.generic import PodKey
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)
 _NOT_CREATED = "the pod before it does not run"
+_DETACHED = "it is detached: Longhorn rebuilds it once it is attached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +217,17 @@ class _Run:
         volume = self._cluster.snapshot.volumes.get(name)
         return volume is not None and bool(volume.node_id)
 
+    def _healthy_replicas(self, name: str) -> int:
+        return sum(1 for replica in self._cluster.state.view.replicas_of(name) if holds_data(self._cluster, replica))
+
+    def _lacks_replicas(self, name: str) -> bool:
+        volume = self._cluster.snapshot.volumes.get(name)
+        return volume is not None and self._healthy_replicas(name) < volume.number_of_replicas
+
     def _note_replicas(self, name: str) -> None:
         """Notes that a volume has fewer healthy replicas than it should."""
-        volume = self._cluster.snapshot.volumes.get(name)
-        replicas = self._cluster.state.view.replicas_of(name)
-        healthy = sum(1 for replica in replicas if holds_data(self._cluster, replica))
-        if volume is not None and healthy < volume.number_of_replicas:
+        if self._lacks_replicas(name):
+            healthy = self._healthy_replicas(name)
             self._fewer[name] = min(healthy, self._fewer.get(name, healthy))
 
     def _stuck_reason(self, key: PodKey) -> str:
@@ -235,8 +241,11 @@ class _Run:
     def result(self) -> OrderResult:
         """Returns the end of the order."""
         for name in self._fewer:
-            if not any(holds_data(self._cluster, each) for each in self._cluster.state.view.replicas_of(name)):
+            if not self._healthy_replicas(name):
                 self._problems[name] = NO_DATA
+        for name in self._situation.degraded:
+            if not self._is_attached(name) and self._lacks_replicas(name):
+                self._problems.setdefault(name, _DETACHED)
         stuck = {key: reason for key in self._bound if (reason := self._stuck_reason(key))}
         return OrderResult(
             cluster=self._cluster,

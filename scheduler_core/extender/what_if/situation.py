@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Protocol
 
 from scheduler_core.extender.what_if.pod_decision import detach_volumes, unassigned, waiting_pod
-from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, PredictedCluster
+from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.model import generic, kube
 from scheduler_core.model.generic import PodKey
+from scheduler_core.model.snapshot import NamespacedName
 
 
 class Origin(StrEnum):
@@ -38,11 +40,11 @@ class PodToPlace:
 
 @dataclass(frozen=True, slots=True)
 class ExpansionOutcome:
-    """Whether Longhorn lets a volume grow.
+    """Whether a volume may grow.
 
     Attributes:
         size: bytes that are asked for
-        refusals: every reason that Longhorn may give, with the disk; empty if the volume grows
+        refusals: the StorageClass, or every reason that Longhorn may give, with the disk; empty if the volume grows
     """
 
     claim: str
@@ -63,6 +65,7 @@ class Situation:
         evicted: volumes whose replicas are to move
         degraded: volumes that lost a replica
         expansions: the result of every expansion
+        parallel: StatefulSets that create their pods at once (podManagementPolicy)
     """
 
     cluster: PredictedCluster
@@ -74,6 +77,7 @@ class Situation:
     evicted: frozenset[str] = frozenset()
     degraded: frozenset[str] = frozenset()
     expansions: tuple[ExpansionOutcome, ...] = ()
+    parallel: frozenset[NamespacedName] = frozenset()
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
         """Every pod without a node, those that wait already included, sorted by name."""
@@ -84,7 +88,28 @@ class Situation:
             for key, pod in snapshot.pods.items()
             if key not in placed and pod.live and not pod.node_name
         ]
-        return tuple(sorted((*self.pods, *waiting), key=lambda entry: entry.key))
+        entries = sorted((*self.pods, *waiting), key=lambda entry: entry.key)
+        before = self._pods_before(entries)
+        return tuple(replace(entry, after=before.get(entry.key)) for entry in entries)
+
+    def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
+        """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either.
+
+        A pod that waits in the snapshot exists already.
+        """
+        sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
+        for entry in entries:
+            namespace, name = entry.key
+            set_name, _, ordinal = name.rpartition("-")
+            owned = self.cluster.owners.get(entry.key) == STATEFUL_SET and ordinal.isdecimal()
+            if owned and (namespace, set_name) not in self.parallel:
+                sets.setdefault((namespace, set_name), []).append((int(ordinal), entry))
+        return {
+            entry.key: before.key
+            for members in sets.values()
+            for (_, before), (_, entry) in pairwise(sorted(members, key=lambda member: member[0]))
+            if entry.origin is not Origin.WAITING
+        }
 
     def evict_pods(self, names: Iterable[str]) -> Situation:
         """Takes the pods of nodes away; their controllers create them again.
@@ -105,11 +130,9 @@ class Situation:
                 moved.append(PodToPlace(key, Origin.MOVED, pod.node_name))
         return replace(self, cluster=cluster, pods=(*self.pods, *moved), unmanaged=(*self.unmanaged, *unmanaged))
 
-    def with_new_pod(
-        self, pod: kube.Pod, generic_pod: generic.Pod, owner: str, after: PodKey | None = None
-    ) -> Situation:
+    def with_new_pod(self, pod: kube.Pod, generic_pod: generic.Pod, owner: str) -> Situation:
         """Adds a pod that is to be placed."""
-        entry = PodToPlace(generic_pod.key, Origin.NEW, after=after)
+        entry = PodToPlace(generic_pod.key, Origin.NEW)
         return replace(self, cluster=self.cluster.with_pod(pod, generic_pod, owner), pods=(*self.pods, entry))
 
 

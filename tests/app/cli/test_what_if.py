@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders import Object, flat, storage_class
+from tests.builders import Object, flat, pod, storage_class
 from tests.worlds.command_line import Run
-from tests.worlds.predicted_clusters import node, owned_pod, running
+from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running
 from tests.worlds.service import EXTENDER
 
 MIXED = str(Path(__file__).parents[3] / "examples/mixed-cluster/snapshot.yaml")
@@ -29,7 +29,7 @@ def _write(file: Path, *objects: Any) -> str:
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
     """A snapshot file: db-0 runs on a, and b has room for it."""
-    objects = (storage_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     return _write(tmp_path / "snapshot.json", *objects)
 
 
@@ -69,6 +69,28 @@ def test_a_drain_without_room_ends_with_1(run: Run, cluster: str) -> None:
     result = run("what-if", "--snapshot", cluster, "--lose", "b/disk-1", "--drain", "a")
     assert result.code == 1
     assert "never" in result.out
+
+
+def test_the_last_line_names_every_failure(run: Run, tmp_path: Path) -> None:
+    """A volume without data, a refused expansion and a pod that nothing creates again."""
+    objects = (growing_class(grows=False), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    file = _write(tmp_path / "bare.json", *objects, pod(name="bare", node="b", phase="Running"))
+    result = run("what-if", "--snapshot", file, "--expand", "data-db-0=40Gi", "--lose", "a/disk-1", "--lose", "b")
+    assert result.code == 1
+    assert result.out.splitlines()[-1].split("; ") == [
+        "0 of 0 pods are always placed, in 20 orders",
+        "1 pods are gone",
+        "1 expansions are refused",
+        "1 volumes lack replicas in the end",
+    ]
+
+
+def test_a_lost_volume_names_the_pods_that_use_it(run: Run, cluster: str) -> None:
+    """They run on, and their data is gone."""
+    verbs = ("--snapshot", cluster, "--lose", "a/disk-1", "--orders", "3")
+    [volume] = json.loads(run("what-if", *verbs, "-o", "json").out)["volumes"]
+    assert (volume["name"], volume["pods"]) == ("vol-data-db-0", ["default/db-0"])
+    assert "default/db-0" in run("what-if", *verbs).out
 
 
 def test_json_is_stable(run: Run, cluster: str) -> None:
@@ -137,6 +159,40 @@ def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, known: bool) -> None
     }
 
 
+@pytest.mark.parametrize(("policy", "outcome"), [("OrderedReady", "never"), ("Parallel", "always")])
+def test_a_moved_pod_waits_for_the_one_before_it(run: Run, tmp_path: Path, policy: str, outcome: str) -> None:
+    """Its StatefulSet in the file says so; the data of pod 0 is lost."""
+    nodes = [node("a", listed={"db-0-a": 30}), node("b", listed={"db-1-b": 30}), node("c")]
+    stored = stateful_set("db", 2)
+    stored["spec"]["podManagementPolicy"] = policy
+    file = _write(tmp_path / "s.json", storage_class(), *nodes, running("db-0", "a"), running("db-1", "b"), stored)
+    result = run("what-if", "--snapshot", file, "--lose", "a", "--drain", "b", "-o", "json")
+    outcomes = {entry["pod"]: entry["outcome"] for entry in json.loads(result.out)["pods"]}
+    assert outcomes == {"default/db-0": "never", "default/db-1": outcome}
+
+
+@pytest.mark.parametrize(
+    ("verbs", "names"),
+    [
+        (("--scale", "sts/db=3", "--scale", "sts/db=4"), ["db-1", "db-2", "db-3"]),
+        (("--scale", "sts/db=5", "--scale", "sts/db=1"), []),
+        (("--apply", "MANIFEST", "--apply", "MANIFEST"), ["web-0", "web-1"]),
+        (("--apply", "MANIFEST", "--scale", "sts/web=3"), ["web-0", "web-1", "web-2"]),
+        (("--scale", "deploy/api=2", "--scale", "deploy/api=1"), ["api-0"]),
+    ],
+)
+def test_the_last_number_of_pods_counts(run: Run, tmp_path: Path, verbs: tuple[str, ...], names: list[str]) -> None:
+    """A workload may be scaled or applied more than once."""
+    deployment = {**stateful_set("api", 0), "kind": "Deployment"}
+    del deployment["spec"]["volumeClaimTemplates"]
+    objects = (storage_class(), node("a", 900, listed={"db-0-a": 40}), running("db-0", "a", 40), stateful_set("db", 1))
+    file = _write(tmp_path / "snapshot.json", *objects, deployment)
+    manifest = _write(tmp_path / "web.json", stateful_set("web", 2, "20Gi"))
+    texts = [manifest if verb == "MANIFEST" else verb for verb in verbs]
+    result = run("what-if", "--snapshot", file, *texts, "-o", "json")
+    assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == [f"default/{name}" for name in names]
+
+
 def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path) -> None:
     """With its number of pods; they are placed like those of the cluster."""
     manifest = tmp_path / "web.yaml"
@@ -177,11 +233,67 @@ def test_bad_input_is_one_line(run: Run, cluster: str, verbs: tuple[str, ...], e
     assert result.err.count("\n") == 1
 
 
+def test_an_object_without_a_namespace_gets_the_option_s(run: Run, cluster: str, tmp_path: Path) -> None:
+    """As with `kubectl apply --namespace`."""
+    web = stateful_set("web", 1, "20Gi")
+    del web["metadata"]["namespace"]
+    manifest = _write(tmp_path / "web.json", web)
+    result = run("what-if", "--snapshot", cluster, "--apply", manifest, "--namespace", "shop", "-o", "json")
+    assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == ["shop/web-0"]
+
+
+def test_a_pod_that_exists_is_not_placed_again(run: Run, cluster: str, tmp_path: Path) -> None:
+    """Applying it changes nothing."""
+    manifest = _write(tmp_path / "pod.json", pod(name="db-0"))
+    result = run("what-if", "--snapshot", cluster, "--apply", manifest, "-o", "json")
+    assert json.loads(result.out)["pods"] == []
+
+
+def test_kinds_that_decisions_do_not_read_are_skipped(run: Run, cluster: str, tmp_path: Path) -> None:
+    """A note names them."""
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
+    manifest = _write(tmp_path / "web.json", service, stateful_set("web", 1, "20Gi"))
+    answer = json.loads(run("what-if", "--snapshot", cluster, "--apply", manifest, "-o", "json").out)
+    assert f"--apply {manifest}: objects of kind Service are not read" in answer["notes"]
+    assert [entry["pod"] for entry in answer["pods"]] == ["default/web-0"]
+
+
+def test_a_workload_without_a_number_of_pods_keeps_it(run: Run, tmp_path: Path) -> None:
+    """A new one has one pod."""
+    objects = (storage_class(), node("a", listed={"db-0-a": 30, "db-1-a": 30}), node("b"))
+    file = _write(tmp_path / "snapshot.json", *objects, running("db-0", "a"), running("db-1", "a"))
+    applied = [stateful_set(name, 0, "5Gi") for name in ("db", "web")]
+    for workload in applied:
+        del workload["spec"]["replicas"]
+    manifest = _write(tmp_path / "applied.json", *applied)
+    result = run("what-if", "--snapshot", file, "--apply", manifest, "--lose", "a", "-o", "json")
+    assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == [
+        "default/db-0",
+        "default/db-1",
+        "default/web-0",
+    ]
+
+
+@pytest.mark.parametrize("sources", [("--snapshot", "-", "--apply", "-"), ("--apply", "-", "--apply", "-")])
+def test_standard_input_is_read_once(run: Run, sources: tuple[str, ...]) -> None:
+    """The second reader would see nothing."""
+    result = run("what-if", *sources)
+    assert (result.code, result.err) == (2, "longhorn-extender: standard input (-) can be read only once\n")
+
+
+def test_an_applied_pod_with_a_node_is_refused(run: Run, cluster: str, tmp_path: Path) -> None:
+    """No scheduler decides about it."""
+    manifest = _write(tmp_path / "pod.json", pod(name="fixed", node="b"))
+    result = run("what-if", "--snapshot", cluster, "--apply", manifest)
+    assert (result.code, result.out) == (2, "")
+    assert "Pod default/fixed: spec.nodeName is set, so that no scheduler decides about it" in result.err
+
+
 def test_a_source_without_controllers_says_so(run: Run, tmp_path: Path) -> None:
     """Such pods hold up a drain, so the note explains why."""
-    pod = owned_pod(name="db-0", node="a")
-    del pod["metadata"]["ownerReferences"]
-    file = _write(tmp_path / "snapshot.json", storage_class(), node("a"), node("b"), pod)
+    bare = owned_pod(name="db-0", node="a")
+    del bare["metadata"]["ownerReferences"]
+    file = _write(tmp_path / "snapshot.json", storage_class(), node("a"), node("b"), bare)
     result = run("what-if", "--snapshot", file, "--drain", "a", "-o", "json")
     assert "no pod in the source has a controller, so that a drain moves none" in json.loads(result.out)["notes"]
     assert result.code == 1

@@ -10,14 +10,14 @@ import pytest
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
+from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.extender.what_if.prediction import Certainty
 from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
-from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting
+from tests.builders import GI, disk, ephemeral_spec, kube_node, longhorn_node, pod, replica, setting
 from tests.worlds.predicted_clusters import (
     after,
     node,
@@ -70,13 +70,13 @@ def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
 
 def test_the_order_decides_who_waits() -> None:
     """Room for one of two pods: each is placed in some orders only, and an unlucky order is shown."""
-    objects = (running("db-0", "a"), running("db-1", "a"))
-    listed = {"db-0-a": 30.0, "db-1-a": 30.0}
+    objects = (running("db-0", "a"), running("cache-0", "a"))
+    listed = {"db-0-a": 30.0, "cache-0-a": 30.0}
     result = prediction(situation(node("a", listed=listed), node("b", 50), *objects), Drain(("a",)), orders=20)
-    outcomes = [outcome_of(result, name) for name in ("db-0", "db-1")]
+    outcomes = [outcome_of(result, name) for name in ("db-0", "cache-0")]
     assert [outcome.certainty for outcome in outcomes] == [Certainty.USUALLY, Certainty.USUALLY]
     assert sum(outcome.placed for outcome in outcomes) == 20
-    assert outcomes[0].unlucky_order == (("default/db-1", "b"),)
+    assert outcomes[0].unlucky_order == (("default/cache-0", "b"),)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,47 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
     assert [(entry.node, entry.most) for entry in result.disks] == [("a", 0), ("c", written(30))]
 
 
+@pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
+def test_a_generic_ephemeral_volume_goes_with_its_pod(change: Change) -> None:
+    """Its claim is deleted with the pod; the next pod gets a new, empty volume."""
+    objects = [entry for entry in running("db-0", "a", locality="strict-local") if entry["kind"] != "Pod"]
+    # Its claim is called data-db-0, after the pod and the pod's volume.
+    user = owned_pod(name="data", node="a", owner="ReplicaSet", ephemeral={"db-0": ephemeral_spec(30)})
+    result = prediction(situation(node("a", listed={"db-0-a": 30}), node("b"), objects, user), change)
+    assert outcome_of(result, "data").nodes == {"b": 10}
+    assert (result.succeeds, result.copied_bytes, result.volumes) == (True, (0, 0), ())
+    assert ("b", written(30)) in [(entry.node, entry.most) for entry in result.disks]
+
+
+def test_scaling_down_deletes_generic_ephemeral_volumes() -> None:
+    """Nothing remains of the pod's claim, and its disk has its space again."""
+    objects = [entry for entry in running("web-0-db-0", "a") if entry["kind"] != "Pod"]
+    user = owned_pod(name="data-web-0", node="a", ephemeral={"db-0": ephemeral_spec(30)})
+    start = situation(node("a", listed={"web-0-db-0-a": 30}), objects, user)
+    snapshot = after(start, Scale(_workload(size=30, name="data-web"), 0)).cluster.snapshot
+    assert not {*snapshot.claims, *snapshot.persistent_volumes, *snapshot.volumes, *snapshot.replicas}
+    assert snapshot.longhorn_nodes["a"].disks[0].storage_scheduled == 0
+
+
 def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
     """`kubectl drain` refuses to delete it."""
     result = prediction(situation(node("a"), node("b"), pod(name="bare", node="a", phase="Running")), Drain(("a",)))
     assert list(result.drains[0].blockers) == ["pod default/bare has no controller"]
     assert result.pods == ()
+
+
+@pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
+def test_pods_leave_a_node_that_only_longhorn_knows(change: Change) -> None:
+    """The source has no Kubernetes nodes; Longhorn's stand in for them, and pods do not go back."""
+    nodes = [longhorn_node(name, {"disk-1": disk(100)}) for name in ("a", "b")]
+    result = prediction(situation(nodes, owned_pod(name="web-0", node="a")), change)
+    assert outcome_of(result, "web-0").nodes == {"b": 10}
+
+
+def test_no_pod_is_placed_once_every_node_is_lost() -> None:
+    """Longhorn's nodes are still there, without their Kubernetes nodes."""
+    result = prediction(situation(node("a"), owned_pod(name="web-0", node="a")), LoseNodes(("a",)))
+    assert outcome_of(result, "web-0").certainty is Certainty.NEVER
 
 
 @pytest.mark.parametrize("owner", ["DaemonSet", "Node", "InstanceManager"])
@@ -160,6 +196,17 @@ def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
     assert [entry.least for entry in result.volumes] == [1]
 
 
+def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
+    """Longhorn rebuilds it once it is attached, and no pod attaches it."""
+    nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
+    objects = running("db-0", "a", replicas=["a", "b"], locality="disabled")
+    result = prediction(situation(nodes, objects), Scale(_workload(size=30, name="db"), 0), LoseNodes(("b",)))
+    assert [(entry.least, entry.incomplete, entry.problem) for entry in result.volumes] == [
+        (1, 10, "it is detached: Longhorn rebuilds it once it is attached")
+    ]
+    assert not result.succeeds
+
+
 def test_a_lost_disk_leaves_the_node() -> None:
     """The pod stays; the replica is rebuilt on the other disk."""
     two_disks = {"disk-1": disk(100, available=70, listed={"db-0-a": 30}), "disk-2": disk(100)}
@@ -175,30 +222,47 @@ def test_a_lost_disk_leaves_the_node() -> None:
     assert result.succeeds
 
 
-def _workload(*, size: int, in_order: bool = True) -> Workload:
+def _workload(*, size: int, in_order: bool = True, name: str = "web") -> Workload:
     template = kube.ClaimSpec(storage_class="longhorn", request=size * GI, access_modes=("ReadWriteOnce",))
-    mount = kube.ClaimVolume("data", "data-web-0", template)
-    pod_zero = kube.Pod("default", "web-0", volumes=(mount,))
-    return Workload("StatefulSet", "default", "web", pod_zero, generic.Pod("default", "web-0"), in_order=in_order)
+    mount = kube.ClaimVolume("data", f"data-{name}-0", template)
+    pod_zero = kube.Pod("default", f"{name}-0", volumes=(mount,))
+    return Workload("StatefulSet", "default", name, pod_zero, generic.Pod("default", f"{name}-0"), in_order=in_order)
 
 
 def test_scaling_up_fills_the_disks() -> None:
     """Three of four pods of 40Gi fit on disks of 100Gi and 50Gi; the last one waits in every order."""
-    result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), (), 4))
+    result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), 4))
     assert [outcome.placed for outcome in result.pods] == [10, 10, 10, 0]
     assert {entry.most for entry in result.disks} == {written(80), written(40)}
 
 
 def test_a_stateful_set_creates_pods_in_order() -> None:
     """A pod after one that waits is not even created."""
-    result = prediction(situation(node("a", 50)), Scale(_workload(size=40), (), 3))
+    result = prediction(situation(node("a", 50)), Scale(_workload(size=40), 3))
     assert list(outcome_of(result, "web-2").reasons) == ["the pod before it does not run"]
+
+
+@pytest.mark.parametrize(
+    ("in_order", "reasons"),
+    [
+        (True, {"web-1": "the pod before it does not run", "web-2": "the pod before it does not run"}),
+        (False, {}),
+    ],
+)
+def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str, str]) -> None:
+    """Its lost pod 0 has no data, so pod 1 is not created again, and no new pod 2; unless it creates them at once."""
+    nodes = [*node("a", listed={"web-0-a": 30}), *node("b", listed={"web-1-b": 30}), *node("c")]
+    start = situation(nodes, running("web-0", "a"), running("web-1", "b"))
+    scale = Scale(_workload(size=30, in_order=in_order), 3)
+    result = prediction(start, LoseNodes(("a",)), Drain(("b",)), scale)
+    waiting = [outcome for outcome in result.pods if outcome.entry.key[1] != "web-0" and not outcome.placed]
+    assert {outcome.entry.key[1]: next(iter(outcome.reasons)) for outcome in waiting} == reasons
 
 
 def test_scaling_down_frees_no_claims() -> None:
     """Pods with the highest numbers go; their volumes stay."""
     cluster = situation(node("a", listed={"web-0-a": 30, "web-1-a": 30}), running("web-0", "a"), running("web-1", "a"))
-    changed = after(cluster, Scale(_workload(size=30), (("default", "web-0"), ("default", "web-1")), 1))
+    changed = after(cluster, Scale(_workload(size=30), 1))
     assert sorted(changed.cluster.snapshot.pods) == [("default", "web-0")]
     assert sorted(changed.cluster.snapshot.claims) == [("default", "data-web-0"), ("default", "data-web-1")]
 
@@ -216,7 +280,7 @@ def test_scaling_down_frees_no_claims() -> None:
 )
 def test_more_room_places_a_waiting_pod(changes: tuple[Change, ...], placed: int) -> None:
     """One pod of 40Gi runs on a disk of 50Gi, and a second one waits."""
-    waiting = Scale(_workload(size=40), (), 1)
+    waiting = Scale(_workload(size=40), 1)
     cluster = situation(node("a", 50, listed={"db-0-a": 40}), running("db-0", "a", 40))
     available = SetSetting("storage-minimal-available-percentage", "0")
     result = prediction(cluster, available, *changes, waiting)
@@ -230,6 +294,17 @@ def test_an_expansion_must_fit_the_disk(size: int, refusals: int) -> None:
     result = prediction(cluster, Expand(("default", "data-db-0"), size * GI))
     assert [len(entry.refusals) for entry in result.expansions] == [refusals]
     assert [entry.most for entry in result.disks] == ([] if refusals else [written(size)])
+
+
+def test_a_storage_class_may_refuse_an_expansion() -> None:
+    """The API server lets claims grow only where allowVolumeExpansion is set."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
+    fixed = ApplyObjects({("storage_classes", "longhorn"): kube.StorageClass("longhorn", "driver.longhorn.io")})
+    result = prediction(cluster, fixed, Expand(("default", "data-db-0"), 60 * GI))
+    assert [entry.refusals for entry in result.expansions] == [
+        ("StorageClass longhorn does not set allowVolumeExpansion",)
+    ]
+    assert result.disks == ()
 
 
 def test_changes_count_in_order() -> None:
@@ -263,7 +338,7 @@ def test_changes_of_what_does_not_exist_are_refused(change: Change) -> None:
 
 def test_the_same_seeds_give_the_same_end() -> None:
     """Nothing but the seed decides."""
-    start = after(situation(node("a"), node("b"), node("c")), Scale(_workload(size=20, in_order=False), (), 6))
+    start = after(situation(node("a"), node("b"), node("c")), Scale(_workload(size=20, in_order=False), 6))
     ends: list[Any] = [[result.nodes for result in play(start, 5)] for _ in range(2)]
     assert ends[0] == ends[1]
 
