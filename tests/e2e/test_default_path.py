@@ -266,6 +266,22 @@ def test_with_a_second_scheduler_the_same_statefulset_is_placed_as_well(rig: Rig
 
 
 @pytest.mark.usefixtures("second_scheduler")
+def test_a_drain_moves_a_pod_of_the_second_scheduler(rig: Rig) -> None:
+    """It is sent to the extender again, and runs with its volume on a node with room."""
+    small = Workload(app="moved", group=GROUP, volumes=[Volume("1Gi")], asks=False)
+    rig.create(small.statefulset(1))
+    rig.until("it runs", lambda: rig.ready("moved", 1))
+    (home,) = rig.nodes_of("moved").values()
+    try:
+        rig.cluster.kubectl("drain", home, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s")
+        rig.until("it runs elsewhere", lambda: rig.ready("moved", 1) and home not in rig.nodes_of("moved").values())
+    finally:
+        rig.cluster.kubectl("uncordon", home)
+    assert {raw["spec"]["schedulerName"] for raw in rig.pods("moved")} == {"longhorn-scheduler"}
+    rig.remove("moved")
+
+
+@pytest.mark.usefixtures("second_scheduler")
 def test_doctor_probes_the_second_scheduler_that_the_policy_names(rig: Rig) -> None:
     """Without a flag: a new pod with a claim has its name, and the cluster's own kube-scheduler calls no extender."""
     _, findings = run_doctor(rig.cluster)

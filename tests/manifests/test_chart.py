@@ -398,6 +398,13 @@ def test_another_namespace_than_longhorns_is_refused(helm: Helm) -> None:
     assert "install the chart in Longhorn's namespace: add --namespace storage" in output
 
 
+def test_the_name_of_a_second_kube_scheduler_that_does_not_run_is_refused(helm: Helm) -> None:
+    """Every new pod with a claim would wait for it."""
+    values = {"schedulerNamePolicy": {"enabled": True}}
+    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
+    assert "set secondScheduler.enabled=true, too" in output
+
+
 def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields each value with its path."""
     for key, value in values.items():
