@@ -3,6 +3,8 @@
 # has Python, that environment and nothing else. It runs as an unprivileged user and writes nowhere (a read-only root is fine).
 # `controlplane` and `devcluster` are a local cluster for developers (compose.yaml), built only when asked for.
 #
+# It needs BuildKit (docker's default) or buildah: both read only what is copied, so there is no .dockerignore.
+#
 # Base images are named by tag. `.ci/image/pin` adds the digests of today, in your copy; a mirror is named by --build-arg.
 ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim
 # The same Python, with strip(1).

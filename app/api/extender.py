@@ -113,7 +113,10 @@ def _undecided_answer(
 
 
 def _close_if_unavailable(response: Response, error: Exception) -> Response:
-    """Makes the caller connect again if this process may not decide: the next connection may reach one that may."""
+    """Closes the connection after the response if this process may not decide.
+
+    The caller's next connection may reach a process that may.
+    """
     if isinstance(error, UnavailableError):
         response.headers["Connection"] = "close"
     return response

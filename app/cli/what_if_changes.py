@@ -11,6 +11,7 @@ from app.cli.explain_subject import DEFAULT_NAMESPACE, WORKLOADS, ClusterSource,
 from app.kube.scheduling_objects import read_pod
 from app.kube.snapshot_file import read_from, read_objects
 from scheduler_core.convert import kube as wire
+from scheduler_core.convert.applied_objects import creates_in_order, with_namespace, workload_replicas
 from scheduler_core.convert.generic import GenericNode, generic_node
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import KINDS
@@ -51,7 +52,7 @@ class ChangeReader:
             "drain": self._drain,
             "lose": self._lose,
             "scale": self._scale,
-            "setting": self._set,
+            "setting": self._set_setting,
             "expand": self._expand,
             "add_node": self._add_node,
             "add_disk": self._add_disk,
@@ -88,7 +89,7 @@ class ChangeReader:
         node, slash, disk = text.partition("/")
         return [LoseDisk(node, disk)] if slash else [LoseNodes(tuple(_names(text, "--lose")))]
 
-    def _set(self, text: str) -> Sequence[Change]:
+    def _set_setting(self, text: str) -> Sequence[Change]:
         name, value = _assignment(text, "--set", "SETTING=VALUE")
         return [SetSetting(name, value)]
 
@@ -168,7 +169,7 @@ class ChangeReader:
         scales: list[Change] = []
         for kind, group, given in read_objects(text):
             entry = KINDS.get((group, kind))
-            raw = self._with_namespace(kind, given)
+            raw = with_namespace(given, self._namespace) if kind in _NAMESPACED else given
             if kind in MEMBER_NAMES:
                 scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":
@@ -184,17 +185,10 @@ class ChangeReader:
                 nodes.append(read_from(text, partial(_node, raw)))
         return [ApplyObjects(objects, tuple(nodes), tuple(pods)), *scales]
 
-    def _with_namespace(self, kind: str, raw: Any) -> Any:
-        """Returns the object with the namespace that it gets if it has none."""
-        metadata = raw.get("metadata")
-        if kind not in _NAMESPACED or not isinstance(metadata, dict) or metadata.get("namespace"):
-            return raw
-        return {**raw, "metadata": {**metadata, "namespace": self._namespace}}
-
     def _apply_workload(self, kind: str, raw: Any) -> Change:
         workload = _workload(kind, raw)
         self._applied[kind, workload.namespace, workload.name] = workload
-        replicas = (raw.get("spec") or {}).get("replicas")
+        replicas = workload_replicas(kind, raw)
         count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
         return Scale(workload, count)
 
@@ -204,17 +198,13 @@ def parallel_sets(source: ClusterSource) -> frozenset[NamespacedName]:
     return frozenset(
         (namespace, name)
         for (kind, namespace, name), raw in source.objects.workloads.items()
-        if kind == "StatefulSet" and not _creates_in_order(raw)
+        if kind == "StatefulSet" and not creates_in_order(kind, raw)
     )
-
-
-def _creates_in_order(raw: Any) -> bool:
-    return (raw.get("spec") or {}).get("podManagementPolicy") != "Parallel"
 
 
 def _workload(kind: str, raw: Any) -> Workload:
     pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
-    in_order = kind == "StatefulSet" and _creates_in_order(raw)
+    in_order = kind == "StatefulSet" and creates_in_order(kind, raw)
     name = pod.name.removesuffix("-0")
     return Workload(kind, pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
 

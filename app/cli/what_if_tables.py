@@ -64,13 +64,13 @@ def _pod_table(answer: WhatIfAnswer) -> Table:
             pod.pod,
             pod.left or pod.origin,
             _outcome(pod.outcome, pod.placed, answer.orders),
-            _counted(pod.nodes, _MAX_NODES),
-            _counted(pod.reasons, _MAX_REASONS, "; "),
+            _most_frequent(pod.nodes, _MAX_NODES),
+            _most_frequent(pod.reasons, _MAX_REASONS, "; "),
         )
     return table
 
 
-def _counted(counts: Mapping[str, int], limit: int, separator: str = ", ") -> str:
+def _most_frequent(counts: Mapping[str, int], limit: int, separator: str = ", ") -> str:
     """Returns the most frequent names, and how many others there are."""
     names = list(counts)[:limit]
     others = len(counts) - len(names)
@@ -88,7 +88,7 @@ def _drain_table(answer: WhatIfAnswer) -> Table:
     table = _table("DRAIN", "FINISHES", "HELD UP BY")
     for drain in answer.drains:
         outcome = _outcome(drain.outcome, drain.finished, answer.orders)
-        table.add_row(drain.node, outcome, _counted(drain.blockers, _MAX_REASONS, "; "))
+        table.add_row(drain.node, outcome, _most_frequent(drain.blockers, _MAX_REASONS, "; "))
     return table
 
 

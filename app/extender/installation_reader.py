@@ -129,7 +129,7 @@ class InstallationReader:
         namespace = self._options.namespace
         version = await read_version(self._client)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
-        admitted = await self._admitted()
+        admitted = await self._pod_after_admission()
         scheduler = self._scheduler_name(admitted)
         asks = admitted is not None and admitted.asks(scheduler)
         probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
@@ -163,11 +163,11 @@ class InstallationReader:
             tracks_capacity=bool(await self._get(CSI_DRIVERS, "", DRIVER, csi_driver_tracks_capacity)),
         )
         reports = await self._ask_processes(facts)
-        denied = await self._denied(facts)
+        denied = await self._missing_permissions(facts)
         failures = await self._failures(facts.now)
         return replace(facts, reports=reports, denied=denied, failures=failures, unknown=tuple(self._unknown))
 
-    async def _admitted(self) -> InstalledPod | None:
+    async def _pod_after_admission(self) -> InstalledPod | None:
         """Returns a new pod with a claim after admission, None if it is refused."""
         probe = self._options.probe
         namespace = (probe.namespace if probe is not None else "") or _TRIAL_NAMESPACE
@@ -267,7 +267,7 @@ class InstallationReader:
         times = [(failure, parse_time(failure.last)) for failure in workloads]
         return tuple(failure for failure, last in times if last is not None and now - last <= _EVENT_AGE)
 
-    async def _denied(self, facts: Installation) -> tuple[Permission, ...] | None:
+    async def _missing_permissions(self, facts: Installation) -> tuple[Permission, ...] | None:
         account = next((pod.account for pod in facts.pods if pod.account), PROGRAM)
         permissions = (*PERMISSIONS, *(GUARD_PERMISSIONS if facts.guard_installed else ()))
 

@@ -35,13 +35,13 @@ def _permissions(resource: Resource, *verbs: str, name: str = "", everywhere: bo
     return [Permission(verb, resource.group, resource.plural, name, everywhere) for verb in verbs]
 
 
-def _cached(resource: Resource) -> list[Permission]:
+def _cache_permissions(resource: Resource) -> list[Permission]:
     verbs = ("get", "list", "watch") if resource in _FETCHED else ("list", "watch")
     return _permissions(resource, *verbs, everywhere=resource.group != LONGHORN_NODES.group)
 
 
 PERMISSIONS: Final = (
-    *(permission for entry in WATCHED for permission in _cached(entry.resource)),
+    *(permission for entry in WATCHED for permission in _cache_permissions(entry.resource)),
     # Nudges.
     *_permissions(PODS, "patch", everywhere=True),
     # The extender's own settings, and the open offers.

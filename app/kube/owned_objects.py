@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.kube.client import ApiError, KubeClient
-from scheduler_core.convert.service_account import SELF_REVIEW, owner_references
+from scheduler_core.convert.service_account import SELF_REVIEW, owner_references, with_owners
 
 _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
@@ -25,7 +25,7 @@ async def create_owned(client: KubeClient, path: str, namespace: str, body: Mapp
     """
     owners = await _owners(client, namespace, seconds / 2)
     if owners:
-        body = {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
+        body = with_owners(body, owners)
     return await client.create(path, body, seconds / 2)
 
 

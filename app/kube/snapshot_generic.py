@@ -82,10 +82,10 @@ class _Reader:
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
                 node = NODE.read(raw)
-                _put(self.nodes, node.name, node, object_name(kind, raw))
+                _add_object(self.nodes, node.name, node, object_name(kind, raw))
             elif (kind, group) == ("Pod", ""):
                 key, pod = read_pending_pod(raw)
-                _put(self.pods, key, pod, object_name(kind, raw))
+                _add_object(self.pods, key, pod, object_name(kind, raw))
             else:
                 self._read_other(kind, group, raw)
 
@@ -108,7 +108,7 @@ class _Reader:
         return state
 
 
-def _put(objects: dict[_Key, _Value], key: _Key, value: _Value, name: str) -> None:
+def _add_object(objects: dict[_Key, _Value], key: _Key, value: _Value, name: str) -> None:
     """Adds an object.
 
     Raises:

@@ -103,7 +103,10 @@ def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
 
 
 def _persistent(objects: Mapping[Any, Any] | None) -> HashTrieMap[Any, Any] | None:
-    """Returns a persistent map; None stays None, because then every object of the kind counts as ready."""
+    """Returns a persistent map, or None for None.
+
+    Where a kind was not listed (None), every object of it counts as ready.
+    """
     return None if objects is None else HashTrieMap(objects)
 
 

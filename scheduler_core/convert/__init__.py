@@ -22,6 +22,7 @@ coordination            the Lease of leader election
 installed_objects       pods, Services and Events as a diagnosis reads them
 probe_objects           what a diagnosis creates
 discovery               the EndpointSlice of the Service
+applied_objects         objects of a file, as `kubectl apply` would write them
 service_account         the ServiceAccount of the process, as an owner
 redact                  objects cut down to what decisions read, for bug reports
 object_header           name, version and finalizers of any object

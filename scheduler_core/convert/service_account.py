@@ -49,3 +49,8 @@ def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
     if account_namespace != namespace or not name:
         return []
     return [{"apiVersion": "v1", "kind": "ServiceAccount", "name": name, "uid": user.uid}]
+
+
+def with_owners(body: Mapping[str, Any], owners: list[dict[str, str]]) -> dict[str, Any]:
+    """Returns a new object that ends with its owners."""
+    return {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}

@@ -55,8 +55,8 @@ INSTALLED: Final = (
 )
 UNINSTALLED: Final = (
     Check("facts", "everything could be read", _check_facts),
-    Check("uninstall", "kube-scheduler does not call the extender", registration_checks.check_unregistered),
-    Check("ask-policy", "no policy sends pods to the extender", registration_checks.check_policy_removed),
+    Check("uninstall", "kube-scheduler does not call the extender", registration_checks.check_registration_removal),
+    Check("ask-policy", "no policy sends pods to the extender", registration_checks.check_policy_removal),
     Check(
         "requesting-pods",
         "no pod needs the extender's resource or kube-scheduler",

@@ -156,7 +156,7 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
     if evaluation.refused is not None:
         return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
     if reason is Reason.UNDECIDED and not evaluation.required.sizes:
-        return _explain_undecided(node)
+        return _explain_open_decision(node)
     if reason.fits or reason in UNSAFE:
         return (yield from _explain_fitting(node, evaluation))
     verdict = yield from _explain_shortage(node, evaluation)
@@ -221,7 +221,7 @@ def _meeting_sentence(node: _Node, meeting: Meeting | None) -> str:
     return f"on outdated status all of these may go to disk {disk}: {join_first(meeting.volumes, ', ')}"
 
 
-def _explain_undecided(node: _Node) -> Verdict:
+def _explain_open_decision(node: _Node) -> Verdict:
     """Explains a node where only the replicas on other nodes are undecided.
 
     The volumes that need space there fit, but maybe not together with the other replicas.
@@ -292,7 +292,7 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ve
         node.budget.take_back([portion])
         yield
         if packed.fits and node.reason is Reason.UNDECIDED and node.sentences.has_needs:
-            return _explain_undecided(node)
+            return _explain_open_decision(node)
         if packed.fits or packed is Reason.UNDECIDED:
             return Verdict(node.reason, "; ".join(parts))
     missing = yield from missing_space(evaluation, node.budget)

@@ -187,13 +187,16 @@ def check_caches(facts: Installation) -> Findings:
 
 
 def _leader_report(facts: Installation) -> ProcessReport | None:
-    """What the leader says about itself, None if it has not been asked or does not know the cluster."""
+    """What the leader says about itself, None without a usable answer.
+
+    It may not have been asked, or not know the cluster yet.
+    """
     leader = facts.leader
     report = facts.reports.get(leader.name) if leader is not None else None
     return report if report is not None and not report.unreachable and not report.not_ready else None
 
 
-def _unasked(facts: Installation) -> str:
+def _reason_for_no_report(facts: Installation) -> str:
     """Why there is no report of the leader."""
     if facts.service is not None and facts.service.tls:
         return "the leader tells callers with a certificate"
@@ -205,7 +208,7 @@ def check_answers(facts: Installation) -> Findings:
     leader = facts.leader
     report = _leader_report(facts)
     if leader is None or report is None:
-        yield Finding("answers", Severity.SKIPPED, _unasked(facts))
+        yield Finding("answers", Severity.SKIPPED, _reason_for_no_report(facts))
         return
     where = f"pod/{leader.name}"
     if not report.answering:
@@ -245,7 +248,7 @@ def check_guard(facts: Installation) -> Findings:
     """Whether API servers can call the placement guard."""
     report = _leader_report(facts)
     if report is None:
-        yield Finding("certificate", Severity.SKIPPED, _unasked(facts))
+        yield Finding("certificate", Severity.SKIPPED, _reason_for_no_report(facts))
         return
     # Its mode, and not its webhook: a webhook that is missing is one of its problems.
     if report.guard_mode in {"", "off"}:

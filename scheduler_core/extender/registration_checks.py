@@ -97,7 +97,7 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
         )
 
 
-def check_policy_removed(facts: Installation) -> Iterator[Finding]:
+def check_policy_removal(facts: Installation) -> Iterator[Finding]:
     """Whether new pods would wait for an extender that is gone."""
     if facts.admitted is None:
         yield Finding(_ASK_POLICY, Severity.SKIPPED, "it is not known what policies do to a new pod")
@@ -171,7 +171,7 @@ def check_resource(facts: Installation) -> Iterator[Finding]:
         )
 
 
-def check_unregistered(facts: Installation) -> Iterator[Finding]:
+def check_registration_removal(facts: Installation) -> Iterator[Finding]:
     """Whether kube-scheduler calls the extender no more, so that it can be removed."""
     if facts.probe is None:
         yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")

@@ -14,6 +14,7 @@ from scheduler_core.model.verdict import Reason
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]

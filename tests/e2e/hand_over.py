@@ -183,9 +183,14 @@ def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOv
 
 
 def terminate_leader(rig: Rig, *, offers: int) -> list[int]:
-    """Sends SIGTERM to the leader once it has so many offers; returns how many it had."""
+    """Sends SIGTERM to the leader once it has so many offers; returns how many it had.
+
+    The leader hands them over, so that its successor need not wait until the Lease has run out.
+    """
     leader, count = _wait_for_offers(rig, offers)
-    rig.cluster.processes[leader].stop()
+    process = rig.cluster.processes[leader]
+    process.stop()
+    assert "offers handed over" in process.log_text()
     return [count]
 
 

@@ -76,3 +76,4 @@ def test_two_services_place_the_example_and_one_takes_over(stack: Stack) -> None
     patch = json.dumps({"spec": {"replicas": PODS_OF_EXAMPLE + 2}})
     stack.cluster.kubectl("patch", "statefulset", "shop", "--patch", patch)
     until("two more pods to have a node", lambda: placed(stack) == PODS_OF_EXAMPLE + 2)
+    assert leader(stack).startswith(second), "they were placed by the successor"

@@ -284,6 +284,7 @@ def test_deleting_the_kustomization_leaves_nothing(cluster: DevCluster, start_ex
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
     start_extender()
     until("the Service to lead to it", lambda: NAME in slices(cluster))
+    assert remains(cluster) != []
     cluster.kubectl("delete", "-k", str(MANIFESTS / "base"))
     until("everything to be gone", lambda: remains(cluster) == [])
 

@@ -73,9 +73,9 @@ def _new_uid(namespace: str, name: str) -> str:
 def workload_members(
     kind: str, workload: NamespacedName, pods: Mapping[PodKey, kube.Pod], owners: Mapping[PodKey, str]
 ) -> list[PodKey]:
-    """Returns the live pods of a workload by their names, those of earlier changes included; the last are removed first.
+    """Returns the live pods of a workload, by their names.
 
-    Of a StatefulSet these are the highest numbers, of other kinds the pods without a node.
+    Pods of earlier changes are included. The last ones are removed first. Of a StatefulSet these are the highest numbers, of other kinds the pods without a node.
     """
     namespace, name = workload
     created = re.compile(f"{re.escape(name)}-{MEMBER_NAMES[kind]}")
@@ -214,7 +214,10 @@ def _empty_disk(disk: longhorn.Disk, uuid: str, size: int) -> longhorn.Disk:
 
 @dataclass(frozen=True, slots=True)
 class AddDisk:
-    """A new empty disk of a Longhorn node, with type and tags of its first disk and nothing reserved."""
+    """A new empty disk of a Longhorn node.
+
+    It has type and tags of the node's first disk, and nothing is reserved.
+    """
 
     node: str
     size: int

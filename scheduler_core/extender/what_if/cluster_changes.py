@@ -226,7 +226,9 @@ class Expand:
 
 
 def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
-    """Returns why the API server refuses larger claims of a StorageClass; a class that the source lacks refuses none.
+    """Returns why the API server refuses larger claims of a StorageClass.
+
+    A class that the source lacks refuses none.
 
     Source: Kubernetes' admission plugin PersistentVolumeClaimResize.
     """

@@ -1,4 +1,6 @@
-"""Whether a drain can finish: Longhorn keeps a PodDisruptionBudget on a node's instance manager until it may go.
+"""Whether a drain can finish, by Longhorn's node-drain-policy.
+
+Longhorn keeps a PodDisruptionBudget on a node's instance manager until it may go.
 
 Source: controller/instance_manager_controller.go:canDeleteInstanceManagerPDB. The budgets of other pods are not read.
 """
@@ -18,7 +20,7 @@ ALLOW_STOPPED = "allow-if-replica-is-stopped"
 
 
 def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) -> list[str]:
-    """Returns why Longhorn's budget does not let the drain of a node finish; empty if it does.
+    """Returns why Longhorn's budget holds up a node's drain; empty if it does not.
 
     `gone` are nodes whose instance manager does not run any more.
     """
@@ -36,7 +38,7 @@ def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) 
     return [
         f"{node} holds the last healthy replica of volume {replica.volume}"
         for replica in replicas
-        if _is_last(cluster, replica, gone) and not (policy == ALLOW_STOPPED and _is_stopped(cluster, replica))
+        if _is_last(cluster, replica, gone) and (policy != ALLOW_STOPPED or _runs(cluster, replica))
     ]
 
 
@@ -48,6 +50,7 @@ def _is_last(cluster: PredictedCluster, replica: longhorn.Replica, gone: Collect
     return not any(is_healthy(other) and other.node_id not in gone for other in others)
 
 
-def _is_stopped(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
+def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
+    """Whether the replica's volume is attached, so that the replica runs."""
     volume = cluster.snapshot.volumes.get(replica.volume)
-    return volume is None or not volume.node_id
+    return volume is not None and bool(volume.node_id)

@@ -1,4 +1,7 @@
-"""One pod's decision, as in the cluster: kube-scheduler's filters, then the extender's, then a node that is offered."""
+"""The decision about one pod, as the cluster makes it.
+
+First come kube-scheduler's filters, then the extender's, then the choice of a node that is offered.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,10 @@ class PodDecider:
 
 
 def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCluster:
-    """Returns the cluster with the pod on its node, and its unbound claims to be provisioned for that node."""
+    """Returns the cluster with the pod on its node.
+
+    Its unbound claims are to be provisioned for that node.
+    """
     changes: ChangesByObject = {}
     for mount in pod.volumes:
         key = (pod.namespace, mount.claim)
@@ -141,9 +147,9 @@ def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
 
 
 def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster with the volumes detached that only this pod uses on its node, before the pod ends.
+    """Returns the cluster without the attachments that end with the pod.
 
-    Its generic ephemeral volumes are deleted, as their claims are with the pod.
+    These are of volumes that only this pod uses on its node. Its generic ephemeral volumes are deleted, as their claims are with the pod.
     """
     changes: ChangesByObject = {}
     shared = cluster.shared_volume(pod)

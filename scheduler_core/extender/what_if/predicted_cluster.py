@@ -162,7 +162,7 @@ def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
 def list_replica(
     cluster: PredictedCluster, node: longhorn.Node, disk: longhorn.Disk, name: str, size: int
 ) -> longhorn.Node:
-    """Returns the node as its manager writes it with a replica of `size` bytes on the disk.
+    """Returns the node with a replica of `size` bytes listed on the disk.
 
     None of the disk's other entries change, so a status that the snapshot does not explain stays.
     """

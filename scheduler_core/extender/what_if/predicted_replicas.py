@@ -1,4 +1,4 @@
-"""What Longhorn does with a volume's replicas until nothing is left to do, by its own rules.
+"""The steps that Longhorn takes with a volume's replicas, by its own rules.
 
 It places the replicas of new volumes, rebuilds missing ones, follows data locality, and moves evicted ones. One step at a time, each
 seen by the next: Longhorn's status counts as current. Auto-balance and the reuse of failed replicas are not predicted.
@@ -150,7 +150,10 @@ def _unused_name(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) 
 
 
 def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
-    """Returns the disk with fewer available bytes, rounded as Longhorn's status is; more with a negative count."""
+    """Returns the disk with `count` fewer available bytes, more for a negative count.
+
+    They are rounded as in Longhorn's status.
+    """
     available = min(disk.storage_maximum, max(0, disk.storage_available - count)) if count else disk.storage_available
     rounding = available % ROUNDING if count and disk.spec_type == FILESYSTEM else 0
     return replace(disk, storage_available=available - rounding)

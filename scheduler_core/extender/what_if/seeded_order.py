@@ -1,4 +1,4 @@
-"""One possible course of events: pods are decided and replicas are placed in an order that a seed determines.
+"""One possible course of events, in an order that a seed determines.
 
 Pods that no node fits are tried again whenever something was placed since. When nothing is left to do, drains finish or
 not; the replicas of drained nodes then fail, Longhorn's wait for them runs out, and they are rebuilt.

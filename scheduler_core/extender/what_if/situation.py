@@ -1,4 +1,4 @@
-"""What the changes of the verbs lead to, before any pod is decided: the input of every order."""
+"""The input of every order: what the verbs change, before any pod is decided."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ class Situation:
         return tuple(replace(entry, after=before.get(entry.key)) for entry in entries)
 
     def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
-        """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either.
+        """Returns the pod that each pod of a StatefulSet waits for.
 
-        A pod that waits in the snapshot exists already.
+        It is the next lower one that does not run either. A pod that waits in the snapshot exists already.
         """
         sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
         for entry in entries:

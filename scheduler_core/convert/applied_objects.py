@@ -1,0 +1,40 @@
+"""Objects of a file, as the API server would take them from `kubectl apply`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler_core.convert.meta import Wire, decode_object
+
+
+class _Spec(Wire):
+    replicas: int | None = None
+    pod_management_policy: str | None = None
+
+
+class _Workload(Wire):
+    spec: _Spec | None = None
+
+
+def with_namespace(raw: Any, namespace: str) -> Any:
+    """Returns a namespaced object in the namespace that it gets if it names none."""
+    metadata = raw.get("metadata")
+    if not isinstance(metadata, dict) or metadata.get("namespace"):
+        return raw
+    return {**raw, "metadata": {**metadata, "namespace": namespace}}
+
+
+def workload_replicas(kind: str, raw: object) -> int | None:
+    """Returns the number of pods that a workload asks for, None if it names none.
+
+    Raises:
+        ObjectError: it is no number
+    """
+    spec = decode_object(kind, raw, _Workload).spec
+    return spec.replicas if spec is not None else None
+
+
+def creates_in_order(kind: str, raw: object) -> bool:
+    """Whether a StatefulSet creates its pods one after the other."""
+    spec = decode_object(kind, raw, _Workload).spec
+    return spec is None or spec.pod_management_policy != "Parallel"
