@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
-from rpds import HashTrieMap
 from typer.core import TyperCommand
 
 from app.cli.explain import Output, show
@@ -21,7 +19,15 @@ from app.cli.options import (
     PackingOption,
     SnapshotOption,
     filter_options,
-    now,
+)
+from app.cli.predictions import (
+    DEFAULT_ORDERS,
+    OrdersOption,
+    RebuildRateOption,
+    SeedOption,
+    order_seeds,
+    predicted_cluster,
+    show_progress,
 )
 from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.schemas.what_if_answer import NOTES, WhatIfAnswer, what_if_answer
@@ -30,14 +36,12 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.kube_scheduler_filters import compares_resources
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
 from scheduler_core.extender.what_if.prediction import Prediction, predict
 from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
 from scheduler_core.model.quantity import parse_bytes
 
 FAILS: Final = 1
-_MAX_ORDERS: Final = 10_000
 _ORDER_KEY: Final = "app.cli.what_if.order"
 _NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
 _NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
@@ -86,14 +90,9 @@ def what_if(
     apply: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="Apply the objects of a file; - for standard input.")
     ] = None,
-    orders: Annotated[
-        int, typer.Option(metavar="N", min=1, max=_MAX_ORDERS, help="How many orders of events are played.")
-    ] = 20,
-    seed: Annotated[int, typer.Option(help="Determines the orders; the same seed gives the same output.")] = 0,
-    rebuild_rate: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help="Bytes per second of a rebuild, such as 100Mi, to tell its time."),
-    ] = None,
+    orders: OrdersOption = DEFAULT_ORDERS,
+    seed: SeedOption = 0,
+    rebuild_rate: RebuildRateOption = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
@@ -104,9 +103,10 @@ def what_if(
     ] = None,
     longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
-    """Predict what changes of the cluster lead to: which pods find a node, and what Longhorn rebuilds.
+    """Predict what changes of the cluster lead to.
 
-    The changes are made in the order of the options; then the extender decides about every pod without a node, pod by pod, in many random orders.
+    The changes are made in the order of the options; then the extender decides about every pod without a node, pod by pod, in many
+    random orders. The output says which pods find a node, and what Longhorn rebuilds.
 
     Nothing is changed in the cluster.
 
@@ -128,7 +128,7 @@ def what_if(
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
     changes = reader.read(_in_order(invocation.meta[_ORDER_KEY], given))
-    prediction, notes = _predict(source, changes, filter_options(best_effort, packing), _seeds(seed, orders))
+    prediction, notes = _predict(source, changes, filter_options(best_effort, packing), order_seeds(seed, orders))
     answer = what_if_answer(prediction, seed, rate, (*notes, *reader.notes))
     _print(answer, output)
     if not answer.succeeds:
@@ -153,30 +153,19 @@ def _rate(text: str | None) -> int | None:
     return rate
 
 
-def _seeds(seed: int, orders: int) -> list[str]:
-    return [f"{seed}/{number}" for number in range(orders)]
-
-
 def _predict(
     source: ClusterSource, changes: Sequence[Change], options: FilterOptions, seeds: Sequence[str]
 ) -> tuple[Prediction, tuple[str, ...]]:
     """Returns the prediction, and what it does not take into account."""
     objects = source.objects
-    cluster = PredictedCluster(
-        state=predicted_state(source.snapshot, now()),
-        scheduling=objects.state,
-        pods=HashTrieMap(objects.pods),
-        affinities=objects.affinities,
-        owners=HashTrieMap(objects.owners),
-    )
-    before = Situation(cluster, parallel=parallel_sets(source))
+    before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
     after = before
     for change in changes:
         after = change.apply(after)
     results = [
         # A seed is reproducible, not secret.
         run_to_end(run_order(after, options, random.Random(seed).randrange))  # noqa: S311
-        for seed in _show_progress(seeds)
+        for seed in show_progress(seeds, "Playing orders")
     ]
     notes = [*NOTES]
     if not compares_resources(objects.state):
@@ -184,16 +173,6 @@ def _predict(
     if after.drained and objects.pods and not objects.owners:
         notes.append(_NO_CONTROLLERS)
     return predict(before, after, results), tuple(notes)
-
-
-def _show_progress(seeds: Sequence[str]) -> Iterable[str]:
-    """Shows on a terminal how many orders have been played."""
-    if not sys.stderr.isatty():
-        return seeds
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(seeds, "Playing orders", console=Console(stderr=True), transient=True)
 
 
 def _print(answer: WhatIfAnswer, output: Output) -> None:
