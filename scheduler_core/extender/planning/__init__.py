@@ -1,0 +1,7 @@
+"""Answers questions about the future by predictions of `extender/what_if`.
+
+Data flow: a `PredictedCluster` → many seeded orders or states of it, each by the production decision and Longhorn's rules →
+one answer over all of them.
+
+Which replicas can be moved, and where Longhorn may put them: `replica_moves.py`.
+"""
