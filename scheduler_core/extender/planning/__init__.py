@@ -1,5 +1,11 @@
-"""Finds changes of the cluster that help pods, each checked by the production decision.
+"""Answers questions about the future by predictions of `extender/what_if`.
 
-Data flow of `remedies.py`: a pod that fits nowhere → changes that may help (`setting_steps.py`, `disk_space_steps.py`), the cheapest
-first → each is applied to a `PredictedCluster` (`remedy_step.py`) and decided (`trials.py`) → what helps is a `Remedy` (`remedy.py`).
+Data flow: a `PredictedCluster` → many seeded orders or states of it, each by the production decision and Longhorn's rules →
+one answer over all of them.
+
+Which replicas can be moved, and where Longhorn may put them: `replica_moves.py`.
+
+What makes a pod fit (`remedies.py`): a pod that fits nowhere → changes that may help (`setting_steps.py`,
+`disk_space_steps.py`), the cheapest first → each is applied to the cluster (`remedy_step.py`) and decided (`trials.py`) → what
+helps is a `Remedy` (`remedy.py`).
 """
