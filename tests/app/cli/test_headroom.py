@@ -42,7 +42,7 @@ def cluster(tmp_path: Path) -> str:
 
 
 def test_the_table_says_how_many_fit_and_why_no_more(run: Run, cluster: str, tmp_path: Path) -> None:
-    """a takes one volume of 40 Gi, and b two."""
+    """Node a takes one volume of 40 Gi, and b two."""
     file = _write(tmp_path / "web.json", workload())
     result = run("headroom", file, "--snapshot", cluster, "--orders", "2")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
