@@ -29,8 +29,8 @@ from scheduler_core.model.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedPod:
-    """The first pod of an order that does not fit.
+class FirstRefusal:
+    """The first pod of an order that does not fit, with its reasons.
 
     Attributes:
         cluster: before this pod, with the pod waiting
@@ -52,7 +52,7 @@ class HeadroomOrder:
     """
 
     nodes: tuple[str, ...]
-    refused: RefusedPod | None = None
+    refused: FirstRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def fill_with_pods(
             cluster, problem = _place_replicas(attached, attached.snapshot.pods[generic_pod.key], choose)
             reasons = Counter({problem: 0} if problem else {})
         if reasons:
-            return HeadroomOrder(tuple(nodes), RefusedPod(generic_pod.key, waiting, reasons))
+            return HeadroomOrder(tuple(nodes), FirstRefusal(generic_pod.key, waiting, reasons))
         nodes.append(decision.node)
         yield
     return HeadroomOrder(tuple(nodes))
@@ -160,7 +160,7 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
     )
 
 
-def closest_node(refused: RefusedPod, options: FilterOptions) -> Cooperative[ClosestNode | None]:
+def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[ClosestNode | None]:
     """Returns the node that came closest to a refused pod, None if no single node refused it.
 
     A node that kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest bytes.
