@@ -40,6 +40,7 @@ COMMANDS: Final = (
     "explain",
     "doctor",
     "what-if",
+    "headroom",
     "scheduler-config",
     "snapshot",
     "schedule",

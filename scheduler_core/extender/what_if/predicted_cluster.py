@@ -127,6 +127,12 @@ class PredictedCluster:
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
 
+    def volume_affinities(self, pod: kube.Pod) -> list[VolumeAffinity]:
+        """Returns the node affinities of a pod's bound PersistentVolumes."""
+        claims = (self.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
+        names = (claim.spec.volume_name for claim in claims if claim is not None)
+        return [self.affinities[name] for name in names if name in self.affinities]
+
     def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
         """Returns node and disk of a placed replica, None if either is gone."""
         node = self.state.view.cluster.nodes.get(replica.node_id)
