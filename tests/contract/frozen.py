@@ -40,6 +40,7 @@ COMMANDS: Final = (
     "explain",
     "doctor",
     "what-if",
+    "compare",
     "scheduler-config",
     "snapshot",
     "schedule",
