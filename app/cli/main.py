@@ -13,6 +13,7 @@ import typer
 
 from app import DISTRIBUTION
 from app.cli import (
+    compare,
     disk_schedule,
     doctor,
     explain,
@@ -55,6 +56,7 @@ cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
 cli.command("headroom")(headroom.headroom)
+cli.command("compare")(compare.compare)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

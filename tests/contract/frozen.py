@@ -41,6 +41,7 @@ COMMANDS: Final = (
     "doctor",
     "what-if",
     "headroom",
+    "compare",
     "scheduler-config",
     "snapshot",
     "schedule",
