@@ -23,7 +23,7 @@ from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import Snapshot
 
 DEFAULT_NAMESPACE: Final = "default"
-_POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
+POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
 _APPS: Final = ("apps", "v1")
 _BATCH: Final = ("batch", "v1")
 WORKLOADS: Final = {
@@ -112,7 +112,7 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
     if is_file(text):
         pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
         return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot)
-    if name and prefix.lower() in _POD_PREFIXES:
+    if name and prefix.lower() in POD_PREFIXES:
         return _existing(_named_pod(text, name, namespace, source), source)
     if name and prefix.lower() in WORKLOADS:
         resource = WORKLOADS[prefix.lower()]
