@@ -14,6 +14,7 @@ import typer
 from app import DISTRIBUTION
 from app.cli import (
     compare,
+    decisions,
     disk_schedule,
     doctor,
     explain,
@@ -52,6 +53,7 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
+cli.command("decisions")(decisions.decisions)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)

@@ -38,6 +38,7 @@ COMMANDS: Final = (
     "",
     "serve",
     "explain",
+    "decisions",
     "doctor",
     "what-if",
     "headroom",
