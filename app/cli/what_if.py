@@ -30,14 +30,16 @@ from app.cli.predictions import (
     show_progress,
 )
 from app.cli.what_if_changes import ChangeReader, parallel_sets
-from app.schemas.what_if_answer import NOTES, WhatIfAnswer, what_if_answer
+from app.schemas.what_if_answer import NOTES, OrderAnswer, WhatIfAnswer, order_answer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.kube_scheduler_filters import compares_resources
-from scheduler_core.extender.what_if.prediction import Prediction, predict
-from scheduler_core.extender.what_if.seeded_order import run_order
+from scheduler_core.extender.what_if.order_history import OrderHistory
+from scheduler_core.extender.what_if.predicted_replicas import Choose
+from scheduler_core.extender.what_if.prediction import predict, unlucky_order
+from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
 from scheduler_core.model.quantity import parse_bytes
 
@@ -128,8 +130,12 @@ def what_if(
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
     changes = reader.read(_in_order(invocation.meta[_ORDER_KEY], given))
-    prediction, notes = _predict(source, changes, filter_options(best_effort, packing), order_seeds(seed, orders))
-    answer = what_if_answer(prediction, seed, rate, (*notes, *reader.notes))
+    before, after = _situations(source, changes)
+    options = filter_options(best_effort, packing)
+    results = _play(after, options, order_seeds(seed, orders))
+    order = _shown_order(after, options, results, seed)
+    notes = (*_notes(source, after), *reader.notes)
+    answer = what_if_answer(predict(before, after, results), order, seed, rate, notes)
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)
@@ -153,26 +159,41 @@ def _rate(text: str | None) -> int | None:
     return rate
 
 
-def _predict(
-    source: ClusterSource, changes: Sequence[Change], options: FilterOptions, seeds: Sequence[str]
-) -> tuple[Prediction, tuple[str, ...]]:
-    """Returns the prediction, and what it does not take into account."""
-    objects = source.objects
+def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
+    """Returns the cluster before and after the changes."""
     before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
     after = before
     for change in changes:
         after = change.apply(after)
-    results = [
-        # A seed is reproducible, not secret.
-        run_to_end(run_order(after, options, random.Random(seed).randrange))  # noqa: S311
-        for seed in show_progress(seeds, "Playing orders")
-    ]
+    return before, after
+
+
+def _play(after: Situation, options: FilterOptions, seeds: Sequence[str]) -> list[OrderResult]:
+    return [run_to_end(run_order(after, options, _choose(seed))) for seed in show_progress(seeds, "Playing orders")]
+
+
+def _choose(seed: str) -> Choose:
+    return random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
+
+
+def _shown_order(after: Situation, options: FilterOptions, results: Sequence[OrderResult], seed: int) -> OrderAnswer:
+    """Plays the first order in which something fails again, or the first one, and returns its steps."""
+    unlucky = unlucky_order(results)
+    number = unlucky or 0
+    history = OrderHistory(after.cluster)
+    run_to_end(run_order(after, options, _choose(order_seeds(seed, number + 1)[number]), history.observe))
+    return order_answer(number, fails=unlucky is not None, points=history.points())
+
+
+def _notes(source: ClusterSource, after: Situation) -> tuple[str, ...]:
+    """Returns what the prediction does not take into account."""
+    objects = source.objects
     notes = [*NOTES]
     if not compares_resources(objects.state):
         notes.append(_NO_RESOURCES)
     if after.drained and objects.pods and not objects.owners:
         notes.append(_NO_CONTROLLERS)
-    return predict(before, after, results), tuple(notes)
+    return tuple(notes)
 
 
 def _print(answer: WhatIfAnswer, output: Output) -> None:
