@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -19,6 +20,7 @@ from app.cli.options import (
     PackingOption,
     SnapshotOption,
     filter_options,
+    now,
 )
 from app.cli.predictions import (
     DEFAULT_ORDERS,
@@ -45,6 +47,8 @@ from scheduler_core.model.quantity import parse_bytes
 
 FAILS: Final = 1
 _ORDER_KEY: Final = "app.cli.what_if.order"
+# The other parameters are named as their options.
+_OPTIONS: Final = {"setting": "set"}
 _NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
 _NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
 
@@ -100,6 +104,9 @@ def what_if(
     packing: PackingOption = Packing.AUTO,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
+    ] = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of claims and workloads.")
     ] = None,
@@ -127,24 +134,56 @@ def what_if(
     if [snapshot, *(apply or ())].count("-") > 1:
         raise CoreError("standard input (-) can be read only once")
     rate = _rate(rebuild_rate)
+    verbs = _in_order(invocation.meta[_ORDER_KEY], given)
+    if html is not None:
+        _check_place(html)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
-    changes = reader.read(_in_order(invocation.meta[_ORDER_KEY], given))
+    changes = reader.read(verbs)
     before, after = _situations(source, changes)
     options = filter_options(best_effort, packing)
     results = _play(after, options, order_seeds(seed, orders))
     order = _shown_order(after, options, results, seed)
     notes = (*_notes(source, after), *reader.notes)
     answer = what_if_answer(predict(before, after, results), order, seed, rate, notes)
+    if html is not None:
+        _report(html, answer, _command_line(verbs), snapshot)
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)
+
+
+def _check_place(file: Path) -> None:
+    """Returns if a report may be written to a file, before anything is predicted.
+
+    Raises:
+        CoreError: it is a folder, or in no folder
+    """
+    try:
+        problem = "it is a folder" if file.is_dir() else ""
+        problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise CoreError(f"--html {file}: cannot be written: {problem}")
+
+
+def _report(file: Path, answer: WhatIfAnswer, verbs: Sequence[str], snapshot: str | None) -> None:
+    # Its import brings the template engine, which no other output needs.
+    from app.cli.what_if_report import ReportHead, write_report
+
+    write_report(file, answer, ReportHead(verbs, snapshot or "the live cluster", now()))
 
 
 def _in_order(names: Sequence[str], given: dict[str, list[str] | None]) -> list[tuple[str, str]]:
     """Returns each verb with its text, in the order of the command line."""
     texts = {name: iter(values or ()) for name, values in given.items()}
     return [(name, next(texts[name])) for name in names if name in texts]
+
+
+def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns each verb as it was written."""
+    return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 
 def _rate(text: str | None) -> int | None:

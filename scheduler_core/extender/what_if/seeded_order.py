@@ -286,8 +286,9 @@ class _Run:
                 if self._is_attached(volume) and volume not in self._volumes:
                     self._volumes.append(volume)
 
+        if self._open_drains:
+            self._report_progress()
         self._open_drains = held_up
-        self._report_progress()
         return len(self._gone) > finished
 
     def _refused_evictions_of(self, node: str) -> list[str]:
