@@ -158,6 +158,14 @@ def test_stale_safe_packing_does_no_wrong_on_any_status(world: World) -> None:
 
 @few
 @given(worlds())
+def test_the_guard_does_no_wrong_on_any_status(world: World) -> None:
+    """Nothing is overbooked, misplaced or stuck, though every node with a packing is offered."""
+    result = play_strategy(world.start, StrategyName.GUARDED, world.seed, world.pace)
+    assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())
+
+
+@few
+@given(worlds())
 def test_without_an_extender_every_pod_gets_a_node(world: World) -> None:
     """kube-scheduler refuses none, at the first attempt."""
     result = play_strategy(world.start, StrategyName.NONE, world.seed, world.pace)

@@ -22,7 +22,8 @@ from scheduler_core.extender.strategies.seeded_run import Pace, RunResult
 from scheduler_core.extender.strategies.strategy import STRATEGIES, StrategyName
 from scheduler_core.extender.strategies.tally import Sample
 from scheduler_core.extender.what_if.cluster_additions import Scale, Workload
-from scheduler_core.extender.what_if.predicted_replicas import next_step
+from scheduler_core.extender.what_if.predicted_cluster import list_replica, with_disk
+from scheduler_core.extender.what_if.predicted_replicas import move_replica, next_step
 from scheduler_core.model import generic, kube
 from tests.builders import claim, persistent_volume, replica, storage_class, volume
 from tests.worlds.predicted_clusters import after, node, owned_pod, running, situation
@@ -31,6 +32,7 @@ from tests.worlds.strategy_runs import AT_ONCE, disks_of, play_seeds, play_strat
 NONE = StrategyName.NONE
 PROPOSAL = StrategyName.PROPOSAL
 CAPACITY = StrategyName.CAPACITY
+GUARDED = StrategyName.GUARDED
 EVERY = pytest.mark.parametrize("name", StrategyName)
 
 
@@ -47,9 +49,9 @@ def test_a_pod_with_plenty_of_room_is_placed(name: StrategyName) -> None:
     assert result.last_placement == 10
 
 
-@pytest.mark.parametrize(("name", "has_node"), [(NONE, True), (PROPOSAL, False), (CAPACITY, False)])
+@pytest.mark.parametrize(("name", "has_node"), [(NONE, True), (PROPOSAL, False), (CAPACITY, False), (GUARDED, False)])
 def test_volumes_that_fit_only_one_by_one(name: StrategyName, has_node: bool) -> None:
-    """Without an extender the pod is bound and stuck; the other two look at its volumes together, so it waits."""
+    """Without an extender the pod is bound and stuck; all others look at its volumes together, so it waits."""
     result = play_strategy(with_pods({"a": [100]}, [60, 60]), name, pace=AT_ONCE)
     assert result.samples[-1].waiting == 1
     assert bool(result.nodes) is has_node
@@ -80,7 +82,7 @@ def test_a_status_that_lags_overbooks_what_the_proposal_packs() -> None:
     assert {node for result in capacity for node in nodes_of(result)} == {"one"}
 
 
-@pytest.mark.parametrize(("name", "goes_wrong"), [(NONE, True), (PROPOSAL, False), (CAPACITY, False)])
+@pytest.mark.parametrize(("name", "goes_wrong"), [(NONE, True), (PROPOSAL, False), (CAPACITY, False), (GUARDED, False)])
 def test_two_pods_at_the_same_time(name: StrategyName, goes_wrong: bool) -> None:
     """Each of two nodes has room for one of them; without an extender both may go to the same node."""
     results = play_seeds(with_pods({"a": [100], "b": [100]}, [60], [60]), name)
@@ -143,6 +145,41 @@ def test_stale_safe_packing_waits_for_the_status() -> None:
     result = play_strategy(start, CAPACITY, packing=Packing.STALE_SAFE)
     assert list(result.reasons) == ["volumes may not fit when Longhorn places them on outdated status"]
     assert any(play_seeds(start, CAPACITY, packing=Packing.AUTO)[seed].overbooked for seed in range(20))
+
+
+@pytest.mark.parametrize(("disks", "sizes"), [((100, 100), (60, 60)), ((100, 60), (50, 100))])
+@pytest.mark.parametrize("pace", [Pace(), AT_ONCE])
+def test_the_guard_keeps_longhorn_to_a_packing(disks: tuple[float, ...], sizes: tuple[float, ...], pace: Pace) -> None:
+    """Wherever Longhorn would place the volumes, each of them gets its disk; without it some run goes wrong."""
+    start = with_pods({"a": disks}, sizes)
+    guarded = play_seeds(start, GUARDED, pace)
+    assert {result.samples[-1].placed for result in guarded} == {1}
+    assert not any(result.overbooked or result.misplaced or result.stuck for result in guarded)
+    assert {len({each.disk_id for each in result.cluster.snapshot.replicas.values()}) for result in guarded} == {2}
+    capacity = play_seeds(start, CAPACITY, pace)
+    wrong = any(result.overbooked or result.misplaced or result.stuck for result in capacity)
+    assert wrong is not (disks == (100, 100) and pace is AT_ONCE)
+
+
+def test_a_replica_moves_with_its_data() -> None:
+    """The old disk has its bytes again, and the status follows."""
+    start = situation(disks_of("a", 100, 100), running("db-0", "a", 30))
+    raw = start.cluster.snapshot.replicas["db-0-a"]
+    placed = start.cluster.update({("replicas", raw.name): replace(raw, disk_id="a-disk-1", disk_path="/data/1/")})
+    nodes = placed.snapshot.longhorn_nodes
+    first = replace(nodes["a"].disks[0], storage_available=70 * GIBIBYTE)
+    placed = placed.update(
+        {("longhorn_nodes", "a"): list_replica(placed, with_disk(nodes["a"], first), first, raw.name, raw.size)}
+    )
+    moved = move_replica(placed, placed.snapshot.replicas[raw.name], "a-disk-2")
+    old, new = moved.snapshot.longhorn_nodes["a"].disks
+    replica_after = moved.snapshot.replicas[raw.name]
+    assert (replica_after.disk_id, replica_after.disk_path) == ("a-disk-2", "/data/2/")
+    assert (old.storage_scheduled, dict(old.scheduled_replicas)) == (0, {})
+    assert (new.storage_scheduled, dict(new.scheduled_replicas)) == (raw.size, {raw.name: raw.size})
+    assert old.storage_available > 99 * GIBIBYTE
+    assert 69 * GIBIBYTE < new.storage_available <= 70 * GIBIBYTE
+    assert move_replica(placed, placed.snapshot.replicas[raw.name], "b-disk-1") is placed
 
 
 @EVERY
