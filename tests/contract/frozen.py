@@ -41,6 +41,7 @@ COMMANDS: Final = (
     "doctor",
     "what-if",
     "headroom",
+    "maintenance",
     "scheduler-config",
     "snapshot",
     "schedule",
