@@ -51,6 +51,7 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
         pods=HashTrieMap(objects.pods),
         affinities=objects.affinities,
         owners=HashTrieMap(objects.owners),
+        unready=objects.unready,
     )
 
 

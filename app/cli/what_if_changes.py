@@ -32,7 +32,7 @@ from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 
 _MAX_COUNT: Final = 10_000
-_NAMESPACED: Final = frozenset({"PersistentVolumeClaim", *WORKLOAD_KINDS})
+_NAMESPACED: Final = frozenset({"PersistentVolumeClaim", "PodDisruptionBudget", *WORKLOAD_KINDS})
 
 
 class ChangeReader:

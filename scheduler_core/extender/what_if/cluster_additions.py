@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_core.extender.what_if.pod_decision import detach_volumes
+from scheduler_core.extender.what_if.pod_eviction import without_expected_pods
 from scheduler_core.extender.what_if.predicted_cluster import (
     NODE_BOUND_OWNERS,
     STATEFUL_SET,
@@ -128,6 +129,7 @@ class Scale:
             remaining = tuple(entry for entry in situation.pods if entry.key != key)
             situation = replace(situation, cluster=cluster, pods=remaining)
         taken = set(situation.cluster.snapshot.pods)
+        situation = replace(situation, cluster=without_expected_pods(situation.cluster, workload.generic_pod))
         if workload.kind == STATEFUL_SET:
             parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
             situation = replace(situation, parallel=parallel)

@@ -45,6 +45,7 @@ class PredictedCluster:
         pods: every pod as these filters read it
         affinities: the required node affinity of PersistentVolumes, by name
         owners: the kind of each pod's controller; pods without a controller are left out
+        unready: pods that run and are not ready, so that their PodDisruptionBudget does not count them
     """
 
     state: ClusterState
@@ -52,6 +53,7 @@ class PredictedCluster:
     pods: HashTrieMap[PodKey, generic.Pod]
     affinities: Mapping[str, VolumeAffinity]
     owners: HashTrieMap[PodKey, str]
+    unready: frozenset[PodKey] = frozenset()
 
     @property
     def snapshot(self) -> Snapshot:

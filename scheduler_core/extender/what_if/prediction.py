@@ -147,7 +147,7 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
     copied = [result.copied_bytes for result in results]
     return Prediction(
         orders=len(results),
-        pods=tuple(_pod_outcome(entry, results) for entry in after.all_pods()),
+        pods=tuple(_pod_outcome(entry, results) for entry in after.affected_pods),
         drains=tuple(_drain_outcome(node, results) for node in after.drained),
         disks=_disk_outcomes(before, results),
         volumes=_volume_outcomes(after, results),
