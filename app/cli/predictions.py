@@ -20,7 +20,7 @@ from scheduler_core.model.quantity import parse_bytes
 
 DEFAULT_ORDERS: Final = 20
 _NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
-_NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
+NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
 _MAX_ORDERS: Final = 10_000
 _Step = TypeVar("_Step")
 
@@ -74,7 +74,7 @@ def read_rate(text: str | None) -> int | None:
 
 def source_notes(objects: SchedulingObjects, *, drains: bool) -> list[str]:
     """Returns what the source lacks for a prediction, with or without drains."""
-    notes = [] if compares_resources(objects.state) else [_NO_RESOURCES]
+    notes = [] if compares_resources(objects.state) else [NO_RESOURCES]
     if drains and objects.pods and not objects.owners:
         notes.append(_NO_CONTROLLERS)
     return notes

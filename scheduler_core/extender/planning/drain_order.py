@@ -235,5 +235,5 @@ def _digest(clusters: Clusters, remaining: frozenset[str]) -> bytes:
             for node in snapshot.longhorn_nodes.values()
             for disk in node.disks
         )
-        digest.update(repr((pods, replicas, volumes, disks)).encode())
+        digest.update(repr((pods, sorted(cluster.unready), replicas, volumes, disks)).encode())
     return digest.digest()

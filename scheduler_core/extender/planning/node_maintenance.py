@@ -75,7 +75,7 @@ def maintain_node(
     settled = yield from settle_cluster(returned, parallel, options, choose)
     return Maintenance(
         cluster=settled.cluster,
-        pods=len(drained.pods),
+        pods=len(drained.pods) + len(drained.evictions),
         copied_bytes=result.copied_bytes + settled.copied_bytes,
         reduced_volumes=len(result.fewer_replicas),
     )
@@ -83,11 +83,12 @@ def maintain_node(
 
 def _problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> Iterator[str]:
     yield from result.blockers.get(node, ())
-    for entry in drained.pods:
-        problem = pod_problem(entry.key, result)
-        if problem:
-            yield problem
     cluster = result.cluster
+    for entry in (*drained.pods, *drained.evictions):
+        problem = pod_problem(entry.key, result)
+        # The blockers name the pods that may not be evicted.
+        if problem and cluster.snapshot.pods[entry.key].node_name != node:
+            yield problem
     for name in sorted({replica.volume for replica in replicas_on_node(before, node)}):
         volume = cluster.snapshot.volumes.get(name)
         if volume is not None and volume.node_id and not _has_data(cluster, name) and _has_data(before, name):
