@@ -19,6 +19,7 @@ from app.cli import (
     doctor,
     explain,
     headroom,
+    maintenance,
     policy_check,
     schedule,
     scheduler_registration,
@@ -58,6 +59,7 @@ cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
 cli.command("headroom")(headroom.headroom)
+cli.command("maintenance")(maintenance.maintenance)
 cli.command("compare")(compare.compare)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
