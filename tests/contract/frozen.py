@@ -40,6 +40,7 @@ COMMANDS: Final = (
     "explain",
     "doctor",
     "what-if",
+    "remedies",
     "scheduler-config",
     "snapshot",
     "schedule",

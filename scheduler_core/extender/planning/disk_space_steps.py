@@ -51,9 +51,9 @@ class SpaceQuestion:
     most: int
 
     @property
-    def order(self) -> tuple[int, int, str, str, str]:
+    def order(self) -> tuple[int, int, int, str, str]:
         """Sorts questions, the one with the least bytes first."""
-        return self.least, self.guess, self.kind, self.node, self.disk.name
+        return self.least, self.guess, self.kind.rank, self.node, self.disk.name
 
     def step(self, size: int) -> Step:
         """Returns the step that frees or adds some bytes."""

@@ -126,8 +126,9 @@ class _Search:
         if len(remedies) == self.limit:
             return remedies
         remedies += yield from self._space_remedies(starts, self.limit - len(remedies))
-        if len(remedies) < self.limit and not starts[0].steps:
-            remedies += yield from self._move_remedies(starts[0], self.limit - len(remedies))
+        for start in starts:
+            if not start.steps and len(remedies) < self.limit:
+                remedies += yield from self._move_remedies(start, self.limit - len(remedies))
         return remedies
 
     def _setting_remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:

@@ -23,6 +23,11 @@ class RemedyKind(StrEnum):
     GROW_DISK = "grow-disk"
     MOVE_REPLICA = "move-replica"
 
+    @property
+    def rank(self) -> int:
+        """The position in this order."""
+        return _KINDS.index(self)
+
 
 class Intervention(IntEnum):
     """How much a step interferes with the cluster, least first."""
@@ -99,7 +104,7 @@ class Remedy:
     @property
     def kind(self) -> RemedyKind:
         """The kind of the step that interferes most."""
-        return max(self.steps, key=lambda step: (step.intervention, _KINDS.index(step.kind))).kind
+        return max(self.steps, key=lambda step: (step.intervention, step.kind.rank)).kind
 
     @property
     def cost(self) -> Cost:
@@ -114,7 +119,7 @@ class Remedy:
     @property
     def order(self) -> tuple[object, ...]:
         """Sorts remedies: by cost, then by kinds, nodes and disks."""
-        return self.cost, [(_KINDS.index(step.kind), step.node, step.disk, step.tags) for step in self.steps]
+        return self.cost, [(step.kind.rank, step.node, step.disk, step.tags) for step in self.steps]
 
 
 def exact_bytes(size: int) -> str:
