@@ -21,6 +21,7 @@ from app.cli import (
     headroom,
     maintenance,
     policy_check,
+    remedies,
     schedule,
     scheduler_registration,
     serve,
@@ -61,6 +62,7 @@ cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
 cli.command("headroom")(headroom.headroom)
 cli.command("maintenance")(maintenance.maintenance)
 cli.command("compare")(compare.compare)
+cli.command("remedies")(remedies.remedies)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

@@ -45,6 +45,7 @@ COMMANDS: Final = (
     "headroom",
     "maintenance",
     "compare",
+    "remedies",
     "scheduler-config",
     "snapshot",
     "schedule",
