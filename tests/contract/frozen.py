@@ -38,6 +38,8 @@ COMMANDS: Final = (
     "",
     "serve",
     "explain",
+    "top",
+    "waiting",
     "decisions",
     "doctor",
     "what-if",
