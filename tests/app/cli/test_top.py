@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +338,15 @@ def test_waiting_agrees_with_explain(run: Run) -> None:
         nodes = json.loads(run("explain", entry["pod"], "--snapshot", EXAMPLE, "-o", "json").out)["nodes"].values()
         assert entry["fits"] == sum(node["schedulable"] for node in nodes)
         assert entry["nodes"] == len(nodes)
+
+
+@pytest.mark.parametrize("command", ["top", "waiting"])
+def test_the_documentation_shows_what_is_printed(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """In this order; an ellipsis replaces other lines."""
+    monkeypatch.chdir(Path(EXAMPLE).parents[2])
+    text = Path("docs/operations.md").read_text()
+    (block,) = re.findall(rf"```console\n\$ \.venv/bin/longhorn-extender ({command} .*?)```", text, re.S)
+    arguments, *shown = block.splitlines()
+    printed = run(*shlex.split(arguments)).out.splitlines()
+    wanted = [line for line in shown if line and line != "..."]
+    assert [line for line in printed if line in wanted] == wanted
