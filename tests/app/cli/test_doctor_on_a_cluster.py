@@ -110,8 +110,8 @@ def test_the_leaders_decisions_are_read_through_the_api_server(stack: Stack) -> 
     assert (entry["nodes"], entry["fits"], list(entry["refused"].values())) == (2, 0, [2])
     assert {node["node"]: node["condition"] for node in answers["top"]["items"]} == {"node-1": "open", "node-2": "open"}
     name = entry["pod"].partition("/")[2]
-    command = [EXTENDER, "decisions", name, *kubeconfig[:2], "-o", "name"]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == f"pod/{name}\n"
+    by_name = [EXTENDER, "decisions", name, *kubeconfig[:2], "-o", "name"]
+    assert subprocess.run(by_name, capture_output=True, text=True, timeout=60, check=True).stdout == f"pod/{name}\n"
 
 
 def test_it_must_not_be_uninstalled_while_it_is_registered(stack: Stack) -> None:
