@@ -13,10 +13,12 @@ import typer
 
 from app import DISTRIBUTION
 from app.cli import (
+    compare,
     decisions,
     disk_schedule,
     doctor,
     explain,
+    headroom,
     policy_check,
     schedule,
     scheduler_registration,
@@ -59,6 +61,8 @@ cli.command("decisions")(decisions.decisions)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
+cli.command("headroom")(headroom.headroom)
+cli.command("compare")(compare.compare)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

@@ -14,6 +14,7 @@ from app.cli.options import now
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
 
 DEFAULT_ORDERS: Final = 20
+NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
 _MAX_ORDERS: Final = 10_000
 _Step = TypeVar("_Step")
 
@@ -44,6 +45,7 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
         pods=HashTrieMap(objects.pods),
         affinities=objects.affinities,
         owners=HashTrieMap(objects.owners),
+        unready=objects.unready,
     )
 
 

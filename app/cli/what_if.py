@@ -22,6 +22,7 @@ from app.cli.options import (
 )
 from app.cli.predictions import (
     DEFAULT_ORDERS,
+    NO_RESOURCES,
     OrdersOption,
     RebuildRateOption,
     SeedOption,
@@ -44,7 +45,6 @@ from scheduler_core.model.quantity import parse_bytes
 FAILS: Final = 1
 _ORDER_KEY: Final = "app.cli.what_if.order"
 _NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
-_NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
 
 
 class CommandWithOrder(TyperCommand):
@@ -169,7 +169,7 @@ def _predict(
     ]
     notes = [*NOTES]
     if not compares_resources(objects.state):
-        notes.append(_NO_RESOURCES)
+        notes.append(NO_RESOURCES)
     if after.drained and objects.pods and not objects.owners:
         notes.append(_NO_CONTROLLERS)
     return predict(before, after, results), tuple(notes)

@@ -43,6 +43,8 @@ COMMANDS: Final = (
     "decisions",
     "doctor",
     "what-if",
+    "headroom",
+    "compare",
     "scheduler-config",
     "snapshot",
     "schedule",

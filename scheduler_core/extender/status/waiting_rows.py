@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,16 +12,14 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
-from scheduler_core.extender.explain import explain_nodes
+from scheduler_core.extender.explain import explain_part
 from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.status.candidate_order import LACKING_SPACE, reason_order, sort_candidates
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason, Verdict
 
-# A node that they refuse lacks nothing but space.
-_LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
 # Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
 _COMPARED_NODES: Final = 5
-_ORDER: Final = {reason: position for position, reason in enumerate(Reason)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def waiting_row(
     names = [name for name in nodes if name not in refused]
     try:
         decision = yield from filter_nodes(pod, names, state, options, contenders)
-        closest = None if decision.fits else (yield from _closest_node(pod, state, options, contenders, decision))
+        closest = None if decision.fits else (yield from _closest_node(pod, decision, state, options))
     except ResolutionError as error:
         return WaitingRow(pod, nodes=len(nodes), error=str(error))
     reasons = Counter(reason.text for reason in decision.reasons if not reason.fits)
@@ -106,40 +104,24 @@ def waiting_row(
 
 
 def _closest_node(
-    pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders, decision: Decision
+    pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
 ) -> Cooperative[ClosestNode | None]:
     """Returns the node that lacks the fewest bytes; where all lack something else, the one that passed most rules.
 
     Only the nodes with most free bytes on one disk are compared byte by byte.
     """
-    names = _candidates(state.view, decision)
+    reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+    order = sort_candidates(state.view, decision)
+    lacking = [name for name in order[:_COMPARED_NODES] if reasons[name] in LACKING_SPACE]
+    names = lacking or order[:1]
     if not names:
         return None
-    explanation = yield from explain_nodes(pod, names, state, options, contenders)
+    explanation = yield from explain_part(pod, decision, names, state, options)
     verdicts = zip(names, explanation.verdicts, strict=True)
     name, verdict = min(verdicts, key=lambda entry: _distance(*entry))
     return ClosestNode(name, verdict.reason, verdict.missing, verdict.detail)
 
 
-def _candidates(view: View, decision: Decision) -> Sequence[str]:
-    lacking = [
-        (-_largest_free_space(view, name), name)
-        for name, reason in zip(decision.candidates, decision.reasons, strict=True)
-        if reason in _LACKING_SPACE
-    ]
-    if lacking:
-        return [name for _, name in sorted(lacking)[:_COMPARED_NODES]]
-    others = zip(decision.candidates, decision.reasons, strict=True)
-    return [name for _, name in sorted((-_ORDER[reason], name) for name, reason in others)[:1]]
-
-
-def _largest_free_space(view: View, name: str) -> int:
-    """Bytes that the emptiest disk of a node can still take."""
-    if name not in view.cluster.nodes:
-        return 0
-    return max((space.free for space in view.free_space(name).values()), default=0)
-
-
 def _distance(name: str, verdict: Verdict) -> tuple[bool, int, int, str]:
     """Sorts nodes, the closest first: those whose missing bytes are known come first."""
-    return verdict.missing == 0, verdict.missing, -_ORDER[verdict.reason], name
+    return verdict.missing == 0, verdict.missing, -reason_order(verdict.reason), name

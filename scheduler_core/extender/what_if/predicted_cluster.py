@@ -45,6 +45,7 @@ class PredictedCluster:
         pods: every pod as these filters read it
         affinities: the required node affinity of PersistentVolumes, by name
         owners: the kind of each pod's controller; pods without a controller are left out
+        unready: pods that run and are not ready, so that their PodDisruptionBudget does not count them
     """
 
     state: ClusterState
@@ -52,6 +53,7 @@ class PredictedCluster:
     pods: HashTrieMap[PodKey, generic.Pod]
     affinities: Mapping[str, VolumeAffinity]
     owners: HashTrieMap[PodKey, str]
+    unready: frozenset[PodKey] = frozenset()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -126,6 +128,12 @@ class PredictedCluster:
         """Returns the Longhorn volume that a claim is bound to, None without one."""
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
+
+    def volume_affinities(self, pod: kube.Pod) -> list[VolumeAffinity]:
+        """Returns the node affinities of a pod's bound PersistentVolumes."""
+        claims = (self.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
+        names = (claim.spec.volume_name for claim in claims if claim is not None)
+        return [self.affinities[name] for name in names if name in self.affinities]
 
     def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
         """Returns node and disk of a placed replica, None if either is gone."""
