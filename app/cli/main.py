@@ -26,6 +26,8 @@ from app.cli import (
     scheduler_registration,
     serve,
     snapshot,
+    top,
+    waiting,
     what_if,
 )
 from app.schemas.pod_explanation import API_VERSION
@@ -55,6 +57,8 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
+cli.command("top")(top.top)
+cli.command("waiting")(waiting.waiting)
 cli.command("decisions")(decisions.decisions)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)

@@ -39,6 +39,8 @@ COMMANDS: Final = (
     "",
     "serve",
     "explain",
+    "top",
+    "waiting",
     "decisions",
     "doctor",
     "what-if",
