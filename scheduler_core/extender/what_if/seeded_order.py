@@ -22,8 +22,8 @@ from scheduler_core.extender.what_if.predicted_replicas import (
     Choose,
     fail_replicas,
     holds_data,
-    next_step,
     replicas_on_node,
+    take_next_step,
 )
 from scheduler_core.extender.what_if.situation import PodToPlace, Situation, take_away
 from scheduler_core.generic.node_index import NodeIndex
@@ -34,6 +34,7 @@ from scheduler_core.model.generic import PodKey
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)
+_VOLUMES_PER_PAUSE = 200
 _NOT_CREATED = "the pod before it does not run"
 _DETACHED = "it is detached: Longhorn rebuilds it once it is attached"
 
@@ -67,17 +68,23 @@ def run_order(situation: Situation, options: FilterOptions, choose: Choose) -> C
 
     `choose` makes every choice that depends on chance in the cluster.
     """
-    run = _Run(situation, options, choose)
+    incomplete = yield from incomplete_volumes(situation.cluster)
+    run = _Run(situation, incomplete, options, choose)
     yield from run.settle()
     while run.finish_drains() or run.wait_for_failed_replicas():
         yield from run.settle()
     return run.result()
 
 
-def incomplete_volumes(cluster: PredictedCluster) -> frozenset[str]:
+def incomplete_volumes(cluster: PredictedCluster) -> Cooperative[frozenset[str]]:
     """Names of attached volumes that have fewer placed replicas than they should."""
-    volumes = (volume for volume in cluster.snapshot.volumes.values() if volume.node_id)
-    return frozenset(volume.name for volume in volumes if _is_incomplete(cluster, volume))
+    names: set[str] = set()
+    for number, volume in enumerate(cluster.snapshot.volumes.values(), start=1):
+        if volume.node_id and _is_incomplete(cluster, volume):
+            names.add(volume.name)
+        if number % _VOLUMES_PER_PAUSE == 0:
+            yield
+    return frozenset(names)
 
 
 def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
@@ -88,7 +95,9 @@ def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
 class _Run:
     """One order while it is played."""
 
-    def __init__(self, situation: Situation, options: FilterOptions, choose: Choose) -> None:
+    def __init__(
+        self, situation: Situation, incomplete: frozenset[str], options: FilterOptions, choose: Choose
+    ) -> None:
         self._choose = choose
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=NodeResults())
@@ -104,7 +113,7 @@ class _Run:
         self._bound: dict[PodKey, PodDecision] = {}
         self._to_attach: list[PodKey] = []
         self._attached: set[str] = set()
-        self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self._cluster))
+        self._volumes: list[str] = sorted(situation.evicted | incomplete)
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
         self._delayed: dict[str, timedelta] = {}
@@ -144,7 +153,7 @@ class _Run:
             return
         number -= len(self._to_attach)
         if number < volumes:
-            self._take_step(number)
+            yield from self._take_step(number)
         else:
             self._evict(self._evictions.pop(number - volumes))
         yield
@@ -226,9 +235,9 @@ class _Run:
         if self._refused_evictions:
             self._retry_evictions(key)
 
-    def _take_step(self, position: int) -> None:
+    def _take_step(self, position: int) -> Cooperative[None]:
         name = self._volumes[position]
-        step = next_step(self._cluster, name, self._choose)
+        step = yield from take_next_step(self._cluster, name, self._choose)
         self._cluster = step.cluster
         self._copied += step.copied_bytes
         self._placed_since = self._placed_since or step.changed
