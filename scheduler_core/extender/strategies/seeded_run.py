@@ -15,9 +15,9 @@ from itertools import count
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.extender.strategies.lagging_status import StatusChange, hide_changes, show_change
 from scheduler_core.extender.strategies.strategy import Strategy
 from scheduler_core.extender.strategies.tally import Sample, Tally, placed_replicas
+from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
 from scheduler_core.extender.what_if.pod_decision import PodDecision, attach_volumes, bind_pod, decide_pod
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import Choose, holds_data, next_step

@@ -87,9 +87,7 @@ def decide_pod(
     names = cluster.node_names
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
-    claims = (cluster.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
-    volume_names = (claim.spec.volume_name for claim in claims if claim is not None)
-    affinities = [cluster.affinities[name] for name in volume_names if name in cluster.affinities]
+    affinities = cluster.volume_affinities(pod)
     refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, affinities)
     reasons = Counter(refusal.text for refusal in refusals.values())
     admitted = [name for name in names if name not in refusals]
