@@ -24,6 +24,7 @@ from app.cli.options import (
 )
 from app.cli.predictions import (
     DEFAULT_ORDERS,
+    HtmlOption,
     OrdersOption,
     RebuildRateOption,
     SeedOption,
@@ -40,7 +41,7 @@ from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.extender.what_if.order_history import OrderHistory
 from scheduler_core.extender.what_if.predicted_replicas import Choose
-from scheduler_core.extender.what_if.prediction import predict, unlucky_order
+from scheduler_core.extender.what_if.prediction import Prediction, predict, unlucky_order
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
 from scheduler_core.model.quantity import parse_bytes
@@ -104,9 +105,7 @@ def what_if(
     packing: PackingOption = Packing.AUTO,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
-    ] = None,
+    html: HtmlOption = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of claims and workloads.")
     ] = None,
@@ -135,30 +134,27 @@ def what_if(
         raise CoreError("standard input (-) can be read only once")
     rate = _rate(rebuild_rate)
     verbs = _in_order(invocation.meta[_ORDER_KEY], given)
-    if html is not None:
-        _check_place(html)
+    _check_place(html)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
-    before, after = _situations(source, changes)
     options = filter_options(best_effort, packing)
-    results = _play(after, options, order_seeds(seed, orders))
-    order = _shown_order(after, options, results, seed)
-    notes = (*_notes(source, after), *reader.notes)
-    answer = what_if_answer(predict(before, after, results), order, seed, rate, notes)
-    if html is not None:
-        _report(html, answer, _command_line(verbs), snapshot)
+    prediction, order, notes = _predict(source, changes, options, order_seeds(seed, orders))
+    answer = what_if_answer(prediction, order, seed, rate, (*notes, *reader.notes))
+    _report(html, answer, _command_line(verbs), snapshot)
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)
 
 
-def _check_place(file: Path) -> None:
-    """Returns if a report may be written to a file, before anything is predicted.
+def _check_place(file: Path | None) -> None:
+    """Returns if a report may be written to a file, before anything is predicted; None is for no report.
 
     Raises:
         CoreError: it is a folder, or in no folder
     """
+    if file is None:
+        return
     try:
         problem = "it is a folder" if file.is_dir() else ""
         problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
@@ -168,7 +164,9 @@ def _check_place(file: Path) -> None:
         raise CoreError(f"--html {file}: cannot be written: {problem}")
 
 
-def _report(file: Path, answer: WhatIfAnswer, verbs: Sequence[str], snapshot: str | None) -> None:
+def _report(file: Path | None, answer: WhatIfAnswer, verbs: Sequence[str], snapshot: str | None) -> None:
+    if file is None:
+        return
     # Its import brings the template engine, which no other output needs.
     from app.cli.what_if_report import ReportHead, write_report
 
@@ -198,6 +196,16 @@ def _rate(text: str | None) -> int | None:
     return rate
 
 
+def _predict(
+    source: ClusterSource, changes: Sequence[Change], options: FilterOptions, seeds: Sequence[str]
+) -> tuple[Prediction, OrderAnswer, tuple[str, ...]]:
+    """Returns the prediction, the order that is shown, and what the prediction does not take into account."""
+    before, after = _situations(source, changes)
+    results = _play(after, options, seeds)
+    order = _shown_order(after, options, results, seeds)
+    return predict(before, after, results), order, _notes(source, after)
+
+
 def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
     """Returns the cluster before and after the changes."""
     before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
@@ -215,12 +223,14 @@ def _choose(seed: str) -> Choose:
     return random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
 
 
-def _shown_order(after: Situation, options: FilterOptions, results: Sequence[OrderResult], seed: int) -> OrderAnswer:
+def _shown_order(
+    after: Situation, options: FilterOptions, results: Sequence[OrderResult], seeds: Sequence[str]
+) -> OrderAnswer:
     """Plays the first order in which something fails again, or the first one, and returns its steps."""
     unlucky = unlucky_order(results)
     number = unlucky or 0
     history = OrderHistory(after.cluster)
-    run_to_end(run_order(after, options, _choose(order_seeds(seed, number + 1)[number]), history.observe))
+    run_to_end(run_order(after, options, _choose(seeds[number]), history.observe))
     return order_answer(number, fails=unlucky is not None, points=history.points())
 
 
