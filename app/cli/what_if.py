@@ -30,28 +30,26 @@ from app.cli.predictions import (
     SeedOption,
     order_seeds,
     predicted_cluster,
+    read_rate,
     show_progress,
+    source_notes,
 )
 from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.schemas.what_if_answer import NOTES, OrderAnswer, WhatIfAnswer, order_answer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.extender.what_if.order_history import OrderHistory
 from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.prediction import Prediction, predict, unlucky_order
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
-from scheduler_core.model.quantity import parse_bytes
 
 FAILS: Final = 1
 _ORDER_KEY: Final = "app.cli.what_if.order"
 # The other parameters are named as their options.
 _OPTIONS: Final = {"setting": "set"}
-_NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
-_NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
 
 
 class CommandWithOrder(TyperCommand):
@@ -132,14 +130,15 @@ def what_if(
     }
     if [snapshot, *(apply or ())].count("-") > 1:
         raise CoreError("standard input (-) can be read only once")
-    rate = _rate(rebuild_rate)
+    rate = read_rate(rebuild_rate)
     verbs = _in_order(invocation.meta[_ORDER_KEY], given)
     _check_place(html)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
-    options = filter_options(best_effort, packing)
-    prediction, order, notes = _predict(source, changes, options, order_seeds(seed, orders))
+    prediction, order, notes = _predict(
+        source, changes, filter_options(best_effort, packing), order_seeds(seed, orders)
+    )
     answer = what_if_answer(prediction, order, seed, rate, (*notes, *reader.notes))
     _report(html, answer, _command_line(verbs), snapshot)
     _print(answer, output)
@@ -184,18 +183,6 @@ def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 
-def _rate(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        rate = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"--rebuild-rate: {error}") from error
-    if rate <= 0:
-        raise CoreError("--rebuild-rate must be positive")
-    return rate
-
-
 def _predict(
     source: ClusterSource, changes: Sequence[Change], options: FilterOptions, seeds: Sequence[str]
 ) -> tuple[Prediction, OrderAnswer, tuple[str, ...]]:
@@ -203,7 +190,7 @@ def _predict(
     before, after = _situations(source, changes)
     results = _play(after, options, seeds)
     order = _shown_order(after, options, results, seeds)
-    return predict(before, after, results), order, _notes(source, after)
+    return predict(before, after, results), order, (*NOTES, *source_notes(source.objects, drains=bool(after.drained)))
 
 
 def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
@@ -232,17 +219,6 @@ def _shown_order(
     history = OrderHistory(after.cluster)
     run_to_end(run_order(after, options, _choose(seeds[number]), history.observe))
     return order_answer(number, fails=unlucky is not None, points=history.points())
-
-
-def _notes(source: ClusterSource, after: Situation) -> tuple[str, ...]:
-    """Returns what the prediction does not take into account."""
-    objects = source.objects
-    notes = [*NOTES]
-    if not compares_resources(objects.state):
-        notes.append(_NO_RESOURCES)
-    if after.drained and objects.pods and not objects.owners:
-        notes.append(_NO_CONTROLLERS)
-    return tuple(notes)
 
 
 def _print(answer: WhatIfAnswer, output: Output) -> None:

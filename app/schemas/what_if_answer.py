@@ -12,9 +12,7 @@ from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.extender.what_if.order_history import OrderPoint
 from scheduler_core.extender.what_if.prediction import Prediction
 
-NOTES = (
-    "Longhorn's status counts as current, and a node is chosen at random among those that kube-scheduler may choose",
-)
+NOTES = ("a node is chosen at random among those that kube-scheduler may choose",)
 
 
 class PlacedPodAnswer(Answer):

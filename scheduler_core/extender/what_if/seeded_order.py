@@ -15,6 +15,7 @@ from datetime import timedelta
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.drain_policy import drain_blockers
+from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
 from scheduler_core.extender.what_if.order_history import Observe, OrderProgress, ignore_progress
 from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
@@ -109,6 +110,8 @@ class _Run:
         self._to_attach: list[PodKey] = []
         self._attached: set[str] = set()
         self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self._cluster))
+        # Placements that Longhorn's status does not show yet, oldest first.
+        self._unlisted: list[StatusChange] = []
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
         self._delayed: dict[str, timedelta] = {}
@@ -135,8 +138,11 @@ class _Run:
         while True:
             self._placed_since = False
             while self._waiting or self._to_attach or self._volumes or self._evictions:
+                while self._unlisted and self._choose(2):
+                    self._cluster = show_change(self._cluster, self._unlisted.pop(0))
                 yield from self._advance()
                 self._report_progress()
+            self._show_status()
             if not self._placed_since:
                 return
             self._waiting = self._refused
@@ -144,6 +150,12 @@ class _Run:
             self._evictions = self._refused_evictions
             self._refused_evictions = []
             self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
+
+    def _show_status(self) -> None:
+        """Lets Longhorn's status show everything that was placed."""
+        for change in self._unlisted:
+            self._cluster = show_change(self._cluster, change)
+        self._unlisted = []
 
     def _advance(self) -> Cooperative[None]:
         """Lets one pod or volume go on, or evicts a pod, at random."""
@@ -245,7 +257,8 @@ class _Run:
     def _take_step(self, position: int) -> None:
         name = self._volumes[position]
         step = next_step(self._cluster, name, self._choose)
-        self._cluster = step.cluster
+        self._cluster, unlisted = hide_changes(self._cluster, step.cluster) if step.changed else (step.cluster, ())
+        self._unlisted += unlisted
         self._changed.append(name)
         self._copied += step.copied_bytes
         self._placed_since = self._placed_since or step.changed
