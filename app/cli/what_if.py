@@ -22,6 +22,7 @@ from app.cli.options import (
     filter_options,
     now,
 )
+from app.cli.pod_remedies import remedy_after
 from app.cli.predictions import (
     DEFAULT_ORDERS,
     HtmlOption,
@@ -35,7 +36,7 @@ from app.cli.predictions import (
     source_notes,
 )
 from app.cli.what_if_changes import ChangeReader, parallel_sets
-from app.schemas.what_if_answer import NOTES, OrderAnswer, WhatIfAnswer, order_answer, what_if_answer
+from app.schemas.what_if_answer import NOTES, OrderAnswer, PodRemedyAnswer, WhatIfAnswer, order_answer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
@@ -47,9 +48,24 @@ from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
 
 FAILS: Final = 1
+# Each is searched for about a tenth of a second.
+_MAX_REMEDIES: Final = 3
 _ORDER_KEY: Final = "app.cli.what_if.order"
 # The other parameters are named as their options.
 _OPTIONS: Final = {"setting": "set"}
+
+
+LoseOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
+]
+AddNodeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="like=NODE,count=N,disks=SIZE,SIZE",
+        help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
+    ),
+]
 
 
 class CommandWithOrder(TyperCommand):
@@ -68,10 +84,7 @@ def what_if(
     drain: Annotated[
         list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
     ] = None,
-    lose: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
-    ] = None,
+    lose: LoseOption = None,
     scale: Annotated[
         list[str] | None,
         typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
@@ -82,13 +95,7 @@ def what_if(
     expand: Annotated[
         list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")
     ] = None,
-    add_node: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="like=NODE,count=N,disks=SIZE,SIZE",
-            help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
-        ),
-    ] = None,
+    add_node: AddNodeOption = None,
     add_disk: Annotated[
         list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
     ] = None,
@@ -136,9 +143,8 @@ def what_if(
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
-    prediction, order, notes = _predict(
-        source, changes, filter_options(best_effort, packing), order_seeds(seed, orders)
-    )
+    options = filter_options(best_effort, packing)
+    prediction, order, notes = _predict(source, changes, options, order_seeds(seed, orders), longhorn_namespace)
     answer = what_if_answer(prediction, order, seed, rate, (*notes, *reader.notes))
     _report(html, answer, _command_line(verbs), snapshot)
     _print(answer, output)
@@ -184,12 +190,18 @@ def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _predict(
-    source: ClusterSource, changes: Sequence[Change], options: FilterOptions, seeds: Sequence[str]
+    source: ClusterSource,
+    changes: Sequence[Change],
+    options: FilterOptions,
+    seeds: Sequence[str],
+    longhorn_namespace: str,
 ) -> tuple[Prediction, OrderAnswer, tuple[str, ...]]:
     """Returns the prediction, the order that is shown, and what the prediction does not take into account."""
     before, after = _situations(source, changes)
     results = _play(after, options, seeds)
     order = _shown_order(after, options, results, seeds)
+    remedies = [] if not order.fails else _remedies(results[order.number], after, options, longhorn_namespace)
+    order = order.model_copy(update={"remedies": remedies})
     return predict(before, after, results), order, (*NOTES, *source_notes(source.objects, drains=bool(after.drained)))
 
 
@@ -208,6 +220,19 @@ def _play(after: Situation, options: FilterOptions, seeds: Sequence[str]) -> lis
 
 def _choose(seed: str) -> Choose:
     return random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
+
+
+def _remedies(
+    result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
+) -> list[PodRemedyAnswer]:
+    """Returns what would help the first pods that no node fits at the end of an order."""
+    avoided = {*after.drained, *after.lost}
+    answers: list[PodRemedyAnswer] = []
+    for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
+        remedy = remedy_after(result.cluster, key, avoided, options, longhorn_namespace)
+        if remedy is not None:
+            answers.append(PodRemedyAnswer(pod="/".join(key), remedy=remedy))
+    return answers
 
 
 def _shown_order(
