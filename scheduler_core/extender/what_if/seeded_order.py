@@ -64,6 +64,16 @@ class OrderResult:
     fewer_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
     incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def unplaced_pods(self) -> frozenset[PodKey]:
+        """The pods that were decided and that no node fits, without those that are not created yet or stay."""
+        pods = self.cluster.snapshot.pods
+        return frozenset(
+            key
+            for key, reasons in self.refusals.items()
+            if key in pods and not pods[key].node_name and _NOT_CREATED not in reasons
+        )
+
 
 def run_order(
     situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
