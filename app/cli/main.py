@@ -17,7 +17,7 @@ from app.cli import (
     doctor,
     explain,
     policy_check,
-    remedies,
+    remedies_command,
     schedule,
     scheduler_registration,
     serve,
@@ -54,7 +54,7 @@ cli.command("explain")(explain.explain)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
-cli.command("remedies")(remedies.remedies)
+cli.command("remedies")(remedies_command.remedies)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

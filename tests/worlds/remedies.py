@@ -17,10 +17,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from app.schemas.remedy_commands import step_commands
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
-from scheduler_core.extender.planning.remedy_commands import step_commands
 from scheduler_core.extender.planning.replica_moves import DiskPlace
 from scheduler_core.extender.what_if.pod_decision import PodDecider
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, with_schedulable_condition
