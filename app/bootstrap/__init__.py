@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
 
@@ -15,10 +16,13 @@ from app import DISTRIBUTION
 from app.api import errors, extender
 from app.api import state as state_routes
 from app.api.dependencies import AppState
+from app.api.page import routes as page_routes
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
 from app.extender.certificate_files import CertificateFiles
 from app.extender.metrics import Metrics
+from app.extender.status_reporter import StatusReporter
+from app.extender.status_sources import StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
@@ -33,7 +37,7 @@ from app.runtime.probes import (
 )
 from app.settings import Settings
 from scheduler_core.cluster.view import View
-from scheduler_core.extender.decision import NO_CONTENDERS, Competing
+from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders
 from scheduler_core.extender.settings import Enforcement
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
@@ -70,7 +74,15 @@ def create_app(
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    return application(AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=lambda: observes))
+    state = AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=lambda: observes)
+    return application(replace(state, status=_status_sources(settings, evaluator, contenders)))
+
+
+def _status_sources(settings: Settings, evaluator: Evaluator, contenders: Contenders) -> StatusSources | None:
+    """Returns what the status page reads, None without a page."""
+    if not settings.status_page:
+        return None
+    return StatusSources(StatusReporter(evaluator, lambda: contenders))
 
 
 def application(state: AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
@@ -89,10 +101,14 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
     app.include_router(state_routes.router)
 
-    @app.get("/", include_in_schema=False)
-    async def root() -> RedirectResponse:
-        return RedirectResponse("/docs")
+    if state.status is None:
 
+        @app.get("/", include_in_schema=False)
+        async def root() -> RedirectResponse:
+            return RedirectResponse("/docs")
+
+    else:
+        app.include_router(page_routes.router)
     errors.install_error_handlers(app)
     state.metrics.instrument(app)
     return app

@@ -31,6 +31,8 @@ from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
 from app.extender.serving_certificate import CertificateOptions, ServingCertificate
+from app.extender.status_reporter import StatusReporter
+from app.extender.status_sources import StatusSources
 from app.extender.verbs import Reservations, Verbs
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
@@ -165,12 +167,32 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, lambda: live_settings().observes)
+    state = AppState(
+        evaluator,
+        verbs,
+        metrics,
+        settings.max_body,
+        budget,
+        lifecycle,
+        lambda: live_settings().observes,
+        status=_status_sources(shared, reservation.contenders),
+    )
     guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
     app = application(state, lambda: _read_state(cache, elector))
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
     return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
+
+
+def _status_sources(shared: _Shared, contenders: Callable[[], Contenders]) -> StatusSources | None:
+    """Returns what the status page reads, None without a page."""
+    if not shared.settings.status_page:
+        return None
+    return StatusSources(
+        StatusReporter(shared.evaluator, contenders),
+        caches=lambda: shared.cache.statuses,
+        identity=shared.options.identity,
+    )
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:

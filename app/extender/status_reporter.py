@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -34,23 +34,22 @@ MIN_AGE: Final = 1.0
 # In a small cluster the rows are there by then, so that the first page is complete.
 _ROWS_WAIT: Final = 0.25
 _MAX_ROWS: Final = 1000
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class PodDecision:
+class ExplainedDecision:
     """The decision about one pod, and the explanation of some nodes.
 
     Attributes:
-        names: every node, the closest first
-        explanation: of the nodes that are shown, in their order
-        refused: nodes that kube-scheduler refuses by itself, with its reasons
+        texts: the reason of every node, the closest node first; cordoned nodes come last
+        explanation: of the nodes that are shown and not cordoned, in their order
     """
 
     state: ClusterState
     decision: Decision
-    names: Sequence[str]
+    texts: Mapping[str, str]
     explanation: Explanation
-    refused: Mapping[str, str]
 
 
 class StatusReporter:
@@ -83,12 +82,16 @@ class StatusReporter:
         """The current state."""
         return self._evaluator.state
 
+    async def run(self, computation: Cooperative[_Result]) -> _Result:
+        """Runs a computation in slices, and only while no decision runs."""
+        return await self._evaluator.run_between_decisions(computation)
+
     async def report(self) -> StatusReport:
         """Returns the report of a state that is at most `MIN_AGE` seconds old."""
         async with self._lock:
             state = self._evaluator.state
             if state.view.version != self._version and self._clock() - self._made_at >= MIN_AGE:
-                self._report = await self._evaluator.run_between_decisions(status_report(state))
+                self._report = await self.run(status_report(state))
                 self._version = state.view.version
                 self._made_at = self._clock()
             return self._report
@@ -120,7 +123,7 @@ class StatusReporter:
                 for pod in begun:
                     state = self._evaluator.state
                     if self._row(pod, state) is None:
-                        row = await self._evaluator.run_between_decisions(self._waiting_row(pod, state))
+                        row = await self.run(self._waiting_row(pod, state))
                         self._rows.put((pod.namespace, pod.name), (state.view.version, row))
         except Exception:
             # The page shows that the rows are not there.
@@ -129,25 +132,31 @@ class StatusReporter:
     def _waiting_row(self, pod: Pod, state: ClusterState) -> Cooperative[WaitingRow]:
         return waiting_row(pod, state, self._evaluator.options, self._contenders(), cordoned_nodes(state))
 
-    async def explain(self, pod: Pod, select: Callable[[Sequence[str]], Sequence[str]]) -> PodDecision:
-        """Decides about a pod on every node, and explains the nodes that `select` returns of all, the closest first.
+    async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
+        """Decides about a pod on every node, and explains some.
+
+        `select` returns those of all nodes, given with their reasons, the closest first.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self._evaluator.run_between_decisions(self._explain(pod, select))
+        return await self.run(self._explain(pod, select))
 
-    def _explain(self, pod: Pod, select: Callable[[Sequence[str]], Sequence[str]]) -> Cooperative[PodDecision]:
+    def _explain(
+        self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]
+    ) -> Cooperative[ExplainedDecision]:
         state = self._evaluator.state
         options = self._evaluator.options
         refused = cordoned_nodes(state)
         nodes = candidate_nodes(state.view)
         admitted = [name for name in nodes if name not in refused]
         decision = yield from filter_nodes(pod, admitted, state, options, self._contenders())
-        names = [*sort_candidates(state.view, decision), *(name for name in nodes if name in refused)]
+        reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+        texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
+        texts |= {name: refused[name] for name in nodes if name in refused}
         yield
-        explanation = yield from explain_part(pod, decision, select(names), state, options)
-        return PodDecision(state, decision, names, explanation, refused)
+        explanation = yield from explain_part(pod, decision, select(texts), state, options)
+        return ExplainedDecision(state, decision, texts, explanation)
 
 
 def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:
