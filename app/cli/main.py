@@ -13,9 +13,13 @@ import typer
 
 from app import DISTRIBUTION
 from app.cli import (
+    compare,
+    decisions,
     disk_schedule,
     doctor,
     explain,
+    headroom,
+    maintenance,
     policy_check,
     schedule,
     scheduler_registration,
@@ -50,9 +54,13 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
+cli.command("decisions")(decisions.decisions)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
+cli.command("headroom")(headroom.headroom)
+cli.command("maintenance")(maintenance.maintenance)
+cli.command("compare")(compare.compare)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

@@ -56,6 +56,14 @@ SnapshotNamespaceOption = Annotated[
         "--longhorn-namespace", "--namespace", envvar="POD_NAMESPACE", metavar="NAME", help="Where Longhorn is."
     ),
 ]
+LeaderUrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Where the leader is reached, such as by `kubectl port-forward`; default: the API server.",
+    ),
+]
 BestEffortOption = Annotated[
     BestEffort,
     typer.Option(
@@ -118,6 +126,16 @@ CandidateIdentityOption = Annotated[
 def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
     """Returns how pods are decided about."""
     return FilterOptions(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
+
+
+def check_url(url: str) -> None:
+    """Returns if a URL of the leader can be used, or none is given.
+
+    Raises:
+        CoreError: it has no scheme
+    """
+    if url and not url.startswith(("http://", "https://")):
+        raise CoreError(f"--url {url}: expected http://HOST:PORT")
 
 
 def holder_identity(identity: str) -> str:

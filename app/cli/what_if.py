@@ -27,24 +27,22 @@ from app.cli.predictions import (
     SeedOption,
     order_seeds,
     predicted_cluster,
+    read_rate,
     show_progress,
+    source_notes,
 )
 from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.schemas.what_if_answer import NOTES, WhatIfAnswer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.extender.what_if.prediction import Prediction, predict
 from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
-from scheduler_core.model.quantity import parse_bytes
 
 FAILS: Final = 1
 _ORDER_KEY: Final = "app.cli.what_if.order"
-_NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
-_NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
 
 
 class CommandWithOrder(TyperCommand):
@@ -124,7 +122,7 @@ def what_if(
     }
     if [snapshot, *(apply or ())].count("-") > 1:
         raise CoreError("standard input (-) can be read only once")
-    rate = _rate(rebuild_rate)
+    rate = read_rate(rebuild_rate)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
     changes = reader.read(_in_order(invocation.meta[_ORDER_KEY], given))
@@ -141,23 +139,10 @@ def _in_order(names: Sequence[str], given: dict[str, list[str] | None]) -> list[
     return [(name, next(texts[name])) for name in names if name in texts]
 
 
-def _rate(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        rate = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"--rebuild-rate: {error}") from error
-    if rate <= 0:
-        raise CoreError("--rebuild-rate must be positive")
-    return rate
-
-
 def _predict(
     source: ClusterSource, changes: Sequence[Change], options: FilterOptions, seeds: Sequence[str]
 ) -> tuple[Prediction, tuple[str, ...]]:
     """Returns the prediction, and what it does not take into account."""
-    objects = source.objects
     before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
     after = before
     for change in changes:
@@ -167,12 +152,8 @@ def _predict(
         run_to_end(run_order(after, options, random.Random(seed).randrange))  # noqa: S311
         for seed in show_progress(seeds, "Playing orders")
     ]
-    notes = [*NOTES]
-    if not compares_resources(objects.state):
-        notes.append(_NO_RESOURCES)
-    if after.drained and objects.pods and not objects.owners:
-        notes.append(_NO_CONTROLLERS)
-    return predict(before, after, results), tuple(notes)
+    notes = (*NOTES, *source_notes(source.objects, drains=bool(after.drained)))
+    return predict(before, after, results), notes
 
 
 def _print(answer: WhatIfAnswer, output: Output) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from app.decisions.evaluator import Evaluator
+from app.extender.requested_results import RequestedResults
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions
@@ -19,12 +17,11 @@ from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.extender.what_if.prediction import Prediction, predict
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Situation
-from scheduler_core.lru import LruMap
-
-log = structlog.get_logger("status")
 
 ORDERS: Final = 5
-_WAIT: Final = 0.25
+NOTES: Final = (
+    "CPU, memory, taints and affinity are not compared here, and PodDisruptionBudgets of workloads are not read.",
+)
 _MAX_REPORTS: Final = 16
 
 
@@ -33,13 +30,11 @@ class DrainReport:
     """What the drain of a node leads to.
 
     Attributes:
-        version: of the view that it was predicted from
         prediction: None if there is none
         problem: why there is none
     """
 
     node: str
-    version: int
     prediction: Prediction | None = None
     problem: str = ""
 
@@ -49,53 +44,26 @@ class DrainReporter:
 
     Args:
         cluster: returns the cluster as it is now
-
-    Attributes:
-        notes: what predictions do not take into account
     """
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        cluster: Callable[[], Cooperative[PredictedCluster]],
-        notes: Sequence[str] = (),
-    ) -> None:
-        self.notes = notes
+    def __init__(self, evaluator: Evaluator, cluster: Callable[[], Cooperative[PredictedCluster]]) -> None:
         self._evaluator = evaluator
         self._cluster = cluster
-        self._reports: LruMap[str, DrainReport] = LruMap(_MAX_REPORTS)
-        self._wanted = ""
-        self._task: asyncio.Task[None] | None = None
+        self._reports: RequestedResults[str, DrainReport] = RequestedResults(
+            "drains for the status page", self._report, lambda: evaluator.view.version, _MAX_REPORTS
+        )
 
     async def report(self, node: str) -> DrainReport | None:
-        """Returns what the drain of a node leads to; None while that is worked out.
+        """Returns what the drain of a node leads to; None while that is worked out."""
+        (report,) = await self._reports.request((node,))
+        return report
 
-        Of several nodes that are waited for, the one that was asked about last comes next.
-        """
-        report = self._reports.get(node)
-        if report is not None and report.version == self._evaluator.view.version:
-            return report
-        self._wanted = node
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work(), name="drains for the status page")
-        await asyncio.wait((self._task,), timeout=_WAIT)
-        return self._reports.get(node)
-
-    async def _work(self) -> None:
-        while self._wanted:
-            node = self._wanted
-            self._wanted = ""
-            version = self._evaluator.view.version
-            try:
-                prediction = await self._evaluator.run_between_decisions(self._predict(node))
-                report = DrainReport(node, version, prediction)
-            except CoreError as error:
-                report = DrainReport(node, version, problem=str(error))
-            except Exception:
-                # The page says that there is no prediction.
-                log.exception("a drain cannot be predicted", node=node)
-                report = DrainReport(node, version, problem="the prediction failed, see the log of this process")
-            self._reports.put(node, report)
+    async def _report(self, node: str) -> DrainReport:
+        try:
+            prediction = await self._evaluator.run_between_decisions(self._predict(node))
+        except CoreError as error:
+            return DrainReport(node, problem=str(error))
+        return DrainReport(node, prediction)
 
     def _predict(self, node: str) -> Cooperative[Prediction]:
         cluster = yield from self._cluster()

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, TypeVar
 
-import structlog
-
 from app.decisions.evaluator import Evaluator, no_contenders
+from app.extender.requested_results import RequestedResults
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision
@@ -24,15 +23,10 @@ from scheduler_core.extender.status.candidate_order import sort_candidates
 from scheduler_core.extender.status.report import StatusReport, status_report
 from scheduler_core.extender.status.waiting_rows import WaitingRow, candidate_nodes, waiting_row
 from scheduler_core.generic.current_predicates import UNSCHEDULABLE
-from scheduler_core.lru import LruMap
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import NamespacedName
 
-log = structlog.get_logger("status")
-
 MIN_AGE: Final = 1.0
-# In a small cluster the rows are there by then, so that the first page is complete.
-_ROWS_WAIT: Final = 0.25
 _MAX_ROWS: Final = 1000
 _Result = TypeVar("_Result")
 
@@ -73,9 +67,9 @@ class StatusReporter:
         self._report = StatusReport()
         self._made_at = -MIN_AGE
         self._lock = asyncio.Lock()
-        self._rows: LruMap[NamespacedName, tuple[int, WaitingRow]] = LruMap(_MAX_ROWS)
-        self._wanted: Sequence[Pod] = ()
-        self._task: asyncio.Task[None] | None = None
+        self._rows: RequestedResults[NamespacedName, WaitingRow | None] = RequestedResults(
+            "rows of waiting pods", self._work_out_row, lambda: evaluator.view.version, _MAX_ROWS
+        )
 
     @property
     def state(self) -> ClusterState:
@@ -101,36 +95,15 @@ class StatusReporter:
 
         A row may be that of an earlier state, until the next one is there.
         """
-        self._wanted = pods
+        return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
+
+    async def _work_out_row(self, key: NamespacedName) -> WaitingRow | None:
         state = self._evaluator.state
-        if any(self._row(pod, state) is None for pod in pods) and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._work_out_rows(), name="rows of waiting pods")
-        if self._task is not None and not self._task.done():
-            await asyncio.wait((self._task,), timeout=_ROWS_WAIT)
-        return [entry[1] if (entry := self._rows.get((pod.namespace, pod.name))) else None for pod in pods]
-
-    def _row(self, pod: Pod, state: ClusterState) -> WaitingRow | None:
-        """Returns a pod's row of this state."""
-        entry = self._rows.get((pod.namespace, pod.name))
-        return entry[1] if entry is not None and entry[0] == state.view.version and entry[1].pod is pod else None
-
-    async def _work_out_rows(self) -> None:
-        """Works out the rows that are wanted; those that a later page wants come next."""
-        begun: Sequence[Pod] = ()
-        try:
-            while begun is not self._wanted:
-                begun = self._wanted
-                for pod in begun:
-                    state = self._evaluator.state
-                    if self._row(pod, state) is None:
-                        row = await self.run(self._waiting_row(pod, state))
-                        self._rows.put((pod.namespace, pod.name), (state.view.version, row))
-        except Exception:
-            # The page shows that the rows are not there.
-            log.exception("rows of waiting pods are missing")
-
-    def _waiting_row(self, pod: Pod, state: ClusterState) -> Cooperative[WaitingRow]:
-        return waiting_row(pod, state, self._evaluator.options, self._contenders(), cordoned_nodes(state))
+        pod = state.view.snapshot.pods.get(key)
+        if pod is None:
+            return None
+        row = waiting_row(pod, state, self._evaluator.options, self._contenders(), cordoned_nodes(state))
+        return await self.run(row)
 
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
         """Decides about a pod on every node, and explains some.

@@ -9,7 +9,6 @@ from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.extender.what_if.prediction import Prediction
 
 NOTES = (
-    "PodDisruptionBudgets are not read; Longhorn's own are predicted from the node-drain-policy",
     "Longhorn's status counts as current, and a node is chosen at random among those that kube-scheduler may choose",
 )
 

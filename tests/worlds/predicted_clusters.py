@@ -76,6 +76,30 @@ def running(
     ]
 
 
+def labelled(objects: Iterable[Object], ready: bool | None = None, **labels: str) -> list[Object]:
+    """The objects, with labels on their pods, and with the condition Ready if it is given."""
+    raw = list(objects)
+    for entry in raw:
+        if entry["kind"] == "Pod":
+            entry["metadata"]["labels"] = labels
+            if ready is not None:
+                entry["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+    return raw
+
+
+def disruption_budget(
+    name: str = "web", *, status: Object | None = None, selector: Object | None = None, **spec: Any
+) -> Object:
+    """A PodDisruptionBudget of the namespace default; it selects the pods with the label app by its name."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default", "generation": 1},
+        "spec": {"selector": {"matchLabels": {"app": name}} if selector is None else selector, **spec},
+        "status": {"observedGeneration": 1, **status} if status is not None else {},
+    }
+
+
 def replica_name(pod_name: str, place: str) -> str:
     """The name of a running pod's replica on a node."""
     return f"{pod_name}-{place}"
@@ -96,6 +120,7 @@ def situation(*objects: Object | Iterable[Object]) -> Situation:
         HashTrieMap(scheduling.pods),
         scheduling.affinities,
         HashTrieMap(scheduling.owners),
+        scheduling.unready,
     )
     return Situation(cluster)
 

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.api.page.page_query import PageQuery
-from app.api.page.views import Context, Site, frame, waiting_since
+from app.api.page.views import REFRESH_SECONDS, SOON_SECONDS, Context, Site, frame, waiting_since
 from app.extender.status_reporter import ExplainedDecision
 from app.runtime.time_slices import run_in_slices
 from app.schemas.explain import NodeAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.logged_decision import DecisionQuery
+from scheduler_core.extender.planning.remedy import Remedy
 from scheduler_core.extender.status.row_page import RowPage, page_of
 from scheduler_core.model.kube import Pod
 
+# How long a page waits for a search of remedies.
+_REMEDY_SECONDS: Final = 0.25
 _MAX_DECISIONS: Final = 10
 _MAX_REASONS: Final = 10
 
@@ -37,6 +40,18 @@ class CandidateLine:
     longhorn: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RemedyLine:
+    """A change of the cluster that makes the pod fit, with the commands that make it."""
+
+    text: str
+    commands: tuple[str, ...]
+
+
+def _remedy_line(remedy: Remedy, namespace: str) -> RemedyLine:
+    return RemedyLine(remedy.text, tuple(command.text(namespace) for command in remedy.commands))
+
+
 async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Context | None:
     """Returns why a pod waits or fits; None if no pod with claims has this name."""
     pod = site.sources.reporter.state.view.snapshot.pods.get(key)
@@ -49,6 +64,7 @@ async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Contex
         "query": query,
         "since": waiting_since(site).get(pod.uid),
         "decisions": decisions.entries,
+        "looks_for_remedies": False,
         "remedies": None,
         "error": "",
     }
@@ -57,8 +73,12 @@ async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Contex
     except ResolutionError as error:
         nothing = {"fitting": 0, "nodes": 0, "counts": [], "volumes": [], "skipped": [], "lines": []}
         return {**context, **nothing, "error": str(error), "page": page_of([], 1)}
-    remedies = None if details["fitting"] or pod.node_name else await site.sources.remedies(pod)
-    return {**context, **details, "remedies": remedies}
+    if details["fitting"] or pod.node_name:
+        return {**context, **details}
+    (remedies,) = await site.sources.remedies.remedies([pod], _REMEDY_SECONDS)
+    refresh = SOON_SECONDS if remedies is None else REFRESH_SECONDS
+    lines = None if remedies is None else [_remedy_line(remedy, site.sources.namespace) for remedy in remedies]
+    return {**context, **details, "looks_for_remedies": True, "remedies": lines, "refresh": refresh}
 
 
 async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:

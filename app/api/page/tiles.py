@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.api.page.rendering import count, duration, short_bytes
-from app.extender.status_sources import NodeLoss
 from app.schemas.state import ServiceState
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.status.report import StatusReport
 
 _ONLY_LEADER: Final = "known to the leader of a live cluster"
@@ -38,7 +38,7 @@ class Tile:
         return _WORDS.get(self.mood, "")
 
 
-def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLoss]) -> list[Tile]:
+def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome]) -> list[Tile]:
     """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
     leads = service is not None and service.answering
     return [
@@ -87,7 +87,7 @@ def _largest(report: StatusReport) -> Tile:
     return Tile("Largest volume that fits", short_bytes(largest), "good" if largest else "bad", note)
 
 
-def _losses(report: StatusReport, losses: Mapping[str, NodeLoss]) -> Tile:
+def _losses(report: StatusReport, losses: Mapping[str, NodeLossOutcome]) -> Tile:
     known = [losses[row.name] for row in report.rows if row.name in losses]
     if not known:
         return Tile("Nodes that can be lost", UNKNOWN, "", "not worked out yet")

@@ -11,9 +11,11 @@ from app.api.dependencies import AppState
 from app.api.page.bars import DiskLine, disk_line, disks_per_row, lines_of, total_bar
 from app.api.page.page_query import PageQuery
 from app.api.page.tiles import tiles
-from app.extender.status_sources import NodeLoss, StatusSources
+from app.extender.drain_reporter import NOTES
+from app.extender.status_sources import StatusSources
 from app.schemas.state import ServiceState
 from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, ZoneRows, group_by_zone, select_rows
 from scheduler_core.extender.status.report import StatusReport
 from scheduler_core.extender.status.row_page import RowPage, page_of
@@ -30,6 +32,7 @@ BADGES: Final = {
     NodeCondition.OVER_LIMIT: ("bad", "▲"),
     NodeCondition.NOT_READY: ("bad", "✕"),
 }
+_MAX_REMEDIES: Final = 5
 # The first page has so many of the pods that wait.
 _FIRST_WAITING: Final = 5
 REFRESH_SECONDS: Final = 10
@@ -80,7 +83,6 @@ def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) 
         "current": current,
         "refresh": refresh,
         "time": site.sources.now(),
-        "source": site.sources.source,
         "identity": site.sources.identity,
         "service": site.service,
         "caches": caches,
@@ -100,7 +102,7 @@ class NodeLine:
     row: NodeRow
     disks: Sequence[DiskLine]
     more: int
-    loss: NodeLoss | None
+    loss: NodeLossOutcome | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ async def overview(site: Site, query: PageQuery) -> Context:
     """Returns the first page: tiles, the pods that wait longest, and the nodes, worst first."""
     report = await site.sources.reporter.report()
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
-    pods = with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
+    pods = await with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
     shown = tiles(report, site.service, site.sources.node_losses())
     refresh = SOON_SECONDS if any(row is None for row in waiting) else REFRESH_SECONDS
     context = frame(site, "Cluster", "/", refresh)
@@ -140,7 +142,7 @@ async def overview(site: Site, query: PageQuery) -> Context:
     }
 
 
-def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLoss]) -> dict[str, Any]:
+def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLossOutcome]) -> dict[str, Any]:
     rows = select_rows(report.rows, query.text, query.zone)
     zones = group_by_zone(rows) if query.by_zone else ()
     ordered = [row for zone in zones for row in zone.rows] if zones else rows
@@ -161,18 +163,20 @@ def waiting_since(site: Site) -> Mapping[str, float]:
     return {entry.pod.uid: entry.seconds for entry in waiting}
 
 
-def with_remedies(
+async def with_remedies(
     site: Site, pods: Sequence[Pod], rows: Sequence[WaitingRow | None]
 ) -> list[tuple[Pod, WaitingRow | None, str | None]]:
-    """Returns pods with their rows and their first remedies; "" where there is none, None where that is not known."""
-    lines: list[tuple[Pod, WaitingRow | None, str | None]] = []
-    for pod, row in zip(pods, rows, strict=True):
-        text = None
-        if row is not None and not row.fitting and not row.error:
-            remedies = site.sources.latest_remedies(pod)
-            text = None if remedies is None else remedies[0].text if remedies else ""
-        lines.append((pod, row, text))
-    return lines
+    """Returns pods with their rows and their first remedies; "" where there is none, None where that is not known.
+
+    A search takes longer than a decision, so remedies of only a few pods are looked for.
+    """
+    pairs = list(zip(pods, rows, strict=True))
+    refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
+    wanted = refused[:_MAX_REMEDIES]
+    results = await site.sources.remedies.remedies(wanted, wait=0)
+    remedies = {pod.key: found for pod, found in zip(wanted, results, strict=True) if found is not None}
+    texts = {key: found[0].text if found else "" for key, found in remedies.items()}
+    return [(pod, row, texts.get(pod.key)) for pod, row in pairs]
 
 
 async def waiting_list(site: Site, query: PageQuery) -> Context:
@@ -188,7 +192,7 @@ async def waiting_list(site: Site, query: PageQuery) -> Context:
         **context,
         "query": query,
         "page": page,
-        "pods": with_remedies(site, page.rows, rows),
+        "pods": await with_remedies(site, page.rows, rows),
         "waiting_since": waiting_since(site),
         "waiting_total": len(report.waiting),
         "summary": f"{len(report.waiting)} pods wait",
@@ -234,7 +238,6 @@ async def node_view(site: Site, name: str) -> Context | None:
         "bar": total_bar(row.space),
         "badges": BADGES,
         "loss": site.sources.node_losses().get(name),
-        "drains": site.sources.drains is not None,
         "pods": pods,
         "demands": demands,
         "max_rows": 50,
@@ -242,9 +245,9 @@ async def node_view(site: Site, name: str) -> Context | None:
 
 
 async def drain_view(site: Site, name: str) -> Context | None:
-    """Returns what the drain of a node leads to; None if there is no such node, or drains cannot be predicted."""
+    """Returns what the drain of a node leads to; None if there is no such node."""
     snapshot = site.sources.reporter.state.view.snapshot
-    if site.sources.drains is None or (name not in snapshot.nodes and name not in snapshot.longhorn_nodes):
+    if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
         return None
     report = await site.sources.drains.report(name)
     context = frame(site, f"May I drain {name}?", "", SOON_SECONDS if report is None else REFRESH_SECONDS)
@@ -258,7 +261,7 @@ async def drain_view(site: Site, name: str) -> Context | None:
         "problems": problems,
         "safe": not problems,
         "moved": [] if prediction is None else [outcome for outcome in prediction.pods if outcome.entry.left],
-        "notes": site.sources.drains.notes,
+        "notes": NOTES,
         "is_longhorn": name in snapshot.longhorn_nodes,
         "max_rows": 50,
     }

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster, list_replica, with_disk
+from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.new_volume_placement import join_reasons
 from scheduler_core.longhorn.node_status import ROUNDING
-from scheduler_core.longhorn.placement import schedule_replica
+from scheduler_core.longhorn.placement import PlacementResult, schedule_replica
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.replenish_wait import DEGRADED
 from scheduler_core.longhorn.replica_reuse import wait_before_new_replica
@@ -116,9 +117,45 @@ def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose
 
 def _add_replica(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str, choose: Choose) -> ReplicaStep:
     """Creates and places one replica, which is then rebuilt."""
+    result = new_replica_placement(cluster, volume, affinity)
+    if not result.choices:
+        return ReplicaStep(cluster, problem=join_reasons(result.reasons) or NO_PLACE)
+    candidate = result.choices[choose(len(result.choices))].candidate
+    return rebuild_replica(cluster, volume, candidate, affinity)
+
+
+def new_replica_placement(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str = "") -> PlacementResult:
+    """Returns every disk that Longhorn may choose for one more replica of a volume, or why there is none.
+
+    `affinity` is the only node that it may be on, "" for any.
+    """
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
-    pending = longhorn.Replica(
+    return schedule_replica(view.cluster, volume, _new_replica(volume, replicas, affinity), replicas)
+
+
+def rebuild_replica(
+    cluster: PredictedCluster, volume: longhorn.Volume, place: DiskCandidate, affinity: str = ""
+) -> ReplicaStep:
+    """Creates one more replica of a volume on a disk, and copies the data."""
+    view = cluster.state.view
+    disk = place.disk
+    placed = replace(
+        _new_replica(volume, view.replicas_of(volume.name), affinity),
+        node_id=place.node.name,
+        disk_id=disk.uuid,
+        disk_path=disk.path,
+        healthy_at=view.cluster.now.isoformat(),
+        current_state=RUNNING,
+    )
+    written = _with_written_bytes(disk, volume.actual_size)
+    node = list_replica(cluster, with_disk(place.node, written), written, placed.name, placed.size)
+    changes: ChangesByObject = {("replicas", placed.name): placed, ("longhorn_nodes", node.name): node}
+    return ReplicaStep(cluster.update(changes), changed=True, copied_bytes=volume.actual_size)
+
+
+def _new_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], affinity: str) -> longhorn.Replica:
+    return longhorn.Replica(
         name=_unused_name(volume, replicas),
         volume=volume.name,
         size=volume.size,
@@ -126,22 +163,6 @@ def _add_replica(cluster: PredictedCluster, volume: longhorn.Volume, affinity: s
         image=volume.image,
         hard_node_affinity=affinity,
     )
-    result = schedule_replica(view.cluster, volume, pending, replicas)
-    if not result.choices:
-        return ReplicaStep(cluster, problem=join_reasons(result.reasons) or NO_PLACE)
-    candidate = result.choices[choose(len(result.choices))].candidate
-    placed = replace(
-        pending,
-        node_id=candidate.node.name,
-        disk_id=candidate.disk.uuid,
-        disk_path=candidate.disk.path,
-        healthy_at=view.cluster.now.isoformat(),
-        current_state=RUNNING,
-    )
-    written = _with_written_bytes(candidate.disk, volume.actual_size)
-    node = list_replica(cluster, with_disk(candidate.node, written), written, placed.name, placed.size)
-    changes: ChangesByObject = {("replicas", placed.name): placed, ("longhorn_nodes", node.name): node}
-    return ReplicaStep(cluster.update(changes), changed=True, copied_bytes=volume.actual_size)
 
 
 def _unused_name(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:

@@ -147,7 +147,7 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
     copied = [result.copied_bytes for result in results]
     return Prediction(
         orders=len(results),
-        pods=tuple(_pod_outcome(entry, results) for entry in after.all_pods()),
+        pods=tuple(_pod_outcome(entry, results) for entry in after.affected_pods),
         drains=tuple(_drain_outcome(node, results) for node in after.drained),
         disks=_disk_outcomes(before, results),
         volumes=_volume_outcomes(after, results),
@@ -165,8 +165,8 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
         entry=entry,
         placed=len(placed),
         orders=len(results),
-        nodes=_sort_by_count(result.nodes[key] for result in results if key in result.nodes),
-        reasons=_sort_by_count(_reason(key, result) for result in waiting),
+        nodes=sort_by_count(result.nodes[key] for result in results if key in result.nodes),
+        reasons=sort_by_count(_reason(key, result) for result in waiting),
         unlucky_order=_order_of(waiting[0]) if waiting and placed else (),
     )
 
@@ -174,7 +174,12 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
 def _reason(key: PodKey, result: OrderResult) -> str:
     if key in result.stuck:
         return result.stuck[key]
-    by_count = sorted(result.refusals[key].items(), key=lambda pair: (-pair[1], pair[0]))
+    return refusal_text(result.refusals[key])
+
+
+def refusal_text(reasons: Mapping[str, int]) -> str:
+    """Returns the reasons of a refused pod as one text, with the number of nodes; 0 is not written."""
+    by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{count} {text}" if count else text for text, count in by_count)
 
 
@@ -182,13 +187,14 @@ def _order_of(result: OrderResult) -> tuple[tuple[str, str], ...]:
     return tuple(("/".join(key), node) for key, node in result.nodes.items())
 
 
-def _sort_by_count(values: Iterable[str]) -> dict[str, int]:
+def sort_by_count(values: Iterable[str]) -> dict[str, int]:
+    """Returns how often each value occurs, most frequent first."""
     return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
     blocked = [result.blockers[node] for result in results if node in result.blockers]
-    blockers = _sort_by_count(text for texts in blocked for text in texts)
+    blockers = sort_by_count(text for texts in blocked for text in texts)
     return DrainOutcome(node, len(results) - len(blocked), len(results), blockers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -16,7 +17,6 @@ from httpx import AsyncClient
 from app.api.dependencies import AppState
 from app.api.page.routes import router
 from app.bootstrap import application as application_of
-from app.extender.status_sources import NodeLoss, RemedyText
 from app.kube.reflector import CacheStatus, Phase
 from app.schemas.state import OutstandingState, ServiceState
 from app.settings import Settings
@@ -24,6 +24,7 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.extender.nudge import WaitingPod
 from scheduler_core.extender.placement_monitor import PlacementReport
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.settings import Enforcement
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
@@ -496,33 +497,73 @@ async def test_settings_and_objects_that_cannot_be_read_are_named() -> None:
     assert "Refusals are only counted and logged" in text
 
 
-async def test_remedies_and_losses_are_shown() -> None:
-    """The first remedy is in the list, and all are on the pod's page."""
-    remedies = [
-        RemedyText("uncordon node-1", ("kubectl uncordon node-1",)),
-        RemedyText("grow disk-1 of node-2 by 10Gi"),
+async def test_the_loss_of_nodes_is_shown() -> None:
+    """Nodes whose loss is not predicted yet have no answer."""
+    outcomes = [
+        NodeLossOutcome("node-1", orders=3, pods=0, volumes=0, problems={}),
+        NodeLossOutcome("node-2", orders=3, pods=1, volumes=0, problems={"pod default/a-0 finds no node: x": 2}),
     ]
-
-    async def remedies_of(_pod: Pod) -> list[RemedyText]:
-        return remedies
-
-    losses = {"node-1": NodeLoss(safe=True), "node-2": NodeLoss(safe=False, text="pod default/a-0 finds no node")}
-    sources = {"remedies": remedies_of, "latest_remedies": lambda _pod: remedies, "node_losses": lambda: losses}
-    huge = [make.claim("huge", 500), make.pod("huge", name="huge-0")]
-    async with client_of(small_cluster(), huge, sources=sources) as client:
+    sources = {"node_losses": lambda: {outcome.node: outcome for outcome in outcomes}}
+    async with client_of(small_cluster(), sources=sources) as client:
         cluster = (await client.get("/")).text
-        pod = read_page((await client.get("/pods/default/huge-0")).text)
         node = read_page((await client.get("/nodes/node-2")).text)
     page = read_page(cluster)
     assert page_problems(cluster) == []
-    assert rows(page, "Pods that wait")[0][-1] == "uncordon node-1"
-    assert [(row[0], row[-1]) for row in rows(page, "Nodes")] == [
-        ("node-1", "yes"),
-        ("node-2", "no"),
-        ("node-3", "n/a"),
-        ("node-4", "n/a"),
-    ]
+    answers = {row[0]: row[-1] for row in rows(page, "Nodes")}
+    assert answers == {"node-1": "yes", "node-2": "no", "node-3": "n/a", "node-4": "n/a"}
     assert "1 of 4" in page.text
-    assert "kubectl uncordon node-1" in pod.text
-    assert "grow disk-1 of node-2 by 10Gi" in pod.text
-    assert "no: pod default/a-0 finds no node" in node.text
+    assert "no: pod default/a-0 finds no node: x" in node.text
+
+
+async def eventually(client: AsyncClient, path: str, text: str) -> str:
+    """A page as soon as it has a text that is being worked out."""
+    for _ in range(100):
+        page = (await client.get(path)).text
+        if text in page:
+            return page
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{path} never has {text}")
+
+
+async def test_a_pod_that_fits_nowhere_has_remedies() -> None:
+    """The first is in the list, too, and the commands are on the pod's page."""
+    cordoned = make.longhorn_node("spare", 200, allow=False)
+    waiting = [make.claim("large", 150), make.pod("large", name="large-0")]
+    async with client_of(small_cluster(), cordoned, make.kube_node("spare"), waiting) as client:
+        pod = await eventually(client, "/pods/default/large-0", "kubectl --namespace longhorn-system patch")
+        await eventually(client, "/pods", "allow")
+        waiting_list = read_page((await client.get("/pods")).text)
+    assert page_problems(pod) == []
+    first = read_page(pod).all("li")
+    assert any("spare" in entry.text and "allowScheduling" in entry.text for entry in first)
+    assert "spare" in rows(waiting_list, "Waiting pods")[0][-1]
+
+
+@pytest.mark.parametrize(
+    ("size", "answer", "placed"),
+    [
+        pytest.param(50, "Yes: the drain finishes, and every pod that leaves finds another node.", "always", id="fits"),
+        pytest.param(90, "Not as the cluster is now.", "never", id="fits nowhere else"),
+    ],
+)
+async def test_a_drain_says_what_leaves(size: int, answer: str, placed: str) -> None:
+    """Its only harm can be a pod that finds no other node."""
+    volume = [*make.bound("m", size), make.replica("r", "vol-m", "node-1", size=size)]
+    runs = make.pod("m", name="m-0", node="node-1", phase="Running")
+    runs["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "m", "uid": "u"}]
+    async with client_of(small_cluster(), volume, runs) as client:
+        text = await eventually(client, "/nodes/node-1/drain", "What leaves")
+        idle = await eventually(client, "/nodes/node-4/drain", "What leaves")
+    assert page_problems(text) == page_problems(idle) == []
+    page = read_page(text)
+    assert [row[:2] for row in rows(page, "Pods that leave")] == [["default/m-0", placed]]
+    assert answer in page.text
+    assert "Yes: the drain finishes" in read_page(idle).text
+
+
+async def test_a_pod_without_a_controller_holds_up_a_drain() -> None:
+    """Kubectl refuses to delete it."""
+    async with client_of(small_cluster(), make.pod("data-db-0", name="lone", node="node-1")) as client:
+        text = await eventually(client, "/nodes/node-1/drain", "Answer")
+        text = await eventually(client, "/nodes/node-1/drain", "has no controller")
+    assert "pod default/lone has no controller" in read_page(text).text

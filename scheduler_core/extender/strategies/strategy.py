@@ -1,0 +1,147 @@
+"""Ways to choose the nodes that a pod is offered, after kube-scheduler's own filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.errors import ResolutionError
+from scheduler_core.extender.decision import Decision, ExcludedNodes, FilterOptions, Packing, resolve_candidates
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.what_if.pod_decision import PodDecider, PodFilter
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.verdict import Reason
+from scheduler_core.volumes.pending_replicas import unlisted_volumes
+from scheduler_core.volumes.volume_binding import merge_resolutions
+
+
+class StrategyName(StrEnum):
+    """The strategies that are compared.
+
+    NONE: kube-scheduler alone. PROPOSAL: Longhorn's scheduler-extender proposal, as `serve --reservation node --packing exact`.
+    CAPACITY: this extender, as `serve --reservation capacity`.
+    """
+
+    NONE = "none"
+    PROPOSAL = "proposal"
+    CAPACITY = "capacity"
+
+
+class Strategy(PodFilter, Protocol):
+    """One way to choose nodes, with what it remembers of one run."""
+
+    @property
+    def waits_for_binding(self) -> bool:
+        """Whether no other pod is decided until a pod that takes space is bound."""
+
+    def on_binding(self, pod: Pod, node: str) -> None:
+        """Notes that a pod that takes space has its node."""
+
+    def on_timeout(self, key: PodKey) -> None:
+        """Notes that the node-reservation time-out of a pod has run out."""
+
+
+class WithoutExtender:
+    """kube-scheduler alone: every node that passes its filters, whatever Longhorn's disks hold.
+
+    CSIStorageCapacity is not compared, because Longhorn does not publish it by default.
+    """
+
+    waits_for_binding: Final = False
+
+    def __init__(self, options: FilterOptions) -> None:
+        self._options = options
+
+    def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
+        """Returns a decision that all nodes fit, with the pod's volumes.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+        parts = yield from resolve_candidates(pod, admitted, cluster.state.view, self._options)
+        resolutions = {name: part.resolution for part in parts for name in part.nodes or ()}
+        # No node is judged by the pod's volumes, as if there were none.
+        reasons = [Reason.NO_VOLUMES] * len(admitted)
+        return Decision(merge_resolutions(parts), admitted, reasons, resolutions=resolutions)
+
+    def on_binding(self, pod: Pod, node: str) -> None:
+        """Does nothing: nothing is reserved."""
+
+    def on_timeout(self, key: PodKey) -> None:
+        """Does nothing: nothing is reserved."""
+
+
+class NodeReservation:
+    """Longhorn's scheduler-extender proposal: one pod at a time, whose node is then reserved.
+
+    A node fits if the pod's volumes can be packed together into its free space (Filter step 4). It stays reserved until its status lists
+    the pod's replicas, or until the node-reservation time-out (step 5). `app/extender/node_reservation.py` does the same in a live
+    cluster. As there, a placed replica takes its space before the status lists it, which the proposal does not say.
+    """
+
+    waits_for_binding: Final = True
+
+    def __init__(self, options: FilterOptions) -> None:
+        self._options = replace(options, packing=Packing.EXACT)
+        self._reservations: dict[PodKey, tuple[Pod, str]] = {}
+
+    def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
+        """Returns the decision about nodes that are not reserved.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+        excluded = ExcludedNodes(self._reserved_nodes(cluster.state.view))
+        return (yield from filter_nodes(pod, admitted, cluster.state, self._options, excluded))
+
+    def _reserved_nodes(self, view: View) -> frozenset[str]:
+        self._reservations = {
+            key: (pod, node)
+            for key, (pod, node) in self._reservations.items()
+            if self._awaits_replicas(pod, node, view)
+        }
+        return frozenset(node for _, node in self._reservations.values())
+
+    def _awaits_replicas(self, pod: Pod, node: str, view: View) -> bool:
+        try:
+            return bool(unlisted_volumes(pod, node, view, require_best_effort=self._options.require_best_effort))
+        except ResolutionError:
+            # What is awaited is not known yet.
+            return True
+
+    def on_binding(self, pod: Pod, node: str) -> None:
+        """Reserves the pod's node."""
+        self._reservations[pod.namespace, pod.name] = pod, node
+
+    def on_timeout(self, key: PodKey) -> None:
+        """Frees the node, whether or not the replicas are listed."""
+        self._reservations.pop(key, None)
+
+
+class CapacityReservation(PodDecider):
+    """This extender: nodes that hold the pod's volumes together with the demand of pods decided before."""
+
+    waits_for_binding: Final = False
+
+    def on_binding(self, pod: Pod, node: str) -> None:
+        """Does nothing: demand is derived from the cluster."""
+
+    def on_timeout(self, key: PodKey) -> None:
+        """Does nothing: demand has no time-out."""
+
+
+STRATEGIES: Final[Mapping[StrategyName, Callable[[FilterOptions], Strategy]]] = MappingProxyType(
+    {
+        StrategyName.NONE: WithoutExtender,
+        StrategyName.PROPOSAL: NodeReservation,
+        StrategyName.CAPACITY: CapacityReservation,
+    }
+)
+"""Makes the strategy of a run, by name."""

@@ -1,0 +1,102 @@
+"""What a reader needs from a page: axe-core's rules, the keyboard, a narrow window, and paper.
+
+Each check returns what is wrong, one line each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # it has no types
+from playwright.sync_api import Page
+
+_SCRIPTS: Final = Path(__file__).with_name("checks.js").read_text()
+_MAX_TAB_STOPS: Final = 600
+
+
+def axe_violations(page: Page) -> list[str]:
+    """Returns the elements that break one of axe-core's rules, its best practices included."""
+    violations: list[dict[str, Any]] = Axe().run(page).response["violations"]
+    return [
+        f"{violation['id']}: {violation['help']}: {' '.join(map(str, node['target']))}: {node['html'][:120]}"
+        for violation in violations
+        for node in violation["nodes"]
+    ]
+
+
+@dataclass(frozen=True)
+class TabStop:
+    """An element that the Tab key reached.
+
+    Attributes:
+        index: its number in the page's list of links and controls; -1 for other elements, as a table that scrolls
+        has_outline: whether one sees that it has the focus
+        covered: whether it is outside of the window, or below another element
+    """
+
+    index: int
+    name: str
+    has_outline: bool
+    covered: bool
+
+
+def tab_stops(page: Page) -> list[TabStop]:
+    """Presses Tab from the top of the page to its end, and returns what got the focus."""
+    page.evaluate(_SCRIPTS)
+    page.evaluate("() => checks.listControls()")
+    stops: list[TabStop] = []
+    while len(stops) < _MAX_TAB_STOPS:
+        page.keyboard.press("Tab")
+        focus: dict[str, Any] | None = page.evaluate("() => checks.describeFocus()")
+        if focus is None:
+            return stops
+        stops.append(TabStop(focus["index"], focus["name"], focus["hasOutline"], focus["covered"]))
+    raise AssertionError(f"the focus never leaves the page; it was last on {stops[-1].name}")
+
+
+def keyboard_problems(page: Page) -> list[str]:
+    """Returns what a person cannot do with the keyboard alone."""
+    stops = tab_stops(page)
+    controls: list[str] = page.evaluate("() => checks.nameControls()")
+    reached = {stop.index for stop in stops}
+    order = [stop.index for stop in stops if stop.index >= 0]
+    return [
+        *(f"Tab never reaches {name}" for index, name in enumerate(controls) if index not in reached),
+        *(f"nothing shows that {stop.name} has the focus" for stop in stops if not stop.has_outline),
+        *(f"one cannot see {stop.name}, which has the focus" for stop in stops if stop.covered),
+        *([] if order == sorted(order) else [f"the order of Tab is not the page's: {order}"]),
+    ]
+
+
+def skip_link_problems(page: Page) -> list[str]:
+    """Returns why the first press of Tab and Enter does not lead past the head of the page."""
+    page.evaluate(_SCRIPTS)
+    page.keyboard.press("Tab")
+    first: str = page.evaluate("() => document.activeElement.getAttribute('href') ?? ''")
+    if not first.startswith("#"):
+        return [f"the first control leads to {first!r}, not to a part of the page"]
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    inside: bool = page.evaluate("() => document.querySelector('main')?.contains(document.activeElement) ?? false")
+    return [] if inside else ["after the skip link the focus is not in the main part"]
+
+
+def overflow_problems(page: Page) -> list[str]:
+    """Returns the elements that make the whole page scroll sideways."""
+    page.evaluate(_SCRIPTS)
+    problems: list[str] = page.evaluate("() => checks.findOverflow()")
+    return problems
+
+
+def print_problems(page: Page) -> list[str]:
+    """Returns the texts that are not readable on white paper, and those that are cut off.
+
+    Browsers print no backgrounds, except where `print-color-adjust` is `exact`.
+    """
+    page.emulate_media(media="print")
+    page.evaluate(_SCRIPTS)
+    problems: list[str] = page.evaluate("() => [...checks.findPaleText(), ...checks.findOverflow()]")
+    page.emulate_media(media="screen")
+    return problems
