@@ -142,13 +142,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
     certificate = _certificate(shared, elector)
     guard = _placement_guard(shared, reservation.contenders)
-    endpoint = GuardEndpoint(
-        certificate,
-        _publisher(shared, elector, options.guard_port, PLACEMENT_GUARD) if options.guard_port else None,
-        elector.leading,
-        lambda: guard.activity,
-        options.guard_problem,
-    )
+    endpoint = _guard_endpoint(shared, elector, certificate, guard)
     parts = ExtenderParts(
         cache=cache,
         config_map=config_map,
@@ -186,6 +180,20 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
     return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
+
+
+def _guard_endpoint(
+    shared: _Shared, elector: Elector, certificate: ServingCertificate, guard: PlacementGuard
+) -> GuardEndpoint:
+    """Returns what has API servers call the placement guard."""
+    options = shared.options
+    return GuardEndpoint(
+        certificate,
+        _publisher(shared, elector, options.guard_port, PLACEMENT_GUARD) if options.guard_port else None,
+        elector.leading,
+        lambda: guard.activity,
+        options.guard_problem,
+    )
 
 
 def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: NodeLosses) -> StatusSources | None:

@@ -102,3 +102,15 @@ def show_progress(steps: Sequence[_Step], text: str) -> Iterable[_Step]:
     from rich.progress import track
 
     return track(steps, text, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def show_status(text: str) -> Iterator[None]:
+    """Shows on a terminal that a computation of unknown length runs."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
