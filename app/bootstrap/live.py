@@ -200,10 +200,10 @@ def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: 
     """Returns what the status page reads, None without a page."""
     if not shared.settings.status_page:
         return None
-    sources = status_sources(shared.evaluator, contenders, shared.cache.state, losses)
     options = shared.options
     caches = shared.cache
-    return replace(sources, caches=lambda: caches.statuses, namespace=options.namespace, identity=options.identity)
+    sources = status_sources(shared.evaluator, contenders, caches.state, losses, options.namespace)
+    return replace(sources, caches=lambda: caches.statuses, identity=options.identity)
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:

@@ -10,6 +10,7 @@ from app.extender.node_losses import NodeLosses
 from app.extender.remedy_reporter import RemedyReporter
 from app.extender.status_reporter import StatusReporter
 from app.extender.status_sources import StatusSources
+from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders
@@ -21,10 +22,11 @@ def status_sources(
     contenders: Callable[[], Contenders],
     read: Callable[[], ClusterState],
     losses: NodeLosses,
+    namespace: str = DEFAULT_NAMESPACE,
 ) -> StatusSources:
     """Returns what the page reads.
 
-    `contenders`: returns what other pods have. `read`: returns the current state, whose maps are persistent.
+    `contenders`: returns what other pods have. `read`: returns the current state, whose maps are persistent. `namespace`: Longhorn's.
     """
 
     def cluster() -> Cooperative[PredictedCluster]:
@@ -33,6 +35,6 @@ def status_sources(
     return StatusSources(
         StatusReporter(evaluator, contenders),
         drains=DrainReporter(evaluator, cluster),
-        remedies=RemedyReporter(evaluator, cluster),
+        remedies=RemedyReporter(evaluator, cluster, namespace),
         node_losses=lambda: losses.latest,
     )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from app.extender.drain_reporter import DrainReporter
 from app.extender.remedy_reporter import RemedyReporter
 from app.extender.status_reporter import StatusReporter
-from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
@@ -32,7 +31,6 @@ class StatusSources:
     Attributes:
         node_losses: returns what the loss of each node would lead to, as far as that is known
         caches: returns the status of every cache of the live cluster; none for a snapshot file
-        namespace: Longhorn's
         identity: of this process; "" for a snapshot file
     """
 
@@ -41,6 +39,5 @@ class StatusSources:
     remedies: RemedyReporter
     node_losses: Callable[[], Mapping[str, NodeLossOutcome]]
     caches: Callable[[], Mapping[str, CacheStatus]] = _no_caches
-    namespace: str = DEFAULT_NAMESPACE
     identity: str = ""
     now: Callable[[], datetime] = _now

@@ -16,7 +16,7 @@ _MIN_DISKS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class UseBar:
     """Two tracks, in per cent of their length.
 
     Attributes:
@@ -39,7 +39,7 @@ class DiskLine:
     """A disk of a row with its bar."""
 
     usage: DiskUsage
-    bar: Bar
+    bar: UseBar
 
     @property
     def free(self) -> int:
@@ -53,7 +53,7 @@ def disk_line(usage: DiskUsage) -> DiskLine:
     return DiskLine(usage, _bar(SpaceTotal.of([usage]), limit, over=usage.free < 0))
 
 
-def total_bar(space: SpaceTotal) -> Bar:
+def total_bar(space: SpaceTotal) -> UseBar:
     """Returns the bar of several disks."""
     return _bar(space, space.limit, over=False)
 
@@ -74,10 +74,10 @@ def _free_share(usage: DiskUsage) -> float:
     return usage.free / limit if limit else 0.0
 
 
-def _bar(space: SpaceTotal, limit: int, *, over: bool) -> Bar:
+def _bar(space: SpaceTotal, limit: int, *, over: bool) -> UseBar:
     scheduled = _share(space.scheduled, limit)
     written = _share(space.written, space.maximum)
-    return Bar(
+    return UseBar(
         scheduled=scheduled,
         promised=min(_share(space.promised, limit), round(100 - scheduled, 1)),
         written=written,

@@ -14,7 +14,6 @@ from app.runtime.time_slices import run_in_slices
 from app.schemas.explain import NodeAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.logged_decision import DecisionQuery
-from scheduler_core.extender.planning.remedy import Remedy
 from scheduler_core.extender.status.row_page import RowPage, page_of
 from scheduler_core.model.kube import Pod
 
@@ -38,18 +37,6 @@ class CandidateLine:
     missing: int
     detail: str
     longhorn: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RemedyLine:
-    """A change of the cluster that makes the pod fit, with the commands that make it."""
-
-    text: str
-    commands: tuple[str, ...]
-
-
-def _remedy_line(remedy: Remedy, namespace: str) -> RemedyLine:
-    return RemedyLine(remedy.text, tuple(command.text(namespace) for command in remedy.commands))
 
 
 async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Context | None:
@@ -77,8 +64,7 @@ async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Contex
         return {**context, **details}
     (remedies,) = await site.sources.remedies.remedies([pod], _REMEDY_SECONDS)
     refresh = SOON_SECONDS if remedies is None else REFRESH_SECONDS
-    lines = None if remedies is None else [_remedy_line(remedy, site.sources.namespace) for remedy in remedies]
-    return {**context, **details, "looks_for_remedies": True, "remedies": lines, "refresh": refresh}
+    return {**context, **details, "looks_for_remedies": True, "remedies": remedies, "refresh": refresh}
 
 
 async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:

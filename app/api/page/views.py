@@ -174,8 +174,11 @@ async def with_remedies(
     refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
     wanted = refused[:_MAX_REMEDIES]
     results = await site.sources.remedies.remedies(wanted, wait=0)
-    remedies = {pod.key: found for pod, found in zip(wanted, results, strict=True) if found is not None}
-    texts = {key: found[0].text if found else "" for key, found in remedies.items()}
+    texts = {
+        pod.key: remedies[0].text if remedies else ""
+        for pod, remedies in zip(wanted, results, strict=True)
+        if remedies is not None
+    }
     return [(pod, row, texts.get(pod.key)) for pod, row in pairs]
 
 

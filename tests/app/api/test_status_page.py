@@ -530,7 +530,7 @@ async def test_a_pod_that_fits_nowhere_has_remedies() -> None:
     cordoned = make.longhorn_node("spare", 200, allow=False)
     waiting = [make.claim("large", 150), make.pod("large", name="large-0")]
     async with client_of(small_cluster(), cordoned, make.kube_node("spare"), waiting) as client:
-        pod = await eventually(client, "/pods/default/large-0", "kubectl --namespace longhorn-system patch")
+        pod = await eventually(client, "/pods/default/large-0", "kubectl -n longhorn-system patch")
         await eventually(client, "/pods", "allow")
         waiting_list = read_page((await client.get("/pods")).text)
     assert page_problems(pod) == []
