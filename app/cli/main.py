@@ -21,6 +21,7 @@ from app.cli import (
     headroom,
     maintenance,
     policy_check,
+    remedies,
     remedies_command,
     schedule,
     scheduler_registration,
