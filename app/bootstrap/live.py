@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
@@ -161,28 +161,26 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
     )
     reservations = reservation.reservations
-    losses = NodeLosses(evaluator, cache.state)
-    metrics.node_losses(lambda: losses.latest)
+    losses = _node_losses(shared)
     tasks = (*reservation.tasks, guard, certificate, losses)
     lifecycle = ExtenderLifecycle(parts, live_settings, reservations, tasks, reservation.outstanding)
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    state = AppState(
-        evaluator,
-        verbs,
-        metrics,
-        settings.max_body,
-        budget,
-        lifecycle,
-        lambda: live_settings().observes,
-        node_losses=losses,
-    )
+    state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, lambda: live_settings().observes)
+    state = replace(state, node_losses=losses)
     guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
     app = application(state, lambda: _read_state(cache, elector))
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
     return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
+
+
+def _node_losses(shared: _Shared) -> NodeLosses:
+    """Returns what predicts which nodes can be lost."""
+    losses = NodeLosses(shared.evaluator, shared.cache.state)
+    shared.metrics.node_losses(lambda: losses.latest)
+    return losses
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:
