@@ -150,7 +150,7 @@ def explain(
             named = (
                 claim_pod(claim, namespace, source) if claim is not None else select_pod(given[0], namespace, source)
             )
-            succeeds = _print_pod(question.ask(named, source), output)
+            succeeds = _print_pod(question.ask_with_remedy(named, source, longhorn_namespace), output)
         else:
             succeeds = _print_pods(
                 [question.try_to_ask(entry, source) for entry in waiting_pods(namespace, source)], output
@@ -187,6 +187,22 @@ class _Question:
             return PodExplanation(
                 pod=pod.pod.key, volumes=[], skipped_claims=[], resources_compared=True, nodes={}, error=str(error)
             )
+
+    def ask_with_remedy(self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str) -> PodExplanation:
+        """Returns the explanation of a pod, with a remedy if it fits nowhere.
+
+        A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without kube-scheduler.
+
+        Raises:
+            ResolutionError: an object that the pod names does not exist or contradicts it
+        """
+        answer = self.ask(pod, source)
+        if answer.schedulable or self._nodes or self._alone or self._all_nodes:
+            return answer
+        from app.cli.pod_remedies import first_remedy
+
+        remedy = first_remedy(pod, source, self._options, longhorn_namespace)
+        return answer.model_copy(update={"remedy": remedy})
 
     def ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
         """Returns the explanation of a pod.

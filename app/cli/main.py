@@ -21,10 +21,13 @@ from app.cli import (
     headroom,
     maintenance,
     policy_check,
+    remedies_command,
     schedule,
     scheduler_registration,
     serve,
     snapshot,
+    top,
+    waiting,
     what_if,
 )
 from app.schemas.pod_explanation import API_VERSION
@@ -54,6 +57,8 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
+cli.command("top")(top.top)
+cli.command("waiting")(waiting.waiting)
 cli.command("decisions")(decisions.decisions)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
@@ -61,6 +66,8 @@ cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
 cli.command("headroom")(headroom.headroom)
 cli.command("maintenance")(maintenance.maintenance)
 cli.command("compare")(compare.compare)
+cli.command("remedies")(remedies.remedies)
+cli.command("remedies")(remedies_command.remedies)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

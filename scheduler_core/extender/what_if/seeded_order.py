@@ -15,6 +15,8 @@ from datetime import timedelta
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.drain_policy import drain_blockers
+from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
+from scheduler_core.extender.what_if.order_history import Observe, OrderProgress, ignore_progress
 from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import (
@@ -62,14 +64,26 @@ class OrderResult:
     fewer_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
     incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def unplaced_pods(self) -> frozenset[PodKey]:
+        """The pods that were decided and that no node fits, without those that are not created yet or stay."""
+        pods = self.cluster.snapshot.pods
+        return frozenset(
+            key
+            for key, reasons in self.refusals.items()
+            if key in pods and not pods[key].node_name and _NOT_CREATED not in reasons
+        )
 
-def run_order(situation: Situation, options: FilterOptions, choose: Choose) -> Cooperative[OrderResult]:
+
+def run_order(
+    situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
+) -> Cooperative[OrderResult]:
     """Plays one order to its end.
 
-    `choose` makes every choice that depends on chance in the cluster.
+    `choose` makes every choice that depends on chance in the cluster. `observe` is called before the first step and after each.
     """
-    incomplete = yield from incomplete_volumes(situation.cluster)
-    run = _Run(situation, incomplete, options, choose)
+    run = _Run(situation, options, choose, observe)
+    yield from run.find_incomplete_volumes()
     yield from run.settle()
     while run.finish_drains() or run.wait_for_failed_replicas():
         yield from run.settle()
@@ -95,10 +109,9 @@ def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
 class _Run:
     """One order while it is played."""
 
-    def __init__(
-        self, situation: Situation, incomplete: frozenset[str], options: FilterOptions, choose: Choose
-    ) -> None:
+    def __init__(self, situation: Situation, options: FilterOptions, choose: Choose, observe: Observe) -> None:
         self._choose = choose
+        self._observe = observe
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=NodeResults())
         self._cluster = replace(situation.cluster, scheduling=scheduling)
@@ -113,7 +126,9 @@ class _Run:
         self._bound: dict[PodKey, PodDecision] = {}
         self._to_attach: list[PodKey] = []
         self._attached: set[str] = set()
-        self._volumes: list[str] = sorted(situation.evicted | incomplete)
+        self._volumes: list[str] = []
+        # Placements that Longhorn's status does not show yet, oldest first.
+        self._unlisted: list[StatusChange] = []
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
         self._delayed: dict[str, timedelta] = {}
@@ -123,15 +138,33 @@ class _Run:
         self._fewer: dict[str, int] = {}
         self._copied = 0
         self._placed_since = False
+        self._changed: list[str] = []
         for name in sorted(situation.degraded):
             self._note_replicas(name)
+        self._report_progress()
+
+    def _report_progress(self) -> None:
+        """Reports a step, with the volumes that it concerned."""
+        waiting = len(self._waiting) + len(self._refused) + len(self._to_attach)
+        to_evict = len(self._evictions) + len(self._refused_evictions)
+        self._observe(OrderProgress(self._cluster, waiting, to_evict, self._copied, tuple(self._changed)))
+        self._changed = []
+
+    def find_incomplete_volumes(self) -> Cooperative[None]:
+        """Lets Longhorn go on with the volumes that lack a replica, or whose replicas are to move."""
+        incomplete = yield from incomplete_volumes(self._cluster)
+        self._volumes = sorted(self._situation.evicted | incomplete)
 
     def settle(self) -> Cooperative[None]:
         """Decides pods and takes steps of volumes until nothing changes any more."""
         while True:
             self._placed_since = False
             while self._waiting or self._to_attach or self._volumes or self._evictions:
+                while self._unlisted and self._choose(2):
+                    self._cluster = show_change(self._cluster, self._unlisted.pop(0))
                 yield from self._advance()
+                self._report_progress()
+            self._show_status()
             if not self._placed_since:
                 return
             self._waiting = self._refused
@@ -139,6 +172,12 @@ class _Run:
             self._evictions = self._refused_evictions
             self._refused_evictions = []
             self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
+
+    def _show_status(self) -> None:
+        """Lets Longhorn's status show everything that was placed."""
+        for change in self._unlisted:
+            self._cluster = show_change(self._cluster, change)
+        self._unlisted = []
 
     def _advance(self) -> Cooperative[None]:
         """Lets one pod or volume go on, or evicts a pod, at random."""
@@ -168,6 +207,7 @@ class _Run:
             return
         self._refusals.pop(entry.key, None)
         names = {volume.name for volume in self._cluster.volumes_of(pod)}
+        self._changed += names
         self._cluster = take_away(self._cluster, pod)
         # Longhorn does not rebuild a volume that was detached, unless its replicas are to leave the node.
         detached = {name for name in names - self._situation.evicted if not self._is_attached(name)}
@@ -231,6 +271,7 @@ class _Run:
             self._cluster = attach_volumes(self._cluster, pod, decision)
         names = [volume.name for volume in self._cluster.volumes_of(pod)]
         self._attached.update(names)
+        self._changed += names
         self._volumes += [name for name in names if name not in self._volumes]
         if self._refused_evictions:
             self._retry_evictions(key)
@@ -238,7 +279,9 @@ class _Run:
     def _take_step(self, position: int) -> Cooperative[None]:
         name = self._volumes[position]
         step = yield from take_next_step(self._cluster, name, self._choose)
-        self._cluster = step.cluster
+        self._cluster, unlisted = hide_changes(self._cluster, step.cluster) if step.changed else (step.cluster, ())
+        self._unlisted += unlisted
+        self._changed.append(name)
         self._copied += step.copied_bytes
         self._placed_since = self._placed_since or step.changed
         self._problems.pop(name, None)
@@ -274,9 +317,12 @@ class _Run:
             self._cluster = fail_replicas(self._cluster, failed)
             for volume in sorted({replica.volume for replica in failed}):
                 self._note_replicas(volume)
+                self._changed.append(volume)
                 if self._is_attached(volume) and volume not in self._volumes:
                     self._volumes.append(volume)
 
+        if self._open_drains:
+            self._report_progress()
         self._open_drains = held_up
         return len(self._gone) > finished
 
