@@ -28,8 +28,8 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.planning.pod_headroom import (
+    ClosestNode,
     Headroom,
-    NearestNode,
     closest_node,
     fill_with_pods,
     summarize_headroom,
@@ -93,7 +93,7 @@ def headroom(
 
 def _predict(
     cluster: PredictedCluster, template: Workload, options: FilterOptions, seeds: Sequence[str], limit: int
-) -> tuple[Headroom, NearestNode | None]:
+) -> tuple[Headroom, ClosestNode | None]:
     """Returns the headroom, and the node that came closest to the first pod that does not fit."""
     results = [
         # A seed is reproducible, not secret.

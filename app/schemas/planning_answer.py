@@ -7,7 +7,7 @@ from pydantic import Field
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.extender.planning.drain_order import DrainOrder, DrainStep
-from scheduler_core.extender.planning.pod_headroom import Headroom, NearestNode
+from scheduler_core.extender.planning.pod_headroom import ClosestNode, Headroom
 
 
 class NodeHeadroomAnswer(Answer):
@@ -58,7 +58,7 @@ class HeadroomAnswer(Answer):
 
 
 def headroom_answer(
-    headroom: Headroom, template: str, seed: int, at_least: int, closest: NearestNode | None
+    headroom: Headroom, template: str, seed: int, at_least: int, closest: ClosestNode | None
 ) -> HeadroomAnswer:
     """Returns a headroom as plain data, without notes."""
     refused = headroom.tightest.refused

@@ -56,7 +56,7 @@ class HeadroomOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class NearestNode:
+class ClosestNode:
     """The node that came closest to a refused pod.
 
     Attributes:
@@ -162,7 +162,7 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
     )
 
 
-def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[NearestNode | None]:
+def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[ClosestNode | None]:
     """Returns the node that came closest to a refused pod, None if no single node refused it.
 
     A node that kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest bytes.
@@ -180,13 +180,13 @@ def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[N
     admitted = [name for name in names if name not in refusals]
     if not admitted:
         name = min(names)
-        return NearestNode(name, refusals[name].text, refusals[name].plugin)
+        return ClosestNode(name, refusals[name].text, refusals[name].plugin)
     state = cluster.state
     explanation = yield from explain_nodes(pod, admitted, state, options, Competing.without_offers(state))
     verdicts = dict(zip(admitted, explanation.verdicts, strict=True))
     name = min(verdicts, key=lambda name: _distance(name, verdicts[name]))
     verdict = verdicts[name]
-    return NearestNode(name, verdict.reason.text, verdict.detail, verdict.missing)
+    return ClosestNode(name, verdict.reason.text, verdict.detail, verdict.missing)
 
 
 def _distance(name: str, verdict: Verdict) -> tuple[bool, int, str]:
