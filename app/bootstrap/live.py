@@ -157,8 +157,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
     )
     reservations = reservation.reservations
-    losses = NodeLosses(evaluator, cache.state)
-    metrics.node_losses(lambda: losses.latest)
+    losses = _node_losses(shared)
     tasks = (*reservation.tasks, guard, certificate, losses)
     lifecycle = ExtenderLifecycle(parts, live_settings, reservations, tasks, reservation.outstanding)
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
@@ -180,6 +179,13 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
     return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
+
+
+def _node_losses(shared: _Shared) -> NodeLosses:
+    """Returns what predicts which nodes can be lost."""
+    losses = NodeLosses(shared.evaluator, shared.cache.state)
+    shared.metrics.node_losses(lambda: losses.latest)
+    return losses
 
 
 def _guard_endpoint(

@@ -79,7 +79,7 @@ def _find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: tuple[
     yield
     disks = {node.name: prefilter_disks(cluster, request, node) for node in nodes.values()}
     yield
-    return (yield from _disk_candidates(cluster, request, nodes, disks, replicas, reuse=False))
+    return (yield from _disk_candidates(cluster, request, (nodes, disks), replicas, reuse=False))
 
 
 def _result(steps: Steps[_Result]) -> _Result:
@@ -154,18 +154,19 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
 
     With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
     """
-    return _result(_disk_candidates(cluster, request, nodes, disks, replicas, reuse=reuse))
+    return _result(_disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse))
 
 
-def _disk_candidates(  # noqa: PLR0913 # as `disk_candidates`
+def _disk_candidates(
     cluster: Cluster,
     request: ReplicaRequest,
-    nodes: Mapping[str, Node],
-    disks: Mapping[str, Sequence[Disk]],
+    places: tuple[Mapping[str, Node], Mapping[str, Sequence[Disk]]],
     replicas: tuple[Replica, ...],
     *,
     reuse: bool,
 ) -> Steps[DiskCandidates]:
+    """See `disk_candidates`; `places` are its nodes and disks."""
+    nodes, disks = places
     refusal = cluster_refusal(cluster, request)
     if refusal is not None:
         return DiskCandidates(reasons=_reported_reasons([refusal]))
