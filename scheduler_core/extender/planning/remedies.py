@@ -235,7 +235,8 @@ def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:
         reason = candidate.reason
         if reason is None or reason in _NODE_ALLOWED:
             yield from allow_node_steps(candidate.node)
-        if reason is None or reason is Reason.NODE_TAGS:
+        # Of volumes of several classes, one may lack a disk, and another one the node's tag.
+        if reason is None or reason is Reason.NODE_TAGS or reason in _DISKS:
             yield from tag_node_steps(cluster, candidate.resolution, candidate.node)
         if reason is None or reason in _DISKS:
             yield from allow_disk_steps(candidate.node)
