@@ -89,8 +89,9 @@ def compare(
 ) -> None:
     """Compare strategies on the same pods.
 
-    The strategies are kube-scheduler alone (none), Longhorn's proposal for an extender (proposal), and this extender (capacity). The
-    output says how many pods are placed, and how many volumes are misplaced and disks overbooked, over time and in the end.
+    The strategies are kube-scheduler alone (none), Longhorn's proposal for an extender (proposal), this extender (capacity), and this
+    extender with its placement guard (guarded). The output says how many pods are placed, and how many volumes are misplaced and disks
+    overbooked, over time and in the end.
 
     Nothing is changed in the cluster.
 

@@ -35,11 +35,11 @@ def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
     if answer.disks:
         print_table(console, _disk_table(answer))
     if answer.rebuilds.most_bytes:
-        console.print(Text(_rebuild_line(answer.rebuilds)))
+        console.print(Text(rebuild_line(answer.rebuilds)))
     for note in answer.notes:
         console.print(Text(f"note: {note}"))
     console.print()
-    console.print(Text(_summary(answer), style="bold"))
+    console.print(Text(summary(answer), style="bold"))
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -55,7 +55,8 @@ def new_table(*headers: str) -> Table:
     )
 
 
-def _outcome(word: str, count: int, orders: int) -> str:
+def outcome_text(word: str, count: int, orders: int) -> str:
+    """Returns in how many orders something happens."""
     return f"{word} ({count} of {orders})" if word == "usually" else word
 
 
@@ -65,7 +66,7 @@ def _pod_table(answer: WhatIfAnswer) -> Table:
         table.add_row(
             pod.pod,
             pod.left or pod.origin,
-            _outcome(pod.outcome, pod.placed, answer.orders),
+            outcome_text(pod.outcome, pod.placed, answer.orders),
             _most_frequent(pod.nodes, _MAX_NODES),
             _most_frequent(pod.reasons, _MAX_REASONS, "; "),
         )
@@ -89,7 +90,7 @@ def _print_unlucky_order(console: Console, pod: PodOutcomeAnswer) -> None:
 def _drain_table(answer: WhatIfAnswer) -> Table:
     table = new_table("DRAIN", "FINISHES", "HELD UP BY")
     for drain in answer.drains:
-        outcome = _outcome(drain.outcome, drain.finished, answer.orders)
+        outcome = outcome_text(drain.outcome, drain.finished, answer.orders)
         table.add_row(drain.node, outcome, _most_frequent(drain.blockers, _MAX_REASONS, "; "))
     return table
 
@@ -123,7 +124,8 @@ def format_range(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def _rebuild_line(rebuilds: RebuildAnswer) -> str:
+def rebuild_line(rebuilds: RebuildAnswer) -> str:
+    """Returns what rebuilds copy, and how long it takes, as a sentence."""
     line = f"rebuilds copy {format_range(format_bytes(rebuilds.least_bytes), format_bytes(rebuilds.most_bytes))}"
     if rebuilds.least_seconds is None or rebuilds.most_seconds is None:
         return line
@@ -131,7 +133,8 @@ def _rebuild_line(rebuilds: RebuildAnswer) -> str:
     return f"{line}, which takes {format_range(least, most)} one after the other"
 
 
-def _summary(answer: WhatIfAnswer) -> str:
+def summary(answer: WhatIfAnswer) -> str:
+    """Returns the last line: how much always gets its place, and whatever fails."""
     always = sum(pod.outcome == "always" for pod in answer.pods)
     parts = [f"{always} of {len(answer.pods)} pods are always placed, in {answer.orders} orders"]
     if answer.drains:

@@ -23,6 +23,7 @@ _DESCRIPTIONS: Final = {
     StrategyName.NONE: "kube-scheduler alone",
     StrategyName.PROPOSAL: "Longhorn's proposal: one pod at a time, whose node is then reserved",
     StrategyName.CAPACITY: "this extender: volumes are packed together with those of other pods",
+    StrategyName.GUARDED: "this extender with the placement guard",
 }
 
 
@@ -47,7 +48,7 @@ class SampleAnswer(Answer):
 class StrategyAnswer(Answer):
     """What a strategy leads to."""
 
-    name: str = Field(description="none, proposal or capacity")
+    name: str = Field(description="none, proposal, capacity or guarded")
     description: str
     placed: SpreadAnswer = Field(description="pods with a node whose volumes all have a healthy replica, in the end")
     waiting: SpreadAnswer = Field(description="all other pods, in the end")

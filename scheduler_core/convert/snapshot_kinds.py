@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert import kube, longhorn
-from scheduler_core.convert.disruption_budget import PodDisruptionBudget, disruption_budget
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
 from scheduler_core.convert.persistent_volume import PersistentVolume, persistent_volume
+from scheduler_core.convert.pod_disruption_budget import PodDisruptionBudget, disruption_budget
 from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot

@@ -20,7 +20,7 @@ from scheduler_core.extender.strategies.tally import Sample, Tally, placed_repli
 from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
 from scheduler_core.extender.what_if.pod_decision import PodDecision, attach_volumes, bind_pod, decide_pod
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.predicted_replicas import Choose, ReplicaStep, holds_data, next_step
+from scheduler_core.extender.what_if.predicted_replicas import Choose, holds_data, next_step
 from scheduler_core.extender.what_if.seeded_order import incomplete_volumes
 from scheduler_core.extender.what_if.situation import PodToPlace, Situation
 from scheduler_core.generic.node_index import NodeIndex
@@ -273,7 +273,7 @@ class _Run:
         while True:
             is_new = not placed_replicas(self._cluster, name)
             step = next_step(self._cluster, name, self._choose)
-            self._apply(step)
+            self._apply(self._strategy.admit(self._cluster, step.cluster, name))
             if not step.changed:
                 break
             self._tally.note_placement(self._cluster, name, is_new=is_new)
@@ -284,11 +284,12 @@ class _Run:
         for key in self._users.get(name, ()):
             self._note_running(key)
 
-    def _apply(self, step: ReplicaStep) -> None:
+    def _apply(self, cluster: PredictedCluster) -> None:
+        """Takes over Longhorn's placement; its status shows that later."""
         if self._pace.lag == 0:
-            self._cluster = step.cluster
+            self._cluster = cluster
             return
-        self._cluster, changes = hide_changes(self._cluster, step.cluster)
+        self._cluster, changes = hide_changes(self._cluster, cluster)
         if changes:
             self._schedule(self._pace.lag, _StatusSync(changes))
 

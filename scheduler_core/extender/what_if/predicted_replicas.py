@@ -223,6 +223,26 @@ def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> Pred
     return cluster.update(changes)
 
 
+def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str) -> PredictedCluster:
+    """Returns the cluster with a replica and its data on another disk of its node.
+
+    `uuid` is that disk's; a node that lacks it is not changed.
+    """
+    place = cluster.disk_of(replica)
+    target = next((disk for disk in place[0].disks if disk.uuid == uuid), None) if place is not None else None
+    if place is None or target is None:
+        return cluster
+    node, source = place
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    written = volume.actual_size if volume is not None else 0
+    freed = _with_written_bytes(source, -written)
+    node = list_replica(cluster, with_disk(node, freed), freed, replica.name, 0)
+    filled = _with_written_bytes(target, written)
+    node = list_replica(cluster, with_disk(node, filled), filled, replica.name, replica.size)
+    moved = replace(replica, disk_id=target.uuid, disk_path=target.path)
+    return cluster.update({("replicas", replica.name): moved, ("longhorn_nodes", node.name): node})
+
+
 def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica]) -> PredictedCluster:
     """Marks replicas as failed, and their volumes as degraded since now, or as faulted without a healthy replica."""
     now = cluster.state.view.cluster.now.isoformat()

@@ -10,6 +10,7 @@ from enum import StrEnum
 from scheduler_core.extender.what_if.predicted_replicas import holds_data
 from scheduler_core.extender.what_if.seeded_order import OrderResult
 from scheduler_core.extender.what_if.situation import ExpansionOutcome, PodToPlace, Situation
+from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 
@@ -82,6 +83,7 @@ class DiskOutcome:
     Attributes:
         before: None for a disk that is new
         least, most: scheduled bytes in the end, over all orders
+        limit: up to how many bytes Longhorn schedules there, before the changes, or in the end for a new disk
     """
 
     node: str
@@ -89,6 +91,7 @@ class DiskOutcome:
     before: int | None
     least: int
     most: int
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,16 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
     )
 
 
+def unlucky_order(results: Sequence[OrderResult]) -> int | None:
+    """Returns the number of the first order in which something does not get its place, None if there is none."""
+    failures = (
+        number
+        for number, result in enumerate(results)
+        if result.refusals or result.stuck or result.blockers or result.incomplete
+    )
+    return next(failures, None)
+
+
 def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcome:
     key = entry.key
     placed = [result for result in results if key in result.nodes and key not in result.stuck]
@@ -211,7 +224,9 @@ def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[D
         disk = earlier.get((node, name))
         start = disk.storage_scheduled if disk is not None else None
         if any(value != start for value in scheduled):
-            outcomes.append(DiskOutcome(node, name, start, min(scheduled), max(scheduled)))
+            shown = disk or next(disks[node, name] for disks in later if (node, name) in disks)
+            limit = scheduling_limit(shown, before.cluster.state.view.settings)
+            outcomes.append(DiskOutcome(node, name, start, min(scheduled), max(scheduled), limit))
     return tuple(outcomes)
 
 

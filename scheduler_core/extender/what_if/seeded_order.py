@@ -16,6 +16,7 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.drain_policy import drain_blockers
 from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
+from scheduler_core.extender.what_if.order_history import Observe, OrderProgress, ignore_progress
 from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import (
@@ -63,12 +64,14 @@ class OrderResult:
     incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def run_order(situation: Situation, options: FilterOptions, choose: Choose) -> Cooperative[OrderResult]:
+def run_order(
+    situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
+) -> Cooperative[OrderResult]:
     """Plays one order to its end.
 
-    `choose` makes every choice that depends on chance in the cluster.
+    `choose` makes every choice that depends on chance in the cluster. `observe` is called before the first step and after each.
     """
-    run = _Run(situation, options, choose)
+    run = _Run(situation, options, choose, observe)
     yield from run.settle()
     while run.finish_drains() or run.wait_for_failed_replicas():
         yield from run.settle()
@@ -89,8 +92,9 @@ def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
 class _Run:
     """One order while it is played."""
 
-    def __init__(self, situation: Situation, options: FilterOptions, choose: Choose) -> None:
+    def __init__(self, situation: Situation, options: FilterOptions, choose: Choose, observe: Observe) -> None:
         self._choose = choose
+        self._observe = observe
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=NodeResults())
         self._cluster = replace(situation.cluster, scheduling=scheduling)
@@ -117,8 +121,17 @@ class _Run:
         self._fewer: dict[str, int] = {}
         self._copied = 0
         self._placed_since = False
+        self._changed: list[str] = []
         for name in sorted(situation.degraded):
             self._note_replicas(name)
+        self._report_progress()
+
+    def _report_progress(self) -> None:
+        """Reports a step, with the volumes that it concerned."""
+        waiting = len(self._waiting) + len(self._refused) + len(self._to_attach)
+        to_evict = len(self._evictions) + len(self._refused_evictions)
+        self._observe(OrderProgress(self._cluster, waiting, to_evict, self._copied, tuple(self._changed)))
+        self._changed = []
 
     def settle(self) -> Cooperative[None]:
         """Decides pods and takes steps of volumes until nothing changes any more."""
@@ -128,6 +141,7 @@ class _Run:
                 while self._unlisted and self._choose(2):
                     self._cluster = show_change(self._cluster, self._unlisted.pop(0))
                 yield from self._advance()
+                self._report_progress()
             self._show_status()
             if not self._placed_since:
                 return
@@ -171,6 +185,7 @@ class _Run:
             return
         self._refusals.pop(entry.key, None)
         names = {volume.name for volume in self._cluster.volumes_of(pod)}
+        self._changed += names
         self._cluster = take_away(self._cluster, pod)
         # Longhorn does not rebuild a volume that was detached, unless its replicas are to leave the node.
         detached = {name for name in names - self._situation.evicted if not self._is_attached(name)}
@@ -234,6 +249,7 @@ class _Run:
             self._cluster = attach_volumes(self._cluster, pod, decision)
         names = [volume.name for volume in self._cluster.volumes_of(pod)]
         self._attached.update(names)
+        self._changed += names
         self._volumes += [name for name in names if name not in self._volumes]
         if self._refused_evictions:
             self._retry_evictions(key)
@@ -243,6 +259,7 @@ class _Run:
         step = next_step(self._cluster, name, self._choose)
         self._cluster, unlisted = hide_changes(self._cluster, step.cluster) if step.changed else (step.cluster, ())
         self._unlisted += unlisted
+        self._changed.append(name)
         self._copied += step.copied_bytes
         self._placed_since = self._placed_since or step.changed
         self._problems.pop(name, None)
@@ -278,9 +295,12 @@ class _Run:
             self._cluster = fail_replicas(self._cluster, failed)
             for volume in sorted({replica.volume for replica in failed}):
                 self._note_replicas(volume)
+                self._changed.append(volume)
                 if self._is_attached(volume) and volume not in self._volumes:
                     self._volumes.append(volume)
 
+        if self._open_drains:
+            self._report_progress()
         self._open_drains = held_up
         return len(self._gone) > finished
 
