@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
 from app.extender.certificate_files import CertificateFiles
 from app.extender.metrics import Metrics
+from app.extender.node_losses import NodeLosses
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
@@ -35,6 +37,7 @@ from app.settings import Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing
 from scheduler_core.extender.settings import Enforcement
+from scheduler_core.extender.what_if.predicted_cluster import persistent_state
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
 
@@ -70,7 +73,12 @@ def create_app(
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    return application(AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=lambda: observes))
+    losses = NodeLosses(evaluator, cache(lambda: persistent_state(snapshot, now)))
+    metrics.node_losses(lambda: losses.latest)
+    state = AppState(
+        evaluator, verbs, metrics, settings.max_body, budget, observes=lambda: observes, node_losses=losses
+    )
+    return application(state)
 
 
 def application(state: AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
@@ -118,18 +126,22 @@ def plain_probes(app: FastAPI) -> FastAPI:
 class SnapshotService:
     """The service that runs next to the HTTP server over a snapshot.
 
-    It reads the policy file and the certificate files again whenever they change.
+    It reads the policy file and the certificate files again whenever they change, and predicts which nodes can be lost.
     """
 
-    def __init__(self, file: PolicyFile | None, certificate: CertificateFiles | None) -> None:
-        self._readers = [reader for reader in (file, certificate) if reader is not None]
+    def __init__(
+        self, file: PolicyFile | None, certificate: CertificateFiles | None, losses: NodeLosses | None = None
+    ) -> None:
+        self._tasks = [task for task in (file, certificate, losses) if task is not None]
+        if losses is not None:
+            losses.adopt()
 
     async def run(self) -> None:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.Event().wait())
-            for reader in self._readers:
-                tasks.create_task(reader.run())
+            for task in self._tasks:
+                tasks.create_task(task.run())
 
     async def drain(self) -> None:
         """Does nothing: nothing is reserved over a snapshot."""

@@ -25,6 +25,7 @@ from app.extender.guard import GuardContext, PlacementGuard
 from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
+from app.extender.node_losses import NodeLosses
 from app.extender.node_reservation import NodeReservations
 from app.extender.nudger import NudgePatch, Nudger
 from app.extender.offer_store import OfferStore
@@ -160,12 +161,23 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
     )
     reservations = reservation.reservations
-    tasks = (*reservation.tasks, guard, certificate)
+    losses = NodeLosses(evaluator, cache.state)
+    metrics.node_losses(lambda: losses.latest)
+    tasks = (*reservation.tasks, guard, certificate, losses)
     lifecycle = ExtenderLifecycle(parts, live_settings, reservations, tasks, reservation.outstanding)
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, lambda: live_settings().observes)
+    state = AppState(
+        evaluator,
+        verbs,
+        metrics,
+        settings.max_body,
+        budget,
+        lifecycle,
+        lambda: live_settings().observes,
+        node_losses=losses,
+    )
     guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
     app = application(state, lambda: _read_state(cache, elector))
     tls = None if files is None else lambda: files.context

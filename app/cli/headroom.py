@@ -20,14 +20,13 @@ from app.cli.options import (
     SnapshotOption,
     filter_options,
 )
-from app.cli.predictions import NO_RESOURCES, OrdersOption, SeedOption, order_seeds, predicted_cluster, show_progress
+from app.cli.predictions import OrdersOption, SeedOption, order_seeds, predicted_cluster, show_progress, source_notes
 from app.cli.workload_templates import pod_template
 from app.schemas.planning_answer import HeadroomAnswer, headroom_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.extender.planning.pod_headroom import (
     ClosestNode,
     Headroom,
@@ -84,7 +83,9 @@ def headroom(
     cluster = predicted_cluster(replace(source, snapshot=objects))
     options = filter_options(best_effort, packing)
     result, closest = _predict(cluster, workload, options, order_seeds(seed, orders), limit)
-    answer = headroom_answer(result, template, seed, at_least, closest).model_copy(update={"notes": _notes(cluster)})
+    answer = headroom_answer(result, template, seed, at_least, closest).model_copy(
+        update={"notes": [*_notes(cluster), *source_notes(source.objects, drains=False)]}
+    )
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)
@@ -106,10 +107,7 @@ def _predict(
 
 def _notes(cluster: PredictedCluster) -> list[str]:
     waiting = len(Situation(cluster).all_pods())
-    notes = [f"pods that wait already: {waiting}; they are placed first where they fit"] if waiting else []
-    if not compares_resources(cluster.scheduling):
-        notes.append(NO_RESOURCES)
-    return notes
+    return [f"pods that wait already: {waiting}; they are placed first where they fit"] if waiting else []
 
 
 def _print(answer: HeadroomAnswer, output: Output) -> None:

@@ -19,7 +19,9 @@ from app.cli import (
     doctor,
     explain,
     headroom,
+    maintenance,
     policy_check,
+    remedies,
     schedule,
     scheduler_registration,
     serve,
@@ -62,7 +64,9 @@ cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
 cli.command("headroom")(headroom.headroom)
+cli.command("maintenance")(maintenance.maintenance)
 cli.command("compare")(compare.compare)
+cli.command("remedies")(remedies.remedies)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

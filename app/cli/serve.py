@@ -332,7 +332,7 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
     configure(log_format, log_level)
     typer.echo(_welcome(snapshot, _address(settings, listener)), err=True)
     freeze_heap()
-    run_process(serve_until_signal(SnapshotService(file, certificate), servers))
+    run_process(serve_until_signal(SnapshotService(file, certificate, app.state.services.node_losses), servers))
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:

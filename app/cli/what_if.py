@@ -24,33 +24,31 @@ from app.cli.options import (
 )
 from app.cli.predictions import (
     DEFAULT_ORDERS,
-    NO_RESOURCES,
     OrdersOption,
     RebuildRateOption,
     SeedOption,
     order_seeds,
     predicted_cluster,
+    read_rate,
     show_progress,
+    source_notes,
 )
 from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.schemas.what_if_answer import NOTES, OrderAnswer, WhatIfAnswer, order_answer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.extender.what_if.order_history import OrderHistory
 from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.prediction import predict, unlucky_order
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
-from scheduler_core.model.quantity import parse_bytes
 
 FAILS: Final = 1
 _ORDER_KEY: Final = "app.cli.what_if.order"
 # The other parameters are named as their options.
 _OPTIONS: Final = {"setting": "set"}
-_NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
 
 
 class CommandWithOrder(TyperCommand):
@@ -133,7 +131,7 @@ def what_if(
     }
     if [snapshot, *(apply or ())].count("-") > 1:
         raise CoreError("standard input (-) can be read only once")
-    rate = _rate(rebuild_rate)
+    rate = read_rate(rebuild_rate)
     verbs = _in_order(invocation.meta[_ORDER_KEY], given)
     if html is not None:
         _check_place(html)
@@ -144,7 +142,7 @@ def what_if(
     options = filter_options(best_effort, packing)
     results = _play(after, options, order_seeds(seed, orders))
     order = _shown_order(after, options, results, seed)
-    notes = (*_notes(source, after), *reader.notes)
+    notes = (*NOTES, *source_notes(source.objects, drains=bool(after.drained)), *reader.notes)
     answer = what_if_answer(predict(before, after, results), order, seed, rate, notes)
     if html is not None:
         _report(html, answer, _command_line(verbs), snapshot)
@@ -186,18 +184,6 @@ def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 
-def _rate(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        rate = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"--rebuild-rate: {error}") from error
-    if rate <= 0:
-        raise CoreError("--rebuild-rate must be positive")
-    return rate
-
-
 def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
     """Returns the cluster before and after the changes."""
     before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
@@ -222,17 +208,6 @@ def _shown_order(after: Situation, options: FilterOptions, results: Sequence[Ord
     history = OrderHistory(after.cluster)
     run_to_end(run_order(after, options, _choose(order_seeds(seed, number + 1)[number]), history.observe))
     return order_answer(number, fails=unlucky is not None, points=history.points())
-
-
-def _notes(source: ClusterSource, after: Situation) -> tuple[str, ...]:
-    """Returns what the prediction does not take into account."""
-    objects = source.objects
-    notes = [*NOTES]
-    if not compares_resources(objects.state):
-        notes.append(NO_RESOURCES)
-    if after.drained and objects.pods and not objects.owners:
-        notes.append(_NO_CONTROLLERS)
-    return tuple(notes)
 
 
 def _print(answer: WhatIfAnswer, output: Output) -> None:

@@ -129,8 +129,13 @@ def rebuild_line(rebuilds: RebuildAnswer) -> str:
     line = f"rebuilds copy {format_range(format_bytes(rebuilds.least_bytes), format_bytes(rebuilds.most_bytes))}"
     if rebuilds.least_seconds is None or rebuilds.most_seconds is None:
         return line
-    least, most = (str(timedelta(seconds=round(each))) for each in (rebuilds.least_seconds, rebuilds.most_seconds))
+    least, most = (format_duration(each) for each in (rebuilds.least_seconds, rebuilds.most_seconds))
     return f"{line}, which takes {format_range(least, most)} one after the other"
+
+
+def format_duration(seconds: float) -> str:
+    """Returns seconds as hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))
 
 
 def summary(answer: WhatIfAnswer) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.convert import kubectl
 from scheduler_core.extender.planning.remedy import RemedyKind, Step, exact_bytes
 from scheduler_core.extender.planning.remedy_step import with_more_space
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, with_schedulable_condition
@@ -52,9 +51,9 @@ class SpaceQuestion:
     most: int
 
     @property
-    def order(self) -> tuple[int, int, str, str, str]:
+    def order(self) -> tuple[int, int, int, str, str]:
         """Sorts questions, the one with the least bytes first."""
-        return self.least, self.guess, self.kind, self.node, self.disk.name
+        return self.least, self.guess, self.kind.rank, self.node, self.disk.name
 
     def step(self, size: int) -> Step:
         """Returns the step that frees or adds some bytes."""
@@ -63,8 +62,7 @@ class SpaceQuestion:
         if self.kind is RemedyKind.LOWER_RESERVE:
             reserved = self.disk.storage_reserved - size
             text = f"reserve {amount} less on {place} ({format_bytes(reserved)} instead of {format_bytes(self.disk.storage_reserved)})"
-            command = kubectl.set_storage_reserved(self.node, self.disk.name, reserved)
-            return Step(self.kind, self.node, self.disk.name, size, text=text, commands=(command,))
+            return Step(self.kind, self.node, self.disk.name, size, text=text)
         texts = {
             RemedyKind.FREE_SCHEDULED: f"free {amount} of what is scheduled on {place}",
             RemedyKind.FREE_AVAILABLE: f"free {amount} of what is written on {place}",

@@ -18,6 +18,7 @@ from scheduler_core.extender.what_if.predicted_replicas import Choose, holds_dat
 from scheduler_core.extender.what_if.prediction import refusal_text, sort_by_count
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.model.generic import PodKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,16 @@ def _pod_problems(before: PredictedCluster, lost: Situation, result: OrderResult
         if before.volumes_of(before.snapshot.pods[namespace, own_name]):
             yield f"nothing creates pod {name} again"
     for entry in lost.pods:
-        name = "/".join(entry.key)
-        if not before.volumes_of(before.snapshot.pods[entry.key]):
-            continue
-        if entry.key in result.refusals:
-            yield f"pod {name} finds no node: {refusal_text(result.refusals[entry.key])}"
-        elif entry.key in result.stuck:
-            yield f"pod {name} waits for its volumes: {result.stuck[entry.key]}"
+        problem = pod_problem(entry.key, result)
+        if problem and before.volumes_of(before.snapshot.pods[entry.key]):
+            yield problem
+
+
+def pod_problem(key: PodKey, result: OrderResult) -> str:
+    """Returns why a pod that moves does not run in the end, "" if it does."""
+    name = "/".join(key)
+    if key in result.refusals:
+        return f"pod {name} finds no node: {refusal_text(result.refusals[key])}"
+    if key in result.stuck:
+        return f"pod {name} waits for its volumes: {result.stuck[key]}"
+    return ""

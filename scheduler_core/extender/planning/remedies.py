@@ -25,7 +25,8 @@ from scheduler_core.extender.planning.disk_space_steps import (
     needs_of_volumes,
     space_questions,
 )
-from scheduler_core.extender.planning.remedy import Remedy, Step
+from scheduler_core.extender.planning.remedy import Remedy, Step, move_step
+from scheduler_core.extender.planning.replica_moves import ReplicaMove, replica_moves
 from scheduler_core.extender.planning.setting_steps import (
     allow_disk_steps,
     allow_node_steps,
@@ -124,8 +125,11 @@ class _Search:
         remedies = yield from self._setting_remedies(starts)
         if len(remedies) == self.limit:
             return remedies
-        with_space = yield from self._space_remedies(starts, self.limit - len(remedies))
-        return remedies + with_space
+        remedies += yield from self._space_remedies(starts, self.limit - len(remedies))
+        for start in starts:
+            if not start.steps and len(remedies) < self.limit:
+                remedies += yield from self._move_remedies(start, self.limit - len(remedies))
+        return remedies
 
     def _setting_remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
         candidates: dict[object, Remedy] = {}
@@ -163,6 +167,34 @@ class _Search:
                 insort(remedies, Remedy((*start.steps, question.step(size))), key=lambda remedy: remedy.order)
                 del remedies[limit:]
         return remedies
+
+    def _move_remedies(self, start: _Start, limit: int) -> Cooperative[list[Remedy]]:
+        """Returns the moves of one replica after which the pod fits, wherever Longhorn puts the replica."""
+        cluster = self.trials.cluster
+        remedies: list[Remedy] = []
+        replicas = yield from _replicas_in_the_way(cluster, start)
+        volumes = {
+            cluster.snapshot.volumes[name]
+            for name in {each.volume for each in replicas}
+            if name in cluster.snapshot.volumes
+        }
+        movable = {replica.name for replica in replicas}
+        for volume in sorted(volumes, key=lambda volume: (volume.actual_size, volume.name)):
+            self.trials.decisions_left -= 1
+            for move in replica_moves(cluster, (volume.name,)):
+                if len(remedies) == limit or self.trials.exhausted:
+                    return remedies
+                if move.replica in movable and (yield from self._fits_after(move)):
+                    remedies += [Remedy((move_step(move),))]
+            yield
+        return remedies
+
+    def _fits_after(self, move: ReplicaMove) -> Cooperative[bool]:
+        for target in move.targets:
+            decision = yield from self.trials.decide_move(move, target)
+            if not decision.node:
+                return False
+        return True
 
     def _least_size(self, start: _Start, question: SpaceQuestion) -> Cooperative[int]:
         """Returns the least bytes with which the pod fits, 0 if none do.
@@ -254,6 +286,21 @@ def _space_questions(cluster: PredictedCluster, start: _Start) -> Cooperative[li
             closed = candidate.reason in _CLOSED
             questions += (question for question in of_node if not (closed and question.disk.schedulable))
     return questions
+
+
+def _replicas_in_the_way(cluster: PredictedCluster, start: _Start) -> Cooperative[list[longhorn.Replica]]:
+    """Returns the replicas whose disk may lack no more than their size."""
+    replicas: list[longhorn.Replica] = []
+    by_disk = cluster.state.view.indexes.replicas_by_disk
+    for number, candidate in enumerate(_candidates(cluster, start), start=1):
+        if number % _NODES_PER_PAUSE == 0:
+            yield
+        if candidate.reason is not None and candidate.reason not in _DISKS:
+            continue
+        needs = _needs(cluster, candidate)
+        for disk in candidate.node.disks:
+            replicas += (each for each in by_disk.get(disk.uuid) or () if each.size >= needs[disk.name].least)
+    return replicas
 
 
 def _needs(cluster: PredictedCluster, candidate: _Candidate) -> Mapping[str, DiskNeeds]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from scheduler_core.convert.kubectl import KubectlCommand
+from scheduler_core.extender.planning.replica_moves import ReplicaMove
 from scheduler_core.model.quantity import format_bytes, parse_bytes
 
 
@@ -22,6 +22,11 @@ class RemedyKind(StrEnum):
     FREE_AVAILABLE = "free-available"
     GROW_DISK = "grow-disk"
     MOVE_REPLICA = "move-replica"
+
+    @property
+    def rank(self) -> int:
+        """The position in this order."""
+        return _KINDS.index(self)
 
 
 class Intervention(IntEnum):
@@ -68,7 +73,7 @@ class Step:
         size: bytes to free, to add or to copy
         tags: the tags that are added
         text: the change as a part of a sentence
-        commands: the kubectl commands that make the change; empty where none does
+        move: of the kind `MOVE_REPLICA`; `node` and `disk` are what the replica leaves
     """
 
     kind: RemedyKind
@@ -77,7 +82,7 @@ class Step:
     size: int = 0
     tags: tuple[str, ...] = ()
     text: str = ""
-    commands: tuple[KubectlCommand, ...] = ()
+    move: ReplicaMove | None = None
 
     @property
     def intervention(self) -> Intervention:
@@ -99,7 +104,7 @@ class Remedy:
     @property
     def kind(self) -> RemedyKind:
         """The kind of the step that interferes most."""
-        return max(self.steps, key=lambda step: (step.intervention, _KINDS.index(step.kind))).kind
+        return max(self.steps, key=lambda step: (step.intervention, step.kind.rank)).kind
 
     @property
     def cost(self) -> Cost:
@@ -112,14 +117,9 @@ class Remedy:
         )
 
     @property
-    def commands(self) -> tuple[KubectlCommand, ...]:
-        """The commands of all steps, in order."""
-        return tuple(command for step in self.steps for command in step.commands)
-
-    @property
     def order(self) -> tuple[object, ...]:
         """Sorts remedies: by cost, then by kinds, nodes and disks."""
-        return self.cost, [(_KINDS.index(step.kind), step.node, step.disk, step.tags) for step in self.steps]
+        return self.cost, [(step.kind.rank, step.node, step.disk, step.tags) for step in self.steps]
 
 
 def exact_bytes(size: int) -> str:
@@ -130,3 +130,10 @@ def exact_bytes(size: int) -> str:
     """
     text = format_bytes(size)
     return text if "+" not in text and parse_bytes(text) == size else f"{size} bytes ({text})"
+
+
+def move_step(move: ReplicaMove) -> Step:
+    """Returns the step that moves a replica off its disk."""
+    origin = "/".join(move.origin)
+    text = f"move replica {move.replica} off disk {origin} ({exact_bytes(move.copied_bytes)} are copied)"
+    return Step(RemedyKind.MOVE_REPLICA, *move.origin, move.copied_bytes, text=text, move=move)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from scheduler_core.convert import kubectl
 from scheduler_core.extender.planning.remedy import RemedyKind, Step
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.model import longhorn
@@ -25,7 +24,7 @@ def uncordon_steps(cluster: PredictedCluster, name: str) -> Iterator[Step]:
     node = cluster.snapshot.longhorn_nodes.get(name)
     cordoned = kube_node is not None and kube_node.unschedulable
     if cordoned or (node is not None and condition(node.conditions, "Schedulable").reason == CORDONED):
-        yield Step(RemedyKind.UNCORDON, name, text=f"uncordon node {name}", commands=(kubectl.uncordon(name),))
+        yield Step(RemedyKind.UNCORDON, name, text=f"uncordon node {name}")
 
 
 def allow_node_steps(node: longhorn.Node) -> Iterator[Step]:
@@ -33,9 +32,8 @@ def allow_node_steps(node: longhorn.Node) -> Iterator[Step]:
     if node.allow_scheduling and not node.eviction_requested:
         return
     text = f"allow scheduling on Longhorn node {node.name}"
-    command = kubectl.allow_scheduling_on_node(node.name, cancel_eviction=node.eviction_requested)
     text += " and cancel its eviction" if node.eviction_requested else ""
-    yield Step(RemedyKind.ALLOW_NODE, node.name, text=text, commands=(command,))
+    yield Step(RemedyKind.ALLOW_NODE, node.name, text=text)
 
 
 def allow_disk_steps(node: longhorn.Node) -> Iterator[Step]:
@@ -44,9 +42,8 @@ def allow_disk_steps(node: longhorn.Node) -> Iterator[Step]:
         if not disk.in_spec or (disk.allow_scheduling and not disk.eviction_requested):
             continue
         text = f"allow scheduling on disk {node.name}/{disk.name}"
-        command = kubectl.allow_scheduling_on_disk(node.name, disk.name, cancel_eviction=disk.eviction_requested)
         text += " and cancel its eviction" if disk.eviction_requested else ""
-        yield Step(RemedyKind.ALLOW_DISK, node.name, disk.name, text=text, commands=(command,))
+        yield Step(RemedyKind.ALLOW_DISK, node.name, disk.name, text=text)
 
 
 def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> Iterator[Step]:
@@ -56,9 +53,8 @@ def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: long
         for volume, image in _volumes_with_images(cluster, resolution)
     ]
     for tags in _tags_to_add(selectors, node.tags):
-        command = kubectl.set_node_tags(node.name, (*node.tags, *tags))
         text = f"add {_tag_list(tags)} to Longhorn node {node.name}"
-        yield Step(RemedyKind.TAG_NODE, node.name, tags=tags, text=text, commands=(command,))
+        yield Step(RemedyKind.TAG_NODE, node.name, tags=tags, text=text)
 
 
 def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> Iterator[Step]:
@@ -69,9 +65,8 @@ def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: long
     ]
     for disk in node.disks:
         for tags in _tags_to_add(selectors, disk.tags) if disk.in_spec else ():
-            command = kubectl.set_disk_tags(node.name, disk.name, (*disk.tags, *tags))
             text = f"add {_tag_list(tags)} to disk {node.name}/{disk.name}"
-            yield Step(RemedyKind.TAG_DISK, node.name, disk.name, tags=tags, text=text, commands=(command,))
+            yield Step(RemedyKind.TAG_DISK, node.name, disk.name, tags=tags, text=text)
 
 
 def _volumes_with_images(

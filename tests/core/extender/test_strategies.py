@@ -17,11 +17,11 @@ from scheduler_core.extender.strategies.generated_cluster import (
     draw_cluster,
     draw_volume_sizes,
 )
-from scheduler_core.extender.strategies.lagging_status import StatusChange, hide_changes, show_change
 from scheduler_core.extender.strategies.seeded_run import Pace, RunResult
 from scheduler_core.extender.strategies.strategy import STRATEGIES, StrategyName
 from scheduler_core.extender.strategies.tally import Sample
 from scheduler_core.extender.what_if.cluster_additions import Scale, Workload
+from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
 from scheduler_core.extender.what_if.predicted_cluster import list_replica, with_disk
 from scheduler_core.extender.what_if.predicted_replicas import move_replica, next_step
 from scheduler_core.model import generic, kube
