@@ -17,6 +17,7 @@ from app.cli import (
     doctor,
     explain,
     policy_check,
+    rebalance,
     schedule,
     scheduler_registration,
     serve,
@@ -53,6 +54,7 @@ cli.command("explain")(explain.explain)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
+cli.command("rebalance")(rebalance.rebalance)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

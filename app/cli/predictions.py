@@ -11,6 +11,7 @@ from rpds import HashTrieMap
 
 from app.cli.explain_subject import ClusterSource
 from app.cli.options import now
+from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
 
 DEFAULT_ORDERS: Final = 20
@@ -45,6 +46,16 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
         affinities=objects.affinities,
         owners=HashTrieMap(objects.owners),
     )
+
+
+def run_with_spinner(computation: Cooperative[_Step], text: str) -> _Step:
+    """Runs a computation of unknown length; on a terminal a spinner says that it goes on."""
+    if not sys.stderr.isatty():
+        return run_to_end(computation)
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        return run_to_end(computation)
 
 
 def show_progress(steps: Sequence[_Step], text: str) -> Iterable[_Step]:

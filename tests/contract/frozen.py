@@ -40,6 +40,7 @@ COMMANDS: Final = (
     "explain",
     "doctor",
     "what-if",
+    "rebalance",
     "scheduler-config",
     "snapshot",
     "schedule",
