@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from app.decisions.evaluator import Evaluator
 from app.extender.callers import RecentCallers
+from app.extender.decision_log import DecisionLog
 from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs
 from app.runtime.memory_budget import Lease, MemoryBudget
@@ -30,6 +31,7 @@ class AppState:
         lifecycle: of a live cluster; None for a snapshot file
         observes: returns whether refusals are only counted and logged now
         callers: from where /filter is called
+        decisions: the latest decisions
     """
 
     evaluator: Evaluator
@@ -40,6 +42,7 @@ class AppState:
     lifecycle: ExtenderLifecycle | None = None
     observes: Callable[[], bool] = lambda: False
     callers: RecentCallers = field(default_factory=RecentCallers)
+    decisions: DecisionLog = field(default_factory=DecisionLog)
 
 
 def state_of(request: Request, kind: type[_State]) -> _State:

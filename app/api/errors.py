@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -48,6 +49,12 @@ def install_error_handlers(app: FastAPI) -> None:
         # The unread end of a body must not be read as the next request.
         headers = {"Connection": "close"} if isinstance(error, BodyTooLargeError) else None
         return JSONResponse({"error": str(error)}, error.status, headers=headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
+        problems = [f"{entry['loc'][-1]}: {entry['msg']}" for entry in error.errors()]
+        log.warning("refused request", path=request.url.path, status=422, error="; ".join(problems))
+        return JSONResponse({"error": "; ".join(problems)}, 422)
 
     @app.exception_handler(UnavailableError)
     async def unavailable(request: Request, error: UnavailableError) -> JSONResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from time import perf_counter
 from typing import Final
@@ -34,6 +34,8 @@ from app.runtime.probes import UnavailableError
 from app.runtime.time_slices import run_in_slices
 from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
+from scheduler_core.extender.decision import Decision
+from scheduler_core.extender.logged_decision import DecisionResult
 from scheduler_core.generic.cycle_state import UndecidableError
 
 router = APIRouter(tags=["kube-scheduler"])
@@ -88,7 +90,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        response = _FilterResponse(*_undecided_answer(state, args, error, observes=observes), state, started)
+        response = _FilterResponse(*_undecided_answer(state, args, error, started, observes=observes), state, started)
         return _close_if_unavailable(response, error)
     _record_filter(request, args, answer, perf_counter() - started, observes=observes)
     unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
@@ -96,7 +98,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 
 
 def _undecided_answer(
-    state: AppState, args: ExtenderArgs, error: Exception, *, observes: bool
+    state: AppState, args: ExtenderArgs, error: Exception, started: float, *, observes: bool
 ) -> tuple[bytes, Pieces | None, bytes]:
     """Returns the answer about a pod that cannot be decided about, as `_result`.
 
@@ -109,6 +111,8 @@ def _undecided_answer(
         raise error
     state.metrics.count_undecided()
     log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+    result = DecisionResult(len(args.candidates), error=str(error), seconds=perf_counter() - started, observed=observes)
+    state.decisions.record("filter", args.pod, result)
     return _result(args, {}, {}) if observes else (filter_result(None, {}, str(error)), None, b"")
 
 
@@ -148,9 +152,10 @@ def _record_filter(
     counted = state.metrics.count_decision(decision.reasons, decision.gave_up)
     state.metrics.count_unsafe_answer(decision.unsafe_reasons)
     state.metrics.count_policy_refusals(len(answer.policy_refusals))
-    reasons = Counter({reason.text: count for reason, count in counted.items()})
-    reasons.update(refusal.text for refusal in answer.policy_refusals.values())
-    fits = sum(count for reason, count in counted.items() if reason.fits)
+    refused = Counter({reason.text: count for reason, count in counted.items() if not reason.fits})
+    refused.update(refusal.text for refusal in answer.policy_refusals.values())
+    fitting = {reason.text: count for reason, count in counted.items() if reason.fits}
+    fits = sum(fitting.values())
     if observes and not fits:
         state.metrics.count_would_refuse()
     log.info(
@@ -160,9 +165,19 @@ def _record_filter(
         volumes=len(decision.resolution.volumes),
         nodes=len(args.candidates),
         fits=fits,
-        reasons=dict(sorted(reasons.items())),
+        reasons=dict(sorted({**refused, **fitting}.items())),
         ms=round(seconds * 1000, 3),
     )
+    result = DecisionResult(
+        len(args.candidates), fits, _fitting_nodes(decision), refused, seconds=seconds, observed=observes
+    )
+    state.decisions.record("filter", args.pod, result)
+
+
+def _fitting_nodes(decision: Decision) -> Iterator[str]:
+    """Yields the candidates that fit, in order."""
+    pairs = zip(decision.candidates, decision.reasons, strict=True)
+    return (name for name, reason in pairs if reason.fits)
 
 
 @router.post(
@@ -220,19 +235,34 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     if not observes:
         state.verbs.check()
     body = await read_body(request, state.max_body, lease)
+    started = perf_counter()
     args = decode_preempt(body, lease.charge, whole=state.verbs.reads_whole_pod)
     try:
         decision = await state.verbs.preempt(args.pod, args.whole, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        return _undecided_preemption(args, error, observes=observes)
-    pairs = zip(decision.candidates, decision.reasons, strict=True)
-    fitting = set(args.victims) if observes else {name for name, reason in pairs if reason.fits}
-    log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(fitting))
+        return _undecided_preemption(state, args, error, started, observes=observes)
+    _record_preemption(state, args, decision, perf_counter() - started, observes=observes)
+    fitting = set(args.victims) if observes else set(decision.fitting_nodes)
     victims = {name: entry for name, entry in args.victims.items() if name in fitting}
     return Response(preemption_result(victims), media_type=_JSON)
 
 
-def _undecided_preemption(args: PreemptionArgs, error: Exception, *, observes: bool) -> Response:
+def _record_preemption(
+    state: AppState, args: PreemptionArgs, decision: Decision, seconds: float, *, observes: bool
+) -> None:
+    counted = Counter(decision.reasons)
+    fits = sum(count for reason, count in counted.items() if reason.fits)
+    log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(args.victims) if observes else fits)
+    refused = {reason.text: count for reason, count in counted.items() if not reason.fits}
+    result = DecisionResult(
+        len(args.victims), fits, _fitting_nodes(decision), refused, seconds=seconds, observed=observes
+    )
+    state.decisions.record("preempt", args.pod, result)
+
+
+def _undecided_preemption(
+    state: AppState, args: PreemptionArgs, error: Exception, started: float, *, observes: bool
+) -> Response:
     """Returns the answer about a preemption that cannot be decided about, as `_undecided_answer` for /filter.
 
     Raises:
@@ -241,6 +271,8 @@ def _undecided_preemption(args: PreemptionArgs, error: Exception, *, observes: b
     if isinstance(error, UnavailableError) and not observes:
         raise error
     log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+    result = DecisionResult(len(args.victims), error=str(error), seconds=perf_counter() - started, observed=observes)
+    state.decisions.record("preempt", args.pod, result)
     response = Response(preemption_result(args.victims if observes else {}), media_type=_JSON)
     return _close_if_unavailable(response, error)
 

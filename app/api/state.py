@@ -1,12 +1,16 @@
-"""GET /state, and whether /readyz is well: what an administrator and a kubelet read."""
+"""GET /state and /decisions, and whether /readyz is well: what an administrator and a kubelet read."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 
 from app.api.dependencies import AppState, RequestLease, state_of
 from app.api.openapi import UNAVAILABLE, error_responses
 from app.runtime.probes import CacheHealth, UnavailableError
+from app.runtime.time_slices import run_in_slices
+from app.schemas.decision_answer import DecisionListAnswer, DecisionParameters, decision_list_answer
 from app.schemas.state import StateAnswer, state_answer
 
 router = APIRouter(tags=["operation"])
@@ -40,6 +44,26 @@ async def state(request: Request, lease: RequestLease) -> Response:
     service = app_state.lifecycle.state() if app_state.lifecycle else None
     callers = app_state.callers.answers()
     answer = state_answer(app_state.evaluator.view, service, app_state.verbs.policy_answer(), callers)
+    text = answer.model_dump_json(by_alias=True)
+    lease.charge(len(text))
+    return Response(text, media_type="application/json")
+
+
+@router.get(
+    "/decisions",
+    response_model=DecisionListAnswer,
+    responses=error_responses(_422="A parameter is not what is described here", _503=UNAVAILABLE),
+    summary="The latest decisions about pods",
+)
+async def decisions(
+    request: Request, lease: RequestLease, parameters: Annotated[DecisionParameters, Query()]
+) -> Response:
+    """What /filter and /preempt of this process decided, the latest first.
+
+    A page continues with `before`, whatever was decided meanwhile. Answers are forgotten when the process ends.
+    """
+    page = state_of(request, AppState).decisions.page(parameters.query)
+    answer = await run_in_slices(decision_list_answer(page))
     text = answer.model_dump_json(by_alias=True)
     lease.charge(len(text))
     return Response(text, media_type="application/json")

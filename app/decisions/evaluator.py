@@ -85,6 +85,11 @@ class Evaluator:
         return self._explanations
 
     @property
+    def state(self) -> ClusterState:
+        """The state that the next request is decided from."""
+        return self._source.state()
+
+    @property
     def view(self) -> View:
         """The view that the next request is decided from."""
         return self._source.state().view
@@ -163,7 +168,7 @@ class Evaluator:
                 return await self._run(
                     pod,
                     lambda state: explain_nodes(pod, candidates, state, self.options, contenders()),
-                    self._run_between_decisions,
+                    self.run_between_decisions,
                 )
         finally:
             self._explanations -= 1
@@ -191,7 +196,8 @@ class Evaluator:
             if not self._decisions:
                 self._no_decision.set()
 
-    async def _run_between_decisions(self, computation: Cooperative[_Result]) -> _Result:
+    async def run_between_decisions(self, computation: Cooperative[_Result]) -> _Result:
+        """Runs a computation as `run`, but only while no decision runs."""
         return await run_in_slices(computation, self._clock, self._no_decision)
 
     async def _run(

@@ -92,6 +92,27 @@ def explain_nodes(
         ResolutionError: an object the pod names does not exist or contradicts it
     """
     decision = yield from filter_nodes(pod, candidates, state, options, contenders)
+    return (yield from explain_decision(pod, decision, state, options))
+
+
+def explain_part(
+    pod: Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
+) -> Cooperative[Explanation]:
+    """Explains a decision on some of its candidates; the reasons stay those of the whole decision.
+
+    `state`, `options`: those of the decision. The explanation has the names that are candidates, in their order.
+    """
+    reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+    shown = [name for name in names if name in reasons]
+    part = replace(decision, candidates=shown, reasons=[reasons[name] for name in shown])
+    return (yield from explain_decision(pod, part, state, options))
+
+
+def explain_decision(
+    pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
+) -> Cooperative[Explanation]:
+    """Returns a verdict for every candidate of a decision; `state` and `options` are those of the decision."""
+    candidates = decision.candidates
     verdicts = []
     details_without_room: dict[tuple[str, ...], str] = {}
     # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.

@@ -1,0 +1,57 @@
+"""Everything of one state that the status page and the command `top` show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.capacity_report import largest_volumes
+from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows
+from scheduler_core.extender.status.waiting_rows import waiting_pods
+from scheduler_core.model.kube import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    """A cluster at one time.
+
+    Attributes:
+        rows: the nodes, worst first
+        space: of all disks
+        largest_volumes: by Longhorn's StorageClasses, as in `CapacityReport`
+        waiting: pods with claims and without a node, the oldest first
+    """
+
+    rows: tuple[NodeRow, ...] = ()
+    space: SpaceTotal = field(default_factory=SpaceTotal)
+    largest_volumes: Mapping[str, int] = field(default_factory=dict[str, int])
+    waiting: tuple[Pod, ...] = ()
+
+    @property
+    def disks(self) -> int:
+        """How many disks there are."""
+        return sum(len(row.disks) for row in self.rows)
+
+    @property
+    def largest_volume(self) -> int | None:
+        """Bytes of the largest volume that some StorageClass can get now; None without Longhorn's StorageClasses."""
+        return max(self.largest_volumes.values(), default=None)
+
+    def count(self, condition: NodeCondition) -> int:
+        """Returns how many nodes have a condition."""
+        return sum(row.condition is condition for row in self.rows)
+
+
+def status_report(state: ClusterState) -> Cooperative[StatusReport]:
+    """Reports a state; the cost grows with disks, and with nodes times different StorageClasses."""
+    rows = yield from node_rows(state)
+    largest = yield from largest_volumes(state.view)
+    yield
+    return StatusReport(
+        rows=rows,
+        space=sum((row.space for row in rows), SpaceTotal()),
+        largest_volumes=largest,
+        waiting=waiting_pods(state.view),
+    )

@@ -1,0 +1,127 @@
+"""One row per waiting pod: why each node refuses it, and which node comes closest to taking it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
+from scheduler_core.extender.explain import explain_part
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.status.candidate_order import LACKING_SPACE, reason_order, sort_candidates
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.verdict import Reason, Verdict
+
+# Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
+_COMPARED_NODES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClosestNode:
+    """The node that comes closest to taking a pod.
+
+    Attributes:
+        missing: the least bytes that one disk would have to have more; 0 if space is not all that it lacks
+        detail: the numbers, as a sentence
+    """
+
+    node: str
+    reason: Reason
+    missing: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """A pod without a node.
+
+    Attributes:
+        size: bytes of its Longhorn volumes in sum
+        nodes: how many nodes there are
+        fitting: how many of them fit now
+        reasons: why the others do not, with the number of nodes, most frequent first
+        closest: None if some node fits, or if there are no nodes
+        error: why nothing can be decided about the pod; "" if it can
+    """
+
+    pod: Pod
+    size: int = 0
+    nodes: int = 0
+    fitting: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict[str, int])
+    closest: ClosestNode | None = None
+    error: str = ""
+
+
+def waiting_pods(view: View) -> tuple[Pod, ...]:
+    """Returns the live pods with claims and without a node, the oldest first."""
+    pods = (pod for pod in view.snapshot.pods.values() if pod.volumes and pod.live and not pod.node_name)
+    return tuple(sorted(pods, key=lambda pod: (pod.created or "~", pod.key)))
+
+
+def candidate_nodes(view: View) -> list[str]:
+    """Returns the names of the nodes that pods may run on, sorted.
+
+    A snapshot without Kubernetes nodes has Longhorn's.
+    """
+    return sorted(view.snapshot.nodes or view.snapshot.longhorn_nodes)
+
+
+def waiting_row(
+    pod: Pod,
+    state: ClusterState,
+    options: FilterOptions,
+    contenders: Contenders,
+    refused: Mapping[str, str],
+) -> Cooperative[WaitingRow]:
+    """Returns the row of a pod, by the decision of `/filter`.
+
+    `refused`: nodes that kube-scheduler refuses by itself, with its reasons.
+    """
+    nodes = candidate_nodes(state.view)
+    names = [name for name in nodes if name not in refused]
+    try:
+        decision = yield from filter_nodes(pod, names, state, options, contenders)
+        closest = None if decision.fits else (yield from _closest_node(pod, decision, state, options))
+    except ResolutionError as error:
+        return WaitingRow(pod, nodes=len(nodes), error=str(error))
+    reasons = Counter(reason.text for reason in decision.reasons if not reason.fits)
+    reasons.update(refused[name] for name in nodes if name in refused)
+    return WaitingRow(
+        pod,
+        size=sum(volume.volume.size for volume in decision.resolution.volumes),
+        nodes=len(nodes),
+        fitting=len(decision.fitting_nodes),
+        reasons=dict(sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))),
+        closest=closest,
+    )
+
+
+def _closest_node(
+    pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
+) -> Cooperative[ClosestNode | None]:
+    """Returns the node that lacks the fewest bytes; where all lack something else, the one that passed most rules.
+
+    Only the nodes with most free bytes on one disk are compared byte by byte.
+    """
+    reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+    order = sort_candidates(state.view, decision)
+    lacking = [name for name in order[:_COMPARED_NODES] if reasons[name] in LACKING_SPACE]
+    names = lacking or order[:1]
+    if not names:
+        return None
+    explanation = yield from explain_part(pod, decision, names, state, options)
+    verdicts = zip(names, explanation.verdicts, strict=True)
+    name, verdict = min(verdicts, key=lambda entry: _distance(*entry))
+    return ClosestNode(name, verdict.reason, verdict.missing, verdict.detail)
+
+
+def _distance(name: str, verdict: Verdict) -> tuple[bool, int, int, str]:
+    """Sorts nodes, the closest first: those whose missing bytes are known come first."""
+    return verdict.missing == 0, verdict.missing, -reason_order(verdict.reason), name
