@@ -12,6 +12,8 @@ from app.decisions.evaluator import Evaluator
 from app.extender.callers import RecentCallers
 from app.extender.decision_log import DecisionLog
 from app.extender.metrics import Metrics
+from app.extender.node_losses import NodeLosses
+from app.extender.status_sources import StatusSources
 from app.extender.verbs import Verbs
 from app.runtime.memory_budget import Lease, MemoryBudget
 
@@ -32,6 +34,8 @@ class AppState:
         observes: returns whether refusals are only counted and logged now
         callers: from where /filter is called
         decisions: the latest decisions
+        node_losses: which nodes can be lost; None if that is not predicted
+        status: what the status page reads; None without a status page
     """
 
     evaluator: Evaluator
@@ -43,6 +47,8 @@ class AppState:
     observes: Callable[[], bool] = lambda: False
     callers: RecentCallers = field(default_factory=RecentCallers)
     decisions: DecisionLog = field(default_factory=DecisionLog)
+    node_losses: NodeLosses | None = None
+    status: StatusSources | None = None
 
 
 def state_of(request: Request, kind: type[_State]) -> _State:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -15,10 +16,13 @@ from app import DISTRIBUTION
 from app.api import errors, extender
 from app.api import state as state_routes
 from app.api.dependencies import AppState
+from app.api.page import routes as page_routes
+from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
 from app.extender.certificate_files import CertificateFiles
 from app.extender.metrics import Metrics
+from app.extender.node_losses import NodeLosses
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
@@ -35,6 +39,7 @@ from app.settings import Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing
 from scheduler_core.extender.settings import Enforcement
+from scheduler_core.extender.what_if.predicted_cluster import persistent_state
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
 
@@ -70,7 +75,20 @@ def create_app(
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    return application(AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=lambda: observes))
+    persistent = cache(lambda: persistent_state(snapshot, now))
+    losses = NodeLosses(evaluator, persistent)
+    metrics.node_losses(lambda: losses.latest)
+    state = AppState(
+        evaluator,
+        verbs,
+        metrics,
+        settings.max_body,
+        budget,
+        observes=lambda: observes,
+        node_losses=losses,
+        status=status_sources(evaluator, lambda: contenders, persistent, losses) if settings.status_page else None,
+    )
+    return application(state)
 
 
 def application(state: AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
@@ -89,10 +107,14 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
     app.include_router(state_routes.router)
 
-    @app.get("/", include_in_schema=False)
-    async def root() -> RedirectResponse:
-        return RedirectResponse("/docs")
+    if state.status is None:
 
+        @app.get("/", include_in_schema=False)
+        async def root() -> RedirectResponse:
+            return RedirectResponse("/docs")
+
+    else:
+        app.include_router(page_routes.router)
     errors.install_error_handlers(app)
     state.metrics.instrument(app)
     return app
@@ -118,18 +140,22 @@ def plain_probes(app: FastAPI) -> FastAPI:
 class SnapshotService:
     """The service that runs next to the HTTP server over a snapshot.
 
-    It reads the policy file and the certificate files again whenever they change.
+    It reads the policy file and the certificate files again whenever they change, and predicts which nodes can be lost.
     """
 
-    def __init__(self, file: PolicyFile | None, certificate: CertificateFiles | None) -> None:
-        self._readers = [reader for reader in (file, certificate) if reader is not None]
+    def __init__(
+        self, file: PolicyFile | None, certificate: CertificateFiles | None, losses: NodeLosses | None = None
+    ) -> None:
+        self._tasks = [task for task in (file, certificate, losses) if task is not None]
+        if losses is not None:
+            losses.adopt()
 
     async def run(self) -> None:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.Event().wait())
-            for reader in self._readers:
-                tasks.create_task(reader.run())
+            for task in self._tasks:
+                tasks.create_task(task.run())
 
     async def drain(self) -> None:
         """Does nothing: nothing is reserved over a snapshot."""

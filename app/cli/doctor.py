@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.explain import Output, show
-from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
+from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 
@@ -57,13 +57,7 @@ def doctor(
     uninstall: Annotated[  # noqa: FBT002 # --uninstall
         bool, typer.Option("--uninstall", help="Ask only whether the extender can be removed.")
     ] = False,
-    url: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="Where the leader is reached, such as by `kubectl port-forward`; default: the API server.",
-        ),
-    ] = "",
+    url: LeaderUrlOption = "",
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -81,8 +75,7 @@ def doctor(
     from app.schemas.diagnosis_answer import diagnosis_answer
     from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, diagnose
 
-    if url and not url.startswith(("http://", "https://")):
-        raise CoreError(f"--url {url}: expected http://HOST:PORT")
+    check_url(url)
     options = ProbeOptions(
         probe_namespace, scheduler_name, probe_timeout, lambda text: typer.echo(f"warning: {text}", err=True)
     )

@@ -150,7 +150,13 @@ def explain(
             named = (
                 claim_pod(claim, namespace, source) if claim is not None else select_pod(given[0], namespace, source)
             )
-            succeeds = _print_pod(question.ask(named, source), output)
+            answer = question.ask(named, source)
+            if not answer.schedulable and question.is_about_the_cluster:
+                from app.cli.pod_remedies import first_remedy
+
+                remedy = first_remedy(named, source, question.options, longhorn_namespace)
+                answer = answer.model_copy(update={"remedy": remedy})
+            succeeds = _print_pod(answer, output)
         else:
             succeeds = _print_pods(
                 [question.try_to_ask(entry, source) for entry in waiting_pods(namespace, source)], output
@@ -164,10 +170,15 @@ class _Question:
 
     def __init__(self, nodes: list[str] | None, options: FilterOptions, *, alone: bool, all_nodes: bool) -> None:
         self._nodes = nodes
-        self._options = options
+        self.options = options
         self._alone = alone
         self._all_nodes = all_nodes
         self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
+
+    @property
+    def is_about_the_cluster(self) -> bool:
+        """Whether every node is asked about, by every rule and with all other pods."""
+        return not (self._nodes or self._alone or self._all_nodes)
 
     def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
         """Returns the state and the contenders of a snapshot.
@@ -208,7 +219,7 @@ class _Question:
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
-        explanations = [run_to_end(explain_nodes(pod.pod, names, state, self._options, contenders)) for names in groups]
+        explanations = [run_to_end(explain_nodes(pod.pod, names, state, self.options, contenders)) for names in groups]
         answers = [run_to_end(explain_answer(pod.pod, explanation)) for explanation in explanations]
         entries = {name: entry for answer in answers for name, entry in answer.nodes.items()}
         judged = set() if self._all_nodes else set(cluster.node_names)

@@ -23,7 +23,7 @@ from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import Snapshot
 
 DEFAULT_NAMESPACE: Final = "default"
-_POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
+POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
 _APPS: Final = ("apps", "v1")
 _BATCH: Final = ("batch", "v1")
 WORKLOADS: Final = {
@@ -112,8 +112,8 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
     if is_file(text):
         pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
         return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot)
-    if name and prefix.lower() in _POD_PREFIXES:
-        return _existing(_named_pod(text, name, namespace, source), source)
+    if name and prefix.lower() in POD_PREFIXES:
+        return _existing(pod_by_name(text, name, namespace, source), source)
     if name and prefix.lower() in WORKLOADS:
         resource = WORKLOADS[prefix.lower()]
         pods = _stateful_pods(resource, name, namespace or DEFAULT_NAMESPACE, source)
@@ -122,10 +122,10 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
         raw = read_workload(resource, name, namespace or DEFAULT_NAMESPACE, source)
         pod = wire.workload_pod(resource.kind, decode_object(resource.kind, raw, wire.Workload))
         return ExplainedPod(pod, read_pod(resource.kind, raw), source.snapshot)
-    return _existing(_named_pod(text, text, namespace, source), source)
+    return _existing(pod_by_name(text, text, namespace, source), source)
 
 
-def _named_pod(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
+def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
     """Returns the pod of a name or namespace/name; `text` is how the user wrote it."""
     named_namespace, slash, _ = name.partition("/")
     if slash and namespace is not None and namespace != named_namespace:

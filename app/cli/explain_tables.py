@@ -54,6 +54,10 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
         console.print("requests of CPU and memory are not compared: no node says what is allocatable")
     fitting = sum(entry.schedulable for entry in answer.nodes.values())
     console.print(Text(f"{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
+    if answer.remedy is not None:
+        _print_paragraph(
+            f"cheapest remedy: {answer.remedy.text}; commands and others: longhorn-extender remedies", console
+        )
 
 
 def _print_paragraph(text: str, console: Console) -> None:

@@ -13,14 +13,21 @@ import typer
 
 from app import DISTRIBUTION
 from app.cli import (
+    compare,
+    decisions,
     disk_schedule,
     doctor,
     explain,
+    headroom,
+    maintenance,
     policy_check,
+    remedies,
     schedule,
     scheduler_registration,
     serve,
     snapshot,
+    top,
+    waiting,
     what_if,
 )
 from app.schemas.pod_explanation import API_VERSION
@@ -50,9 +57,16 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
+cli.command("top")(top.top)
+cli.command("waiting")(waiting.waiting)
+cli.command("decisions")(decisions.decisions)
 cli.command("doctor")(doctor.doctor)
 cli.command("scheduler-config")(scheduler_registration.scheduler_config)
 cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
+cli.command("headroom")(headroom.headroom)
+cli.command("maintenance")(maintenance.maintenance)
+cli.command("compare")(compare.compare)
+cli.command("remedies")(remedies.remedies)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

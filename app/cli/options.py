@@ -31,6 +31,14 @@ SnapshotOption = Annotated[
         "-o yaml` prints; - for standard input.",
     ),
 ]
+StatusPageOption = Annotated[
+    bool,
+    typer.Option(
+        "--status-page/--no-status-page",
+        envvar="LONGHORN_EXTENDER_STATUS_PAGE",
+        help="Have a read-only page about nodes, disks, waiting pods and decisions at /.",
+    ),
+]
 KubeconfigOption = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Credentials; default: the pod's own, else $KUBECONFIG or ~/.kube/config."),
@@ -46,6 +54,14 @@ SnapshotNamespaceOption = Annotated[
     str,
     typer.Option(
         "--longhorn-namespace", "--namespace", envvar="POD_NAMESPACE", metavar="NAME", help="Where Longhorn is."
+    ),
+]
+LeaderUrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Where the leader is reached, such as by `kubectl port-forward`; default: the API server.",
     ),
 ]
 BestEffortOption = Annotated[
@@ -110,6 +126,16 @@ CandidateIdentityOption = Annotated[
 def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
     """Returns how pods are decided about."""
     return FilterOptions(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
+
+
+def check_url(url: str) -> None:
+    """Returns if a URL of the leader can be used, or none is given.
+
+    Raises:
+        CoreError: it has no scheme
+    """
+    if url and not url.startswith(("http://", "https://")):
+        raise CoreError(f"--url {url}: expected http://HOST:PORT")
 
 
 def holder_identity(identity: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Final, TypeVar
 
 import typer
@@ -11,9 +12,15 @@ from rpds import HashTrieMap
 
 from app.cli.explain_subject import ClusterSource
 from app.cli.options import now
+from app.kube.scheduling_objects import SchedulingObjects
+from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
+from scheduler_core.model.quantity import parse_bytes
 
 DEFAULT_ORDERS: Final = 20
+_NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
+NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
 _MAX_ORDERS: Final = 10_000
 _Step = TypeVar("_Step")
 
@@ -44,7 +51,47 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
         pods=HashTrieMap(objects.pods),
         affinities=objects.affinities,
         owners=HashTrieMap(objects.owners),
+        unready=objects.unready,
     )
+
+
+def read_rate(text: str | None) -> int | None:
+    """Returns the bytes per second of `--rebuild-rate`, None if it is not given.
+
+    Raises:
+        CoreError: it is no positive quantity
+    """
+    if text is None:
+        return None
+    try:
+        rate = parse_bytes(text)
+    except QuantityError as error:
+        raise CoreError(f"--rebuild-rate: {error}") from error
+    if rate <= 0:
+        raise CoreError("--rebuild-rate must be positive")
+    return rate
+
+
+def source_notes(objects: SchedulingObjects, *, drains: bool) -> list[str]:
+    """Returns what the source lacks for a prediction, with or without drains."""
+    notes = [] if compares_resources(objects.state) else [NO_RESOURCES]
+    if drains and objects.pods and not objects.owners:
+        notes.append(_NO_CONTROLLERS)
+    return notes
+
+
+@contextmanager
+def progress_of(total: int, text: str) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how much of a total is done; yields a function that takes the number."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=total)
+        yield lambda done: progress.update(task, completed=done)
 
 
 def show_progress(steps: Sequence[_Step], text: str) -> Iterable[_Step]:
@@ -55,3 +102,15 @@ def show_progress(steps: Sequence[_Step], text: str) -> Iterable[_Step]:
     from rich.progress import track
 
     return track(steps, text, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def show_status(text: str) -> Iterator[None]:
+    """Shows on a terminal that a computation of unknown length runs."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -19,6 +20,7 @@ from app.cli.options import (
     PackingOption,
     SnapshotOption,
     filter_options,
+    now,
 )
 from app.cli.predictions import (
     DEFAULT_ORDERS,
@@ -27,24 +29,26 @@ from app.cli.predictions import (
     SeedOption,
     order_seeds,
     predicted_cluster,
+    read_rate,
     show_progress,
+    source_notes,
 )
 from app.cli.what_if_changes import ChangeReader, parallel_sets
-from app.schemas.what_if_answer import NOTES, WhatIfAnswer, what_if_answer
+from app.schemas.what_if_answer import NOTES, OrderAnswer, WhatIfAnswer, order_answer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.kube_scheduler_filters import compares_resources
-from scheduler_core.extender.what_if.prediction import Prediction, predict
-from scheduler_core.extender.what_if.seeded_order import run_order
+from scheduler_core.extender.what_if.order_history import OrderHistory
+from scheduler_core.extender.what_if.predicted_replicas import Choose
+from scheduler_core.extender.what_if.prediction import predict, unlucky_order
+from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
-from scheduler_core.model.quantity import parse_bytes
 
 FAILS: Final = 1
 _ORDER_KEY: Final = "app.cli.what_if.order"
-_NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
-_NO_RESOURCES: Final = "requests of CPU and memory are not compared: no node says what is allocatable"
+# The other parameters are named as their options.
+_OPTIONS: Final = {"setting": "set"}
 
 
 class CommandWithOrder(TyperCommand):
@@ -98,6 +102,9 @@ def what_if(
     packing: PackingOption = Packing.AUTO,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
+    ] = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of claims and workloads.")
     ] = None,
@@ -124,15 +131,46 @@ def what_if(
     }
     if [snapshot, *(apply or ())].count("-") > 1:
         raise CoreError("standard input (-) can be read only once")
-    rate = _rate(rebuild_rate)
+    rate = read_rate(rebuild_rate)
+    verbs = _in_order(invocation.meta[_ORDER_KEY], given)
+    if html is not None:
+        _check_place(html)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
-    changes = reader.read(_in_order(invocation.meta[_ORDER_KEY], given))
-    prediction, notes = _predict(source, changes, filter_options(best_effort, packing), order_seeds(seed, orders))
-    answer = what_if_answer(prediction, seed, rate, (*notes, *reader.notes))
+    changes = reader.read(verbs)
+    before, after = _situations(source, changes)
+    options = filter_options(best_effort, packing)
+    results = _play(after, options, order_seeds(seed, orders))
+    order = _shown_order(after, options, results, seed)
+    notes = (*NOTES, *source_notes(source.objects, drains=bool(after.drained)), *reader.notes)
+    answer = what_if_answer(predict(before, after, results), order, seed, rate, notes)
+    if html is not None:
+        _report(html, answer, _command_line(verbs), snapshot)
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)
+
+
+def _check_place(file: Path) -> None:
+    """Returns if a report may be written to a file, before anything is predicted.
+
+    Raises:
+        CoreError: it is a folder, or in no folder
+    """
+    try:
+        problem = "it is a folder" if file.is_dir() else ""
+        problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise CoreError(f"--html {file}: cannot be written: {problem}")
+
+
+def _report(file: Path, answer: WhatIfAnswer, verbs: Sequence[str], snapshot: str | None) -> None:
+    # Its import brings the template engine, which no other output needs.
+    from app.cli.what_if_report import ReportHead, write_report
+
+    write_report(file, answer, ReportHead(verbs, snapshot or "the live cluster", now()))
 
 
 def _in_order(names: Sequence[str], given: dict[str, list[str] | None]) -> list[tuple[str, str]]:
@@ -141,38 +179,35 @@ def _in_order(names: Sequence[str], given: dict[str, list[str] | None]) -> list[
     return [(name, next(texts[name])) for name in names if name in texts]
 
 
-def _rate(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        rate = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"--rebuild-rate: {error}") from error
-    if rate <= 0:
-        raise CoreError("--rebuild-rate must be positive")
-    return rate
+def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns each verb as it was written."""
+    return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 
-def _predict(
-    source: ClusterSource, changes: Sequence[Change], options: FilterOptions, seeds: Sequence[str]
-) -> tuple[Prediction, tuple[str, ...]]:
-    """Returns the prediction, and what it does not take into account."""
-    objects = source.objects
+def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
+    """Returns the cluster before and after the changes."""
     before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
     after = before
     for change in changes:
         after = change.apply(after)
-    results = [
-        # A seed is reproducible, not secret.
-        run_to_end(run_order(after, options, random.Random(seed).randrange))  # noqa: S311
-        for seed in show_progress(seeds, "Playing orders")
-    ]
-    notes = [*NOTES]
-    if not compares_resources(objects.state):
-        notes.append(_NO_RESOURCES)
-    if after.drained and objects.pods and not objects.owners:
-        notes.append(_NO_CONTROLLERS)
-    return predict(before, after, results), tuple(notes)
+    return before, after
+
+
+def _play(after: Situation, options: FilterOptions, seeds: Sequence[str]) -> list[OrderResult]:
+    return [run_to_end(run_order(after, options, _choose(seed))) for seed in show_progress(seeds, "Playing orders")]
+
+
+def _choose(seed: str) -> Choose:
+    return random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
+
+
+def _shown_order(after: Situation, options: FilterOptions, results: Sequence[OrderResult], seed: int) -> OrderAnswer:
+    """Plays the first order in which something fails again, or the first one, and returns its steps."""
+    unlucky = unlucky_order(results)
+    number = unlucky or 0
+    history = OrderHistory(after.cluster)
+    run_to_end(run_order(after, options, _choose(order_seeds(seed, number + 1)[number]), history.observe))
+    return order_answer(number, fails=unlucky is not None, points=history.points())
 
 
 def _print(answer: WhatIfAnswer, output: Output) -> None:

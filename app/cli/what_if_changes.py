@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from app.cli.explain_subject import DEFAULT_NAMESPACE, WORKLOADS, ClusterSource, read_workload
+from app.cli.explain_subject import DEFAULT_NAMESPACE, WORKLOADS, ClusterSource
+from app.cli.workload_templates import named_workload, workload_of
 from app.kube.scheduling_objects import read_pod
 from app.kube.snapshot_file import read_from, read_objects
 from scheduler_core.convert import kube as wire
@@ -24,7 +24,6 @@ from scheduler_core.extender.what_if.cluster_additions import (
     ApplyObjects,
     Scale,
     Workload,
-    workload_members,
 )
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.extender.what_if.situation import Change
@@ -33,7 +32,7 @@ from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 
 _MAX_COUNT: Final = 10_000
-_NAMESPACED: Final = frozenset({"PersistentVolumeClaim", *WORKLOAD_KINDS})
+_NAMESPACED: Final = frozenset({"PersistentVolumeClaim", "PodDisruptionBudget", *WORKLOAD_KINDS})
 
 
 class ChangeReader:
@@ -136,31 +135,9 @@ class ChangeReader:
         count = _count(number, f"--scale {text}")
         key = (resource.kind, namespace, own_name)
         workload = self._applied.get(key)
-        members = self._members(resource.kind, (namespace, own_name))
-        if workload is None and self._source.file is not None and key not in self._source.objects.workloads and members:
-            workload = self._workload_of_member(resource.kind, own_name, self._source.snapshot.pods[members[0]])
         if workload is None:
-            workload = _workload(resource.kind, read_workload(resource, own_name, namespace, self._source))
+            workload = named_workload(resource, own_name, namespace, self._source)
         return [Scale(workload, count)]
-
-    def _members(self, kind: str, workload: NamespacedName) -> list[NamespacedName]:
-        """Returns the pods of a workload in the source."""
-        return workload_members(kind, workload, self._source.snapshot.pods, self._source.objects.owners)
-
-    def _workload_of_member(self, kind: str, name: str, member: kube.Pod) -> Workload:
-        """Returns a workload that the file lacks, by one of its pods.
-
-        Claims that bear the name of a StatefulSet's pod are its own.
-        """
-        generic_pod = self._source.objects.pods[member.namespace, member.name]
-        mounts = []
-        for mount in member.volumes:
-            claim = self._source.snapshot.claims.get((member.namespace, mount.claim))
-            own = kind == "StatefulSet" and claim is not None and mount.claim.endswith(f"-{member.name}")
-            template = replace(claim.spec, volume_name="") if own and claim is not None else mount.template
-            mounts.append(replace(mount, template=template))
-        pod = replace(member, node_name="", phase="Pending", unschedulable="", volumes=tuple(mounts))
-        return Workload(kind, member.namespace, name, pod, generic_pod, in_order=kind == "StatefulSet")
 
     def _apply(self, text: str) -> Sequence[Change]:
         objects: dict[tuple[str, Any], object | None] = {}
@@ -186,7 +163,7 @@ class ChangeReader:
         return [ApplyObjects(objects, tuple(nodes), tuple(pods)), *scales]
 
     def _apply_workload(self, kind: str, raw: Any) -> Change:
-        workload = _workload(kind, raw)
+        workload = workload_of(kind, raw)
         self._applied[kind, workload.namespace, workload.name] = workload
         replicas = workload_replicas(kind, raw)
         count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
@@ -200,13 +177,6 @@ def parallel_sets(source: ClusterSource) -> frozenset[NamespacedName]:
         for (kind, namespace, name), raw in source.objects.workloads.items()
         if kind == "StatefulSet" and not creates_in_order(kind, raw)
     )
-
-
-def _workload(kind: str, raw: Any) -> Workload:
-    pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
-    in_order = kind == "StatefulSet" and creates_in_order(kind, raw)
-    name = pod.name.removesuffix("-0")
-    return Workload(kind, pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
 
 
 def _node(raw: object) -> generic.Node:

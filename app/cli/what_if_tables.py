@@ -20,50 +20,53 @@ _MAX_REASONS: Final = 2
 def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
     """Prints what becomes of pods, drains, volumes and disks; a part without entries is left out."""
     if answer.pods:
-        _print_table(console, _pod_table(answer))
+        print_table(console, _pod_table(answer))
     for pod in answer.pods:
         _print_unlucky_order(console, pod)
     for name in answer.gone_pods:
         console.print(Text(f"pod {name} is gone: nothing creates it again"))
     if answer.drains:
-        _print_table(console, _drain_table(answer))
+        print_table(console, _drain_table(answer))
     for expansion in answer.expansions:
         result = "fits" if expansion.fits else f"is refused: {'; '.join(expansion.refusals)}"
         console.print(Text(f"claim {expansion.claim} to {format_bytes(expansion.size)} {result}"))
     if answer.volumes:
-        _print_table(console, _volume_table(answer))
+        print_table(console, _volume_table(answer))
     if answer.disks:
-        _print_table(console, _disk_table(answer))
+        print_table(console, _disk_table(answer))
     if answer.rebuilds.most_bytes:
-        console.print(Text(_rebuild_line(answer.rebuilds)))
+        console.print(Text(rebuild_line(answer.rebuilds)))
     for note in answer.notes:
         console.print(Text(f"note: {note}"))
     console.print()
-    console.print(Text(_summary(answer), style="bold"))
+    console.print(Text(summary(answer), style="bold"))
 
 
-def _print_table(console: Console, table: Table) -> None:
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table and an empty line."""
     console.print(table)
     console.print()
 
 
-def _table(*headers: str) -> Table:
+def new_table(*headers: str) -> Table:
+    """Returns a table without lines, whose long cells are folded."""
     return Table(
         *(Column(header, overflow="fold") for header in headers), box=None, pad_edge=False, header_style="bold"
     )
 
 
-def _outcome(word: str, count: int, orders: int) -> str:
+def outcome_text(word: str, count: int, orders: int) -> str:
+    """Returns in how many orders something happens."""
     return f"{word} ({count} of {orders})" if word == "usually" else word
 
 
 def _pod_table(answer: WhatIfAnswer) -> Table:
-    table = _table("POD", "FROM", "PLACED", "NODES", "OTHERWISE")
+    table = new_table("POD", "FROM", "PLACED", "NODES", "OTHERWISE")
     for pod in answer.pods:
         table.add_row(
             pod.pod,
             pod.left or pod.origin,
-            _outcome(pod.outcome, pod.placed, answer.orders),
+            outcome_text(pod.outcome, pod.placed, answer.orders),
             _most_frequent(pod.nodes, _MAX_NODES),
             _most_frequent(pod.reasons, _MAX_REASONS, "; "),
         )
@@ -85,15 +88,15 @@ def _print_unlucky_order(console: Console, pod: PodOutcomeAnswer) -> None:
 
 
 def _drain_table(answer: WhatIfAnswer) -> Table:
-    table = _table("DRAIN", "FINISHES", "HELD UP BY")
+    table = new_table("DRAIN", "FINISHES", "HELD UP BY")
     for drain in answer.drains:
-        outcome = _outcome(drain.outcome, drain.finished, answer.orders)
+        outcome = outcome_text(drain.outcome, drain.finished, answer.orders)
         table.add_row(drain.node, outcome, _most_frequent(drain.blockers, _MAX_REASONS, "; "))
     return table
 
 
 def _volume_table(answer: WhatIfAnswer) -> Table:
-    table = _table("VOLUME", "REPLICAS", "LEAST HEALTHY", "IN THE END", "USED BY")
+    table = new_table("VOLUME", "REPLICAS", "LEAST HEALTHY", "IN THE END", "USED BY")
     for volume in answer.volumes:
         complete = answer.orders - volume.incomplete
         end = (
@@ -107,26 +110,36 @@ def _volume_table(answer: WhatIfAnswer) -> Table:
 
 
 def _disk_table(answer: WhatIfAnswer) -> Table:
-    table = _table("DISK", "SCHEDULED BEFORE", "AFTER")
+    table = new_table("DISK", "SCHEDULED BEFORE", "AFTER")
     for disk in answer.disks:
         before = "new" if disk.before is None else format_bytes(disk.before)
-        table.add_row(f"{disk.node}/{disk.disk}", before, _range(format_bytes(disk.least), format_bytes(disk.most)))
+        table.add_row(
+            f"{disk.node}/{disk.disk}", before, format_range(format_bytes(disk.least), format_bytes(disk.most))
+        )
     return table
 
 
-def _range(least: str, most: str) -> str:
+def format_range(least: str, most: str) -> str:
+    """Returns one text for the least and the most."""
     return least if least == most else f"{least} to {most}"
 
 
-def _rebuild_line(rebuilds: RebuildAnswer) -> str:
-    line = f"rebuilds copy {_range(format_bytes(rebuilds.least_bytes), format_bytes(rebuilds.most_bytes))}"
+def rebuild_line(rebuilds: RebuildAnswer) -> str:
+    """Returns what rebuilds copy, and how long it takes, as a sentence."""
+    line = f"rebuilds copy {format_range(format_bytes(rebuilds.least_bytes), format_bytes(rebuilds.most_bytes))}"
     if rebuilds.least_seconds is None or rebuilds.most_seconds is None:
         return line
-    least, most = (str(timedelta(seconds=round(each))) for each in (rebuilds.least_seconds, rebuilds.most_seconds))
-    return f"{line}, which takes {_range(least, most)} one after the other"
+    least, most = (format_duration(each) for each in (rebuilds.least_seconds, rebuilds.most_seconds))
+    return f"{line}, which takes {format_range(least, most)} one after the other"
 
 
-def _summary(answer: WhatIfAnswer) -> str:
+def format_duration(seconds: float) -> str:
+    """Returns seconds as hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def summary(answer: WhatIfAnswer) -> str:
+    """Returns the last line: how much always gets its place, and whatever fails."""
     always = sum(pod.outcome == "always" for pod in answer.pods)
     parts = [f"{always} of {len(answer.pods)} pods are always placed, in {answer.orders} orders"]
     if answer.drains:

@@ -1,4 +1,4 @@
-"""Metrics of the space on disks, computed from the current state only when Prometheus scrapes."""
+"""Metrics of the space on disks, and of nodes that can be lost, computed only when Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import CapacityReport, DiskUsage
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 
 _DISK_LABELS: Final = ("node", "disk")
 _DISK_SIZES: Final[tuple[tuple[str, str, Callable[[DiskUsage], int]], ...]] = (
@@ -62,6 +63,27 @@ class CapacityCollector(Collector):
             "The largest new volume of the StorageClass of which some node can take a replica",
             "storage_class",
             report.largest_volumes,
+        )
+
+
+class NodeLossCollector(Collector):
+    """Whether each node can be lost for good.
+
+    Args:
+        read: returns the outcomes that are known; it is called in another thread
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns one sample per node whose outcome is known."""
+        yield _gauge(
+            "node_safe_to_lose",
+            "1 if the node can be lost for good: its pods with Longhorn volumes find other nodes, and no volume loses its data; "
+            "otherwise 0",
+            "node",
+            {name: int(outcome.safe) for name, outcome in self._read().items()},
         )
 
 

@@ -1,23 +1,22 @@
 """Reads the facts of a diagnosis from a cluster, as an administrator.
 
-Processes of the extender are asked through the API server's pod proxy, which works with every kubeconfig. Where the API server cannot
-reach them, such as on a loopback address, one of them may be asked directly.
+Processes of the extender are called as `process_call` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-import aiohttp
 import msgspec
 
 from app.extender.permissions import GUARD_PERMISSIONS, PERMISSIONS
 from app.extender.probe import Probe, ProbeOptions, admitted_pod
+from app.extender.process_call import Ask, direct_call, proxy_call
 from app.extender.scheduler_reader import EXTENDER_PODS, read_version
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
@@ -69,9 +68,7 @@ _EXPIRY_METRIC: Final = re.compile(
     rb"^longhorn_scheduler_extender_placement_guard_certificate_expiry_timestamp_seconds (\S+)", re.M
 )
 _ERROR: Final = re.compile(r'\{"error": ?"(.*)"\}')
-_ASK_TIMEOUT: Final = 10.0
 _Value = TypeVar("_Value")
-Ask = Callable[[str], Awaitable[bytes]]
 
 
 class _Guard(msgspec.Struct):
@@ -286,10 +283,12 @@ class InstallationReader:
         pods = [pod for pod in facts.pods if pod.address]
         if facts.service is not None and facts.service.tls:
             return await self._ask_probe_ports(pods)
-        asks = [self._proxy(pod) for pod in pods]
+        asks = [proxy_call(self._client, pod) for pod in pods]
         leader = facts.leader
         if self._options.url:
-            asks = [_direct(self._options.url) if pod is leader else ask for pod, ask in zip(pods, asks, strict=True)]
+            asks = [
+                direct_call(self._options.url) if pod is leader else ask for pod, ask in zip(pods, asks, strict=True)
+            ]
         reports = await asyncio.gather(*(_report(ask) for ask in asks))
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
 
@@ -298,16 +297,10 @@ class InstallationReader:
 
         These processes answer callers with a certificate only, and the API server has none.
         """
-        reports = await asyncio.gather(*(_failure(self._proxy(replace(pod, port=pod.probe_port))) for pod in pods))
+        reports = await asyncio.gather(
+            *(_failure(proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
+        )
         return {pod.name: report for pod, report in zip(pods, reports, strict=True) if report is not None}
-
-    def _proxy(self, pod: InstalledPod) -> Ask:
-        path = PODS.path(pod.namespace, f"http:{pod.name}:{pod.port or EXTENDER.port}", "proxy").replace("%3A", ":")
-
-        async def ask(where: str) -> bytes:
-            return await self._client.get(f"{path}/{where}", seconds=_ASK_TIMEOUT)
-
-        return ask
 
 
 def _held_lease(raw: bytes) -> HeldLease:
@@ -322,22 +315,6 @@ def _addresses(raw: bytes) -> tuple[str, ...]:
 def _read_as(resource: Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:
     """Returns what converts an object of a kind, as a snapshot does, with its name."""
     return KINDS[resource.group, resource.kind].decode
-
-
-def _direct(url: str) -> Ask:
-    async def ask(where: str) -> bytes:
-        timeout = aiohttp.ClientTimeout(_ASK_TIMEOUT)
-        call = f"GET {url.rstrip('/')}/{where}"
-        try:
-            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(call[4:]) as response:
-                body = await response.read()
-                if response.status != 200:
-                    raise ApiError(call, response.status, "", body[:200].decode(errors="replace"))
-                return body
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            raise ApiError(call, 0, "", " ".join(str(error).split()) or "no answer") from error
-
-    return ask
 
 
 async def _report(ask: Ask) -> ProcessReport:

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
-from app.extender.capacity_metrics import CapacityCollector
+from app.extender.capacity_metrics import CapacityCollector, NodeLossCollector
 from app.runtime.file_content import LOADED, REFUSED
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
@@ -22,6 +22,7 @@ from scheduler_core.demand.derive import DemandSource
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.guard_health import Observation
 from scheduler_core.extender.placement_guard import GuardOutcome
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import OutcomeKind
 
@@ -442,6 +443,10 @@ class Metrics:
         and must change nothing. Without `with_disks` disks have no series.
         """
         self.registry.register(CapacityCollector(read, with_disks=with_disks))
+
+    def node_losses(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
+        """Adds whether each node can be lost; `read` is called in another thread when Prometheus scrapes."""
+        self.registry.register(NodeLossCollector(read))
 
     def request_memory(self, budget: MemoryBudget) -> None:
         """Adds what requests hold of their memory budget, and how many were refused for it."""

@@ -14,6 +14,7 @@ from scheduler_core.convert.generic import (
     generic_namespace,
     generic_node,
     generic_pod,
+    is_ready,
     volume_affinity,
 )
 from scheduler_core.convert.meta import decode_object
@@ -40,6 +41,7 @@ class SchedulingObjects:
         affinities: the required node affinity of PersistentVolumes, by name
         workloads: undecoded Deployments, StatefulSets and the like, by kind, namespace and name
         owners: the kind of each pod's controller; pods without one are left out
+        unready: pods whose condition Ready is not True; a running pod without conditions counts as ready
     """
 
     state: GenericClusterState
@@ -47,6 +49,7 @@ class SchedulingObjects:
     affinities: Mapping[str, VolumeAffinity]
     workloads: Mapping[tuple[str, str, str], Any]
     owners: Mapping[PodKey, str]
+    unready: frozenset[PodKey] = frozenset()
 
     @classmethod
     def of(cls, objects: Iterable[tuple[str, str, Any]]) -> SchedulingObjects:
@@ -63,6 +66,7 @@ class SchedulingObjects:
         affinities: dict[str, VolumeAffinity] = {}
         workloads: dict[tuple[str, str, str], Any] = {}
         owners: dict[PodKey, str] = {}
+        unready: set[PodKey] = set()
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
                 nodes.append(generic_node(decode_object(kind, raw, GenericNode)))
@@ -70,6 +74,8 @@ class SchedulingObjects:
                 wire = decode_object(kind, raw, GenericPod)
                 pod = generic_pod(wire)
                 pods[pod.key] = pod
+                if not is_ready(wire):
+                    unready.add(pod.key)
                 references = wire.metadata.owner_references
                 if references:
                     owners[pod.key] = references[0].kind
@@ -86,7 +92,7 @@ class SchedulingObjects:
         state = GenericClusterState.of(nodes, pods.values(), [])
         for namespace in namespaces:
             state = state.with_namespace(namespace)
-        return cls(state, pods, affinities, workloads, owners)
+        return cls(state, pods, affinities, workloads, owners, frozenset(unready))
 
     def volume_affinities(self, pod: kube.Pod, snapshot: Snapshot) -> list[VolumeAffinity]:
         """Returns the node affinities of a pod's bound PersistentVolumes."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES
-from app.kube.watched_kinds import WATCHED, WatchedKind
+from app.kube.watched_kinds import DISRUPTION_BUDGETS, WATCHED, WatchedKind
 from scheduler_core.convert.redact import keep_selected_labels, redact, redact_namespace
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError
@@ -42,6 +42,9 @@ async def read_cluster(client: KubeClient, namespace: str, progress: Report, war
         objects_of_kind = await _list_objects(client, entry, namespace, warn)
         progress(f"{len(objects_of_kind)} {entry.resource.label}")
         objects += objects_of_kind
+    budgets = await _list_disruption_budgets(client, namespace, warn)
+    progress(f"{len(budgets)} {DISRUPTION_BUDGETS.resource.label}")
+    objects += budgets
     if any("namespaceSelector" in json.dumps(entry.get("spec", {}).get("affinity", {})) for entry in objects):
         objects += await _list_namespaces(client, warn)
     keep_selected_labels(objects)
@@ -72,6 +75,20 @@ async def _list_namespaces(client: KubeClient, warn: Report) -> list[dict[str, A
             raise
         warn("namespaces cannot be listed, so a namespaceSelector of a pod selects none")
     return sorted(namespaces, key=lambda item: str(item["metadata"]["name"]))
+
+
+async def _list_disruption_budgets(client: KubeClient, namespace: str, warn: Report) -> list[dict[str, Any]]:
+    """Lists PodDisruptionBudgets; without permission there are none.
+
+    Only predictions read them.
+    """
+    try:
+        return await _list_objects(client, DISRUPTION_BUDGETS, namespace, warn)
+    except ApiError as error:
+        if not error.forbidden:
+            raise
+        warn("poddisruptionbudgets.policy cannot be listed, so that what-if predicts evictions as if there were none")
+        return []
 
 
 async def _list_objects(client: KubeClient, entry: WatchedKind, namespace: str, warn: Report) -> list[dict[str, Any]]:

@@ -34,6 +34,9 @@ class WatchedKind:
         return longhorn if self.resource.group == LONGHORN_NODES.group else ""
 
 
+DISRUPTION_BUDGETS: Final = WatchedKind(resources.DISRUPTION_BUDGETS, required=False)
+"""Predictions read them, and `serve` does not: they are part of a snapshot only."""
+
 WATCHED: Final = (
     WatchedKind(resources.NODES),
     WatchedKind(resources.PODS),

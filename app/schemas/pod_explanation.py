@@ -48,6 +48,28 @@ class CandidateNodeAnswer(NodeAnswer):
     disks: dict[str, PlannedDiskAnswer] = Field(description="the plan, with the disks by node and name")
 
 
+class RemedyStepAnswer(Answer):
+    """One change of the cluster."""
+
+    kind: str = Field(description="what is changed, such as uncordon or free-scheduled")
+    text: str
+    node: str
+    disk: str = Field(description="its name; empty for a change of the node")
+    size: int = Field(description="bytes to free, to add or to copy")
+    tags: list[str] = Field(description="the tags to add")
+    replica: str = Field(description="the replica to move; empty for other kinds")
+    commands: list[str] = Field(description="for a shell, in order; empty where kubectl cannot make the change")
+
+
+class RemedyAnswer(Answer):
+    """Steps after which a pod fits that fits nowhere now."""
+
+    text: str
+    kind: str = Field(description="that of the step that interferes most")
+    size: int = Field(description="bytes to free, to add or to copy, over all steps")
+    steps: list[RemedyStepAnswer]
+
+
 class PodExplanation(Answer):
     """Why a pod can or cannot run on each node."""
 
@@ -60,6 +82,10 @@ class PodExplanation(Answer):
         serialization_alias="resourcesCompared", description="false where no node says what is allocatable"
     )
     nodes: dict[str, CandidateNodeAnswer]
+    remedy: RemedyAnswer | None = Field(
+        default=None,
+        description="the cheapest change that makes a pod fit; null if it fits, or if none was sought or found",
+    )
     error: str = Field(default="", description="why nothing can be decided about the pod; empty if it can")
 
     @property

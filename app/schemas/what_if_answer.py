@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import fields
+
 from pydantic import Field
 
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION
+from scheduler_core.extender.what_if.order_history import OrderPoint
 from scheduler_core.extender.what_if.prediction import Prediction
 
-NOTES = (
-    "PodDisruptionBudgets are not read; Longhorn's own are predicted from the node-drain-policy",
-    "Longhorn's status counts as current, and a node is chosen at random among those that kube-scheduler may choose",
-)
+NOTES = ("a node is chosen at random among those that kube-scheduler may choose",)
 
 
 class PlacedPodAnswer(Answer):
@@ -53,6 +54,7 @@ class DiskOutcomeAnswer(Answer):
     before: int | None = Field(description="scheduled bytes, null for a new disk")
     least: int = Field(description="scheduled bytes in the end, the least of all orders")
     most: int = Field(description="scheduled bytes in the end, the most of all orders")
+    limit: int = Field(description="up to how many bytes Longhorn schedules there")
 
 
 class VolumeOutcomeAnswer(Answer):
@@ -85,6 +87,28 @@ class RebuildAnswer(Answer):
     most_seconds: float | None = Field(serialization_alias="mostSeconds", description="one rebuild after the other")
 
 
+class StepAnswer(Answer):
+    """The cluster after one step of an order."""
+
+    step: int = Field(description="its number; 0 is before the first one")
+    waiting: int = Field(description="pods without a node, or whose volumes are not attached yet")
+    to_evict: int = Field(
+        serialization_alias="toEvict", description="pods of drained nodes that a PodDisruptionBudget keeps for now"
+    )
+    misplaced: int = Field(description="attached volumes without the local replica that data locality wants")
+    overbooked: int = Field(description="disks with more scheduled than Longhorn's limit")
+    free_bytes: int = Field(serialization_alias="freeBytes", description="what the ready disks can still take")
+    copied_bytes: int = Field(serialization_alias="copiedBytes", description="what rebuilds have copied")
+
+
+class OrderAnswer(Answer):
+    """How one order goes on; of a long one not every step is listed."""
+
+    number: int = Field(description="from 0; it determines the order together with the seed")
+    fails: bool = Field(description="whether something does not get its place in it")
+    steps: list[StepAnswer]
+
+
 class WhatIfAnswer(Answer):
     """What some changes of the cluster lead to."""
 
@@ -100,10 +124,21 @@ class WhatIfAnswer(Answer):
     rebuilds: RebuildAnswer
     disks: list[DiskOutcomeAnswer]
     volumes: list[VolumeOutcomeAnswer]
+    shown_order: OrderAnswer = Field(
+        serialization_alias="shownOrder", description="the first order in which something fails, or the first one"
+    )
     notes: list[str] = Field(description="what was not taken into account")
 
 
-def what_if_answer(prediction: Prediction, seed: int, rate: int | None, notes: tuple[str, ...]) -> WhatIfAnswer:
+def order_answer(number: int, *, fails: bool, points: Iterable[OrderPoint]) -> OrderAnswer:
+    """Returns an order's points as plain data."""
+    steps = [StepAnswer(**{field.name: getattr(point, field.name) for field in fields(OrderPoint)}) for point in points]
+    return OrderAnswer(number=number, fails=fails, steps=steps)
+
+
+def what_if_answer(
+    prediction: Prediction, order: OrderAnswer, seed: int, rate: int | None, notes: tuple[str, ...]
+) -> WhatIfAnswer:
     """Returns a prediction as plain data; `rate` is in bytes per second."""
     return WhatIfAnswer(
         orders=prediction.orders,
@@ -126,7 +161,14 @@ def what_if_answer(prediction: Prediction, seed: int, rate: int | None, notes: t
         ],
         rebuilds=_rebuild_answer(prediction, rate),
         disks=[
-            DiskOutcomeAnswer(node=disk.node, disk=disk.disk, before=disk.before, least=disk.least, most=disk.most)
+            DiskOutcomeAnswer(
+                node=disk.node,
+                disk=disk.disk,
+                before=disk.before,
+                least=disk.least,
+                most=disk.most,
+                limit=disk.limit,
+            )
             for disk in prediction.disks
         ],
         volumes=[
@@ -140,6 +182,7 @@ def what_if_answer(prediction: Prediction, seed: int, rate: int | None, notes: t
             )
             for volume in prediction.volumes
         ],
+        shown_order=order,
         notes=list(notes),
     )
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition
+from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition, conditions
 from scheduler_core.convert.pod_requests import (
     CPU,
     MEMORY,
@@ -46,6 +46,7 @@ from scheduler_core.convert.selectors import (
 )
 from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, PodConstraints
 from scheduler_core.model.generic import Cloud, CloudDisk, Controller, Namespace, Node, Pod, Service
+from scheduler_core.model.kube import condition
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 DEFAULT_CPU_REQUEST: Final = 100
@@ -136,6 +137,7 @@ class _PodSpec(WireRequests):
 
 class _PodStatus(Wire):
     phase: str | None = None
+    conditions: list[WireCondition] | None = None
 
 
 class GenericPod(Wire):
@@ -174,6 +176,13 @@ def generic_pod(wire: GenericPod) -> Pod:
         uid=wire.metadata.uid or "",
         constraints=_share(_constraints(wire, spec, subject)),
     )
+
+
+def is_ready(wire: GenericPod) -> bool:
+    """Whether a pod is ready; a running pod of a file that names no conditions is."""
+    status = wire.status or _PodStatus()
+    ready = condition(conditions(status.conditions), "Ready")
+    return ready.status == "True" or (not status.conditions and status.phase == "Running")
 
 
 def _container_amounts(containers: list[WireContainer], name: str, subject: Subject) -> list[int | None]:

@@ -198,6 +198,7 @@ def pod(wire: Pod) -> kube.Pod:
         version=_version(wire.metadata.resource_version or ""),
         created=wire.metadata.creation_timestamp or "",
         priority=spec.priority or 0,
+        owner=wire.metadata.owner_references[0].kind if wire.metadata.owner_references else "",
     )
 
 

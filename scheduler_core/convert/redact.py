@@ -4,7 +4,8 @@ Only what decisions read stays, so that the file can be part of a bug report.
 
 The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the last
 applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a decision are
-kept: labels of nodes and of free PersistentVolumes, labels of pods and namespaces that a selector of some pod names, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
+kept: labels of nodes and of free PersistentVolumes, labels of pods and namespaces that a selector of some pod or of a
+PodDisruptionBudget names, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
 (other parameters hold URLs with credentials).
 """
 
@@ -71,12 +72,14 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 
 
 def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
-    """Removes labels of pods and namespaces that no selector of a pod names.
+    """Removes labels of pods and namespaces that no selector names.
 
-    Selectors of affinity between pods and of topology spread constraints count.
+    Selectors of affinity between pods, of topology spread constraints and of PodDisruptionBudgets count.
     """
+    objects = list(objects)
     labelled = [raw for raw in objects if raw["apiVersion"] == "v1" and raw["kind"] in ("Pod", "Namespace")]
-    keys: set[str] = set()
+    budgets = (raw for raw in objects if raw["kind"] == "PodDisruptionBudget")
+    keys = set(_selector_keys([raw.get("spec", {}).get("selector") for raw in budgets]))
     for raw in labelled:
         spec = raw.get("spec", {})
         keys.update(_selector_keys([spec.get("affinity"), spec.get("topologySpreadConstraints")]))

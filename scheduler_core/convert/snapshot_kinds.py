@@ -14,6 +14,7 @@ import msgspec
 from scheduler_core.convert import kube, longhorn
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
 from scheduler_core.convert.persistent_volume import PersistentVolume, persistent_volume
+from scheduler_core.convert.pod_disruption_budget import PodDisruptionBudget, disruption_budget
 from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
@@ -82,6 +83,9 @@ _KINDS: Final = (
     SnapshotKind("storage.k8s.io", "StorageClass", kube.StorageClass, kube.storage_class, "storage_classes"),
     SnapshotKind(
         "storage.k8s.io", "VolumeAttachment", kube.VolumeAttachment, kube.volume_attachment, "volume_attachments"
+    ),
+    SnapshotKind(
+        "policy", "PodDisruptionBudget", PodDisruptionBudget, disruption_budget, "disruption_budgets", namespaced=True
     ),
     SnapshotKind(LONGHORN_GROUP, "Node", longhorn.Node, longhorn.node, "longhorn_nodes"),
     SnapshotKind(LONGHORN_GROUP, "Volume", longhorn.Volume, longhorn.volume, "volumes"),

@@ -7,7 +7,7 @@ command that mends it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -177,13 +177,17 @@ class Installation:
 
     @property
     def leader(self) -> InstalledPod | None:
-        """The pod that holds the Lease, None if it is none of the extender's.
+        """The pod that holds the Lease, None if it is none of the extender's."""
+        return leading_pod(self.pods, self.lease.holder if self.lease is not None else "")
 
-        A holder is the pod's name and digits that differ at each start.
-        """
-        holder = self.lease.holder if self.lease is not None else ""
-        name = holder.rpartition("_")[0] or holder
-        return next((pod for pod in self.pods if pod.name == name), None)
+
+def leading_pod(pods: Iterable[InstalledPod], holder: str) -> InstalledPod | None:
+    """Returns the pod that holds the Lease, None if there is none.
+
+    `holder`: the pod's name and digits that differ at each start, as the Lease has it.
+    """
+    name = holder.rpartition("_")[0] or holder
+    return next((pod for pod in pods if pod.name == name), None)
 
 
 def minor_version(text: str) -> tuple[int, int] | None:

@@ -270,5 +270,11 @@ def _disk(view: View, uuid: str) -> _Disk | None:
     return None
 
 
+def bytes_over(view: View, uuid: str) -> int:
+    """Returns how far a disk exceeds its scheduling limit; not positive if it does not, or is not monitored."""
+    disk = _disk(view, uuid)
+    return 0 if disk is None else disk.bytes_over
+
+
 def _place(entry: Overbooked) -> tuple[str, str]:
     return entry.node, entry.disk

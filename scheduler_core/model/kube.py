@@ -124,6 +124,7 @@ class Pod:
         version: the resourceVersion, which grows with every change: Kubernetes documents it as comparable since 1.35, and etcd
             always numbered upwards; 0 if it is absent or no decimal number
         priority: spec.priority, which admission takes from the PriorityClass
+        owner: the kind of its controller, "" without one
     """
 
     namespace: str
@@ -138,6 +139,7 @@ class Pod:
     version: int = 0
     created: str = ""
     priority: int = 0
+    owner: str = ""
 
     @property
     def key(self) -> str:

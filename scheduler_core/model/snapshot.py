@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
+from scheduler_core.model.disruption_budget import DisruptionBudget
 
 NamespacedName = tuple[str, str]
 
@@ -21,6 +22,7 @@ class Snapshot:
         engine_images, instance_managers: None if the source did not list these kinds at all; they then count as ready
             everywhere, because a snapshot of fewer kinds is still useful to explain. An empty mapping means that none
             exist, so nothing is ready.
+        disruption_budgets: only predictions read them; `serve` does not list them
     """
 
     nodes: Mapping[str, kube.Node] = field(default_factory=dict[str, kube.Node])
@@ -37,3 +39,6 @@ class Snapshot:
     instance_managers: Mapping[str, longhorn.InstanceManager] | None = None
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     disk_schedules: Mapping[str, DiskSchedule] = field(default_factory=dict[str, DiskSchedule])
+    disruption_budgets: Mapping[NamespacedName, DisruptionBudget] = field(
+        default_factory=dict[NamespacedName, DisruptionBudget]
+    )

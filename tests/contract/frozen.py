@@ -29,6 +29,7 @@ from app.settings import Settings
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.model.snapshot import Snapshot
 from tests import builders as make
 
@@ -38,8 +39,15 @@ COMMANDS: Final = (
     "",
     "serve",
     "explain",
+    "top",
+    "waiting",
+    "decisions",
     "doctor",
     "what-if",
+    "headroom",
+    "maintenance",
+    "compare",
+    "remedies",
     "scheduler-config",
     "snapshot",
     "schedule",
@@ -82,6 +90,8 @@ def extender_registry() -> CollectorRegistry:
     extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0, 0, 0))
     closed = make.longhorn_node("node", ready=False)
     extender.capacity(lambda: make.state(closed, make.storage_class()))
+    loss = NodeLossOutcome("node", orders=1, pods=0, volumes=0, problems={})
+    extender.node_losses(lambda: {"node": loss})
     extender.caches(lambda: {"nodes": CacheStatus()}, lambda: 0.0)
     extender.heartbeat("node", leading=False)
     extender.request_memory(MemoryBudget(1))

@@ -27,6 +27,7 @@ from tests.e2e import (
     goals,
     hand_over,
     harsh_burst,
+    predictions,
     size,
     static_volumes,
     tight_burst,
@@ -65,6 +66,7 @@ class Section(StrEnum):
     BINDINGS = "bindings"
     VERSIONS = "versions"
     TODAYS_RULES = "todays-rules"
+    PREDICTIONS = "predictions"
 
 
 _BACKLOGS: Final = (1500, 3000)
@@ -72,6 +74,8 @@ _BACKLOGS: Final = (1500, 3000)
 _SEEDS: Final = 40
 # Random clusters of 60 pods each, of the part `todays-rules`.
 _RULE_SEEDS: Final = 40
+# Random clusters that `what-if` predicts; each fourth one has the same verb.
+_PREDICTED_CLUSTERS: Final = 32
 # Random tight bursts of some forty pods.
 _TIGHT_BURSTS: Final = 5
 # Random tight clusters, whose bursts are computed.
@@ -137,6 +141,7 @@ def main(  # noqa: PLR0917 # the options of the command
         Section.TIGHT_NODES: (report.tight_nodes, _TIGHT_CLUSTERS),
         Section.BINDINGS: (report.bindings, _SEEDS),
         Section.TODAYS_RULES: (report.todays_rules, _RULE_SEEDS),
+        Section.PREDICTIONS: (report.predictions, _PREDICTED_CLUSTERS),
     }
     for section in sections or Section:
         if section is Section.PLAN:
@@ -231,6 +236,13 @@ class _Report:
         self._failures += comparison.wrong
         self._write(Section.TODAYS_RULES, asdict(comparison))
         self._console.print(comparison.text())
+
+    def predictions(self, seeds: int) -> None:
+        """Runs and prints what `what-if` predicts, compared with what then happens."""
+        agreement = predictions.run(self._folder / Section.PREDICTIONS, range(1, seeds + 1))
+        self._failures += agreement.wrong
+        self._write(Section.PREDICTIONS, asdict(agreement))
+        self._console.print(agreement.text())
 
     def tight_burst(self, seeds: int) -> None:
         """Runs and prints tight bursts without the extender and with each packing mode, or with the placement guard."""

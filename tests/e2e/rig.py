@@ -306,11 +306,12 @@ class Rig:
         values = {_name(setting): setting["value"] for setting in self.items(LONGHORN_SETTINGS.path(NAMESPACE))}
         return int(values.get("storage-over-provisioning-percentage", 100))
 
-    def remove(self, app: str) -> None:
-        """Deletes an app's objects and volumes, and waits until their space is free."""
+    def remove(self, *apps: str) -> None:
+        """Deletes the objects and volumes of apps, and waits until their space is free."""
         for resource in (_STATEFUL_SETS, PODS, CLAIMS):
-            self._remove_all(resource, app)
-        self.until(f"the volumes of {app} are gone", self._reclaim)
+            for app in apps:
+                self._remove_all(resource, app)
+        self.until(f"the volumes of {', '.join(apps)} are gone", self._reclaim)
 
     def _reclaim(self) -> bool:
         """Deletes released volumes with policy Retain; returns whether all space is free."""

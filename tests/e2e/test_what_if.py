@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from app.kube.resources import CLAIMS, LONGHORN_NODES
+from app.kube.client import ApiError
+from app.kube.resources import CLAIMS, DISRUPTION_BUDGETS, LONGHORN_NODES, PODS
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
 from tests.e2e.objects import statefulset
@@ -19,6 +21,7 @@ from tests.worlds.service import EXTENDER
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("what-if"), pytest.mark.timeout(300)]
 
 APP = "foreseen"
+GUARDED = "guarded"
 CLAIM = "data-0-grown-0"
 GI = 1024**3
 
@@ -50,9 +53,9 @@ def scheduled_bytes(rig: Rig) -> dict[tuple[str, str], int]:
     }
 
 
-def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int]) -> None:
+def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], app: str = APP) -> None:
     """Asserts that every pod is where it was foreseen, and that every disk is as full as foreseen."""
-    nodes = rig.nodes_of(APP)
+    nodes = rig.nodes_of(app)
     for entry in answer["pods"]:
         node = nodes[entry["pod"].partition("/")[2]]
         assert node in entry["nodes"] if node else entry["outcome"] != "always", entry
@@ -127,6 +130,94 @@ def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
         )
     finally:
         rig.remove("grown")
+
+
+@pytest.fixture
+def guarded(rig: Rig) -> Iterator[None]:
+    """Three pods with a PodDisruptionBudget on one node, and another node with room for them."""
+    rig.add_nodes(GUARDED, {"guarded-1": ["400Gi"]})
+    rig.create(statefulset(GUARDED, group=GUARDED, replicas=3), disruption_budget(GUARDED, 1))
+    rig.until("its pods run", lambda: rig.ready(GUARDED, 3), 60)
+    rig.add_nodes(GUARDED, {"guarded-2": ["400Gi"]})
+    rig.until("their volumes are counted", lambda: on_node(scheduled_bytes(rig), "guarded-1") == [300 * GI], 30)
+    rig.until("the budget is counted", lambda: budget_status(rig) == (1, 3), 30)
+    try:
+        yield
+    finally:
+        rig.cluster.kubectl("delete", "poddisruptionbudgets", "--all", "-n", "default")
+        rig.cluster.kubectl("uncordon", "guarded-1", "guarded-2")
+        rig.remove(GUARDED)
+
+
+def disruption_budget(name: str, max_unavailable: int) -> Any:
+    """A PodDisruptionBudget of the app `guarded`."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"maxUnavailable": max_unavailable, "selector": {"matchLabels": {"app": GUARDED}}},
+    }
+
+
+def budget_status(rig: Rig) -> tuple[int, int]:
+    """How many evictions the budget `guarded` allows now, and how many pods are healthy."""
+    status = rig.cluster.api.get(DISRUPTION_BUDGETS.path("default", GUARDED)).get("status", {})
+    return status.get("disruptionsAllowed", 0), status.get("currentHealthy", 0)
+
+
+def evict(rig: Rig, pod: str) -> ApiError:
+    """The API server's refusal to evict a pod."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
+    with pytest.raises(ApiError) as refusal:
+        rig.cluster.api.create(PODS.path("default", pod, "eviction"), eviction)
+    return refusal.value
+
+
+def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, guarded: None) -> None:
+    """One pod after the other leaves the node; then budgets that refuse an eviction are foreseen to hold up the drain."""
+    before = scheduled_bytes(rig)
+    answer = predict(rig, "--drain", "guarded-1")
+    assert [entry["outcome"] for entry in answer["drains"]] == ["always"]
+    assert {step["waiting"] for step in answer["shownOrder"]["steps"]} == {0, 1}
+    with ThreadPoolExecutor(1) as pool:
+        drain = pool.submit(
+            rig.cluster.kubectl, "drain", "guarded-1", "--ignore-daemonsets", "--timeout=100s", seconds=120
+        )
+        running = [count_running(rig)]
+        while not drain.done():
+            running.append(count_running(rig))
+        drain.result()
+    assert min(running) == 2
+    rig.until("they run elsewhere", lambda: on_node(scheduled_bytes(rig), "guarded-2") == [300 * GI], 60)
+    rig.until("the old replicas are gone", lambda: on_node(scheduled_bytes(rig), "guarded-1") == [0], 60)
+    assert_foreseen(rig, answer, before, GUARDED)
+
+    rig.cluster.kubectl("uncordon", "guarded-1")
+    rig.create(disruption_budget(GUARDED, 0))
+    rig.until("the budget is counted again", lambda: budget_status(rig) == (0, 3), 30)
+    (held_up,) = predict(rig, "--drain", "guarded-2")["drains"]
+    needs = f"PodDisruptionBudget default/{GUARDED} needs 3 healthy pods and has 3"
+    assert list(held_up["blockers"]) == [f"pod default/{GUARDED}-{n} stays on guarded-2: {needs}" for n in range(3)]
+    refusal = evict(rig, f"{GUARDED}-0")
+    assert (refusal.status, "would violate the pod's disruption budget" in str(refusal)) == (429, True)
+
+    rig.create(disruption_budget("second", 3))
+    (held_up,) = predict(rig, "--drain", "guarded-2")["drains"]
+    assert all("evicts no pod with more than one" in text for text in held_up["blockers"])
+    assert "more than one PodDisruptionBudget" in str(evict(rig, f"{GUARDED}-0"))
+    assert count_running(rig) == 3
+
+
+def count_running(rig: Rig) -> int:
+    """How many pods of the app `guarded` are ready and stay."""
+    return sum(
+        "deletionTimestamp" not in pod["metadata"]
+        and any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in pod["status"].get("conditions") or ()
+        )
+        for pod in rig.pods(GUARDED)
+    )
 
 
 def on_node(sizes: dict[tuple[str, str], int], name: str) -> list[int]:

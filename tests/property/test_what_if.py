@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -14,13 +15,28 @@ from scheduler_core.extender.decision import Competing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, SetSetting
+from scheduler_core.extender.what_if.order_history import OrderProgress, ignore_progress
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.prediction import Certainty, predict
-from scheduler_core.extender.what_if.seeded_order import OrderResult
+from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import generic, kube
+from scheduler_core.model.disruption_budget import DisruptionBudget
 from tests.builders import GI, Object
-from tests.worlds.predicted_clusters import OPTIONS, after, node, play, replica_name, running, situation
+from tests.worlds.predicted_clusters import (
+    OPTIONS,
+    after,
+    disruption_budget,
+    labelled,
+    node,
+    observe,
+    play,
+    replica_name,
+    running,
+    situation,
+)
 
 POLICIES = ("block-if-contains-last-replica", "always-allow", "block-for-eviction")
 SIZES = (5, 10, 20, 40)
@@ -93,10 +109,81 @@ def _overbooked(result: OrderResult) -> list[str]:
     return [disk.uuid for disk in disks if sums.get(disk.uuid, 0) > scheduling_limit(disk, view.settings)]
 
 
+def _choose_current_status(seed: int) -> Choose:
+    """Chooses at random, but of two choices the second: that the status shows the oldest placement."""
+    randrange = random.Random(seed).randrange  # noqa: S311
+    return lambda count: 1 if count == 2 else randrange(count)
+
+
+@st.composite
+def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
+    """A random cluster whose pods are those of one workload with a budget, and a drain of one or two nodes."""
+    chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
+    names = [f"n{number}" for number in range(chance.randint(2, 5))]
+    sizes = {name: chance.choice((60, 100, 200)) for name in names}
+    booked: dict[str, dict[str, float]] = {name: {} for name in names}
+    objects: list[Object] = []
+    for number in range(chance.randint(1, 8)):
+        size = chance.choice(SIZES)
+        room = [name for name in names if sum(booked[name].values()) + size <= sizes[name] * 0.6]
+        if not room:
+            break
+        place = chance.choice(room)
+        pod = f"web-{number}"
+        booked[place][replica_name(pod, place)] = size
+        objects += labelled(running(pod, place, size), app="web")
+    field = chance.choice(("minAvailable", "maxUnavailable"))
+    count = chance.choice((*range(4), "0%", "30%", "50%", "75%", "100%"))
+    nodes = [entry for name in names for entry in node(name, sizes[name], listed=booked[name])]
+    start = situation(nodes, objects, disruption_budget(**{field: count}))
+    (budget,) = start.cluster.snapshot.disruption_budgets.values()
+    return World(start, (Drain(tuple(chance.sample(names, min(len(names), chance.randint(1, 2))))),)), budget
+
+
+@given(guarded_worlds(), st.integers(0, 100))
+def test_no_step_of_a_drain_violates_a_budget(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
+    """As many pods as the budget needs run after every step, counted by the field's own definition in the documentation."""
+    world, budget = guarded
+    pods = len(world.start.cluster.snapshot.pods)
+    amount = budget.min_available or budget.max_unavailable
+    assert amount is not None
+    share = math.ceil(pods * amount.value / 100) if amount.percent else amount.value
+    needed = share if budget.min_available is not None else pods - share
+    counts: list[int] = []
+
+    def count(progress: OrderProgress) -> None:
+        cluster = progress.cluster
+        counts.append(sum(runs(cluster, pod) for pod in cluster.snapshot.pods.values()))
+
+    end = observe(after(world.start, *world.changes), seed, count)
+    assert counts[0] == pods
+    assert min(counts) >= min(needed, pods)
+    assert (needed < pods) or end.nodes == {}
+
+
+def runs(cluster: PredictedCluster, pod: kube.Pod) -> bool:
+    """Whether a pod has a node, where its volumes are attached."""
+    return bool(pod.node_name) and all(volume.node_id == pod.node_name for volume in cluster.volumes_of(pod))
+
+
+@given(guarded_worlds(), st.integers(0, 100))
+def test_what_holds_up_a_drain_with_a_budget_is_named(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
+    """Every pod that stays on a drained node is named with the budget; without such a pod no budget is named."""
+    world, _ = guarded
+    changed = after(world.start, *world.changes)
+    end = observe(changed, seed, ignore_progress)
+    for name in changed.drained:
+        left = sorted(pod.key for pod in end.cluster.snapshot.pods.values() if pod.node_name == name)
+        texts = [text for text in end.blockers.get(name, ()) if "PodDisruptionBudget default/web needs" in text]
+        assert [text.split()[1] for text in texts] == left
+
+
 @given(worlds())
-def test_no_order_overbooks_a_disk(world: World) -> None:
-    """Longhorn's status counts as current, so each placement sees the one before."""
-    for result in play(after(world.start, *world.changes), 3):
+def test_no_order_overbooks_a_disk_while_the_status_is_current(world: World) -> None:
+    """Each placement sees the one before, unless Longhorn's status lags behind."""
+    start = after(world.start, *world.changes)
+    for seed in range(3):
+        result = run_to_end(run_order(start, OPTIONS, _choose_current_status(seed)))
         assert _overbooked(result) == []
 
 

@@ -12,6 +12,7 @@ from app.kube.scheduling_objects import SchedulingObjects
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.what_if.order_history import Observe
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
 from scheduler_core.extender.what_if.prediction import PodOutcome, Prediction, predict
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
@@ -76,6 +77,30 @@ def running(
     ]
 
 
+def labelled(objects: Iterable[Object], ready: bool | None = None, **labels: str) -> list[Object]:
+    """The objects, with labels on their pods, and with the condition Ready if it is given."""
+    raw = list(objects)
+    for entry in raw:
+        if entry["kind"] == "Pod":
+            entry["metadata"]["labels"] = labels
+            if ready is not None:
+                entry["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+    return raw
+
+
+def disruption_budget(
+    name: str = "web", *, status: Object | None = None, selector: Object | None = None, **spec: Any
+) -> Object:
+    """A PodDisruptionBudget of the namespace default; it selects the pods with the label app by its name."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default", "generation": 1},
+        "spec": {"selector": {"matchLabels": {"app": name}} if selector is None else selector, **spec},
+        "status": {"observedGeneration": 1, **status} if status is not None else {},
+    }
+
+
 def replica_name(pod_name: str, place: str) -> str:
     """The name of a running pod's replica on a node."""
     return f"{pod_name}-{place}"
@@ -96,6 +121,7 @@ def situation(*objects: Object | Iterable[Object]) -> Situation:
         HashTrieMap(scheduling.pods),
         scheduling.affinities,
         HashTrieMap(scheduling.owners),
+        scheduling.unready,
     )
     return Situation(cluster)
 
@@ -110,6 +136,11 @@ def after(start: Situation, *changes: Change) -> Situation:
 def play(start: Situation, orders: int = 10) -> list[OrderResult]:
     """The ends of some orders."""
     return [run_to_end(run_order(start, OPTIONS, random.Random(seed).randrange)) for seed in range(orders)]  # noqa: S311
+
+
+def observe(start: Situation, seed: int, observer: Observe) -> OrderResult:
+    """The end of one order whose steps are observed."""
+    return run_to_end(run_order(start, OPTIONS, random.Random(seed).randrange, observer))  # noqa: S311
 
 
 def prediction(start: Situation, *changes: Change, orders: int = 10) -> Prediction:

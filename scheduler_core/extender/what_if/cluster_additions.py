@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_core.extender.what_if.pod_decision import detach_volumes
+from scheduler_core.extender.what_if.pod_eviction import without_expected_pods
 from scheduler_core.extender.what_if.predicted_cluster import (
     NODE_BOUND_OWNERS,
     STATEFUL_SET,
@@ -25,7 +26,15 @@ from scheduler_core.model.snapshot import NamespacedName
 HOST_NAME_LABEL = "kubernetes.io/hostname"
 # How Kubernetes names the pods of each kind.
 MEMBER_NAMES = {STATEFUL_SET: "[0-9]+", "Deployment": "[a-z0-9]+-[a-z0-9]{5}", "ReplicaSet": "[a-z0-9]{5}"}
-_POD_OWNERS = {STATEFUL_SET: STATEFUL_SET, "Deployment": "ReplicaSet", "ReplicaSet": "ReplicaSet"}
+# The kind of a pod's controller; a workload of kind Pod has copies of a pod without one.
+_POD_OWNERS = {
+    STATEFUL_SET: STATEFUL_SET,
+    "Deployment": "ReplicaSet",
+    "ReplicaSet": "ReplicaSet",
+    "Job": "Job",
+    "CronJob": "Job",
+    "Pod": "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +60,17 @@ class Workload:
     def pods(self, number: int) -> tuple[kube.Pod, generic.Pod]:
         """Returns a pod of a StatefulSet or another workload, by its number."""
         name = self.pod_name(number)
-        mounts = tuple(
-            replace(mount, claim=mount.claim.removesuffix(self.pod.name) + name)
-            if mount.template is not None and mount.claim.endswith(self.pod.name)
-            else mount
-            for mount in self.pod.volumes
-        )
+        mounts = tuple(replace(mount, claim=self._claim_name(mount, name)) for mount in self.pod.volumes)
         pod = replace(self.pod, name=name, uid=_new_uid(self.namespace, name), node_name="", volumes=mounts)
         return pod, replace(self.generic_pod, name=name, uid=pod.uid, node_name="")
+
+    def _claim_name(self, mount: kube.ClaimVolume, pod_name: str) -> str:
+        """Returns the claim that another pod mounts; claims without a template are shared."""
+        if mount.ephemeral:
+            return f"{pod_name}-{mount.name}"
+        if mount.template is not None and mount.claim.endswith(self.pod.name):
+            return mount.claim.removesuffix(self.pod.name) + pod_name
+        return mount.claim
 
     @property
     def owner(self) -> str:
@@ -117,6 +129,7 @@ class Scale:
             remaining = tuple(entry for entry in situation.pods if entry.key != key)
             situation = replace(situation, cluster=cluster, pods=remaining)
         taken = set(situation.cluster.snapshot.pods)
+        situation = replace(situation, cluster=without_expected_pods(situation.cluster, workload.generic_pod))
         if workload.kind == STATEFUL_SET:
             parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
             situation = replace(situation, parallel=parallel)

@@ -100,7 +100,7 @@ class LoseNodes:
         """Fails the replicas of the nodes; controllers create their pods again."""
         for name in self.nodes:
             check_node(situation.cluster, name)
-        managed = situation.evict_pods(self.nodes)
+        managed = situation.evict_pods(self.nodes, lost=True)
         cluster = managed.cluster
         already = len(situation.unmanaged)
         for pod in pods_on_nodes(cluster, self.nodes):

@@ -38,11 +38,11 @@ def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) 
     return [
         f"{node} holds the last healthy replica of volume {replica.volume}"
         for replica in replicas
-        if _is_last(cluster, replica, gone) and (policy != ALLOW_STOPPED or _runs(cluster, replica))
+        if is_last_replica(cluster, replica, gone) and (policy != ALLOW_STOPPED or _runs(cluster, replica))
     ]
 
 
-def _is_last(cluster: PredictedCluster, replica: longhorn.Replica, gone: Collection[str]) -> bool:
+def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: Collection[str]) -> bool:
     """Whether no other node has a healthy replica; one that never had data does not count."""
     if not replica.healthy_at and not replica.failed_at:
         return False

@@ -6,7 +6,9 @@ First come kube-scheduler's filters, then the extender's, then the choice of a n
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
@@ -42,8 +44,19 @@ class PodDecision:
     decision: Decision | None = None
 
 
+class PodFilter(Protocol):
+    """Decides which of the nodes that kube-scheduler may choose a pod is offered."""
+
+    def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
+        """Returns the decision about the nodes that passed kube-scheduler's own filters.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+
+
 class PodDecider:
-    """Decides about the pods of one order; its caches live as long as the order."""
+    """The decision of `/filter` about the pods of one order; its caches live as long as the order."""
 
     def __init__(self, options: FilterOptions) -> None:
         self._options = options
@@ -52,29 +65,43 @@ class PodDecider:
 
     def decide(self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose) -> Cooperative[PodDecision]:
         """Returns one of the nodes that kube-scheduler may choose, at random."""
-        names = cluster.node_names
-        if not names:
-            return PodDecision(reasons=Counter({_NO_NODE: 0}))
-        claims = (cluster.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
-        volume_names = (claim.spec.volume_name for claim in claims if claim is not None)
-        affinities = [cluster.affinities[name] for name in volume_names if name in cluster.affinities]
-        refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, affinities)
-        reasons = Counter(refusal.text for refusal in refusals.values())
-        admitted = [name for name in names if name not in refusals]
-        if not admitted:
-            return PodDecision(reasons=reasons)
+        return (yield from decide_pod(pod, cluster, self, choose))
+
+    def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
+        """Returns the decision as `/filter` answers it, together with the demand of pods bound before.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
         state = cluster.state
         contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
-        try:
-            decision = yield from filter_nodes(pod, admitted, state, self._options, contenders)
-        except ResolutionError as error:
-            return PodDecision(reasons=Counter({str(error): 0}))
+        decision = yield from filter_nodes(pod, admitted, state, self._options, contenders)
         _, answered = make_offer(pod, decision, state.view, 0)
-        nodes = answered.fitting_nodes
-        if not nodes:
-            reasons.update(reason.text for reason in answered.reasons)
-            return PodDecision(reasons=reasons, decision=decision)
-        return PodDecision(nodes[choose(len(nodes))], decision=decision)
+        return answered
+
+
+def decide_pod(
+    pod: kube.Pod, cluster: PredictedCluster, pod_filter: PodFilter, choose: Choose
+) -> Cooperative[PodDecision]:
+    """Returns one of the nodes that pass kube-scheduler's filters and another one, at random."""
+    names = cluster.node_names
+    if not names:
+        return PodDecision(reasons=Counter({_NO_NODE: 0}))
+    affinities = cluster.volume_affinities(pod)
+    refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, affinities)
+    reasons = Counter(refusal.text for refusal in refusals.values())
+    admitted = [name for name in names if name not in refusals]
+    if not admitted:
+        return PodDecision(reasons=reasons)
+    try:
+        decision = yield from pod_filter.filter(pod, admitted, cluster)
+    except ResolutionError as error:
+        return PodDecision(reasons=Counter({str(error): 0}))
+    nodes = decision.fitting_nodes
+    if not nodes:
+        reasons.update(reason.text for reason in decision.reasons)
+        return PodDecision(reasons=reasons, decision=decision)
+    return PodDecision(nodes[choose(len(nodes))], decision=decision)
 
 
 def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCluster:

@@ -10,7 +10,9 @@ from typing import Any
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.update import Changes, build_view
+from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
+from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -27,6 +29,8 @@ STATEFUL_SET = "StatefulSet"
 # Their pods belong to one node: they end with it, and run nowhere else.
 NODE_BOUND_OWNERS = frozenset({DAEMON_SET, "Node", "InstanceManager", "BackingImageManager"})
 SHARE_MANAGER = "ShareManager"
+_DISK_SCHEDULES = "what-if cannot predict a cluster whose disks are allocated through DiskSchedules"
+_PODS_PER_PAUSE = 500
 
 
 class WhatIfError(CoreError):
@@ -45,6 +49,7 @@ class PredictedCluster:
         pods: every pod as these filters read it
         affinities: the required node affinity of PersistentVolumes, by name
         owners: the kind of each pod's controller; pods without a controller are left out
+        unready: pods that run and are not ready, so that their PodDisruptionBudget does not count them
     """
 
     state: ClusterState
@@ -52,6 +57,7 @@ class PredictedCluster:
     pods: HashTrieMap[PodKey, generic.Pod]
     affinities: Mapping[str, VolumeAffinity]
     owners: HashTrieMap[PodKey, str]
+    unready: frozenset[PodKey] = frozenset()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -127,6 +133,12 @@ class PredictedCluster:
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
 
+    def volume_affinities(self, pod: kube.Pod) -> list[VolumeAffinity]:
+        """Returns the node affinities of a pod's bound PersistentVolumes."""
+        claims = (self.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
+        names = (claim.spec.volume_name for claim in claims if claim is not None)
+        return [self.affinities[name] for name in names if name in self.affinities]
+
     def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
         """Returns node and disk of a placed replica, None if either is gone."""
         node = self.state.view.cluster.nodes.get(replica.node_id)
@@ -142,15 +154,47 @@ def predicted_state(snapshot: Snapshot, now: datetime) -> ClusterState:
         WhatIfError: the snapshot's disks are allocated through DiskSchedules, which are not predicted
     """
     if snapshot.disk_schedules:
-        raise WhatIfError("what-if cannot predict a cluster whose disks are allocated through DiskSchedules")
+        raise WhatIfError(_DISK_SCHEDULES)
+    state = persistent_state(snapshot, now)
+    # Derived once, so that every order's updates take it over.
+    _ = state.demand
+    return state
+
+
+def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
+    """Returns the state of a snapshot, whose updates share what does not change."""
     objects = {entry.name: getattr(snapshot, entry.name) for entry in fields(Snapshot)}
     persistent: dict[str, Any] = {
         name: None if value is None else HashTrieMap(value) for name, value in objects.items()
     }
-    state = ClusterState.of(build_view(Snapshot(**persistent), now, 0))
-    # Derived once, so that every order's updates take it over.
-    _ = state.demand
-    return state
+    return ClusterState.of(build_view(Snapshot(**persistent), now, 0))
+
+
+def cluster_without_scheduling(state: ClusterState) -> Cooperative[PredictedCluster]:
+    """Returns the cluster of a process that knows no more than its own decisions read.
+
+    kube-scheduler's own filters refuse nothing in it, apart from cordoned nodes. Its caches are not those of the state, because the
+    caches of a running program are for one course of versions only.
+
+    Raises:
+        WhatIfError: the cluster's disks are allocated through DiskSchedules, which are not predicted
+    """
+    snapshot = state.view.snapshot
+    if snapshot.disk_schedules:
+        raise WhatIfError(_DISK_SCHEDULES)
+    owners: dict[PodKey, str] = {}
+    for number, (key, pod) in enumerate(snapshot.pods.items(), start=1):
+        if pod.owner:
+            owners[key] = pod.owner
+        if number % _PODS_PER_PAUSE == 0:
+            yield
+    return PredictedCluster(
+        state=ClusterState(state.view, ProfileCache(state.view), state.demand),
+        scheduling=GenericClusterState(),
+        pods=HashTrieMap(),
+        affinities={},
+        owners=HashTrieMap(owners),
+    )
 
 
 def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:

@@ -1,7 +1,7 @@
 """The steps that Longhorn takes with a volume's replicas, by its own rules.
 
 It places the replicas of new volumes, rebuilds missing ones, follows data locality, and moves evicted ones. One step at a time, each
-seen by the next: Longhorn's status counts as current. Auto-balance and the reuse of failed replicas are not predicted.
+decided by the status of the given cluster, which may lag behind (`lagging_status.py`). Auto-balance and the reuse of failed replicas are not predicted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster, list_replica, with_disk
+from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.new_volume_placement import join_reasons
 from scheduler_core.longhorn.node_status import ROUNDING
-from scheduler_core.longhorn.placement import schedule_replica
+from scheduler_core.longhorn.placement import PlacementResult, schedule_replica
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.replenish_wait import DEGRADED
 from scheduler_core.longhorn.replica_reuse import wait_before_new_replica
+from scheduler_core.longhorn.volume_readiness import FAULTED
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, FILESYSTEM, STRICT_LOCAL
 from scheduler_core.volumes.existing_replicas import is_healthy
@@ -116,9 +118,45 @@ def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose
 
 def _add_replica(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str, choose: Choose) -> ReplicaStep:
     """Creates and places one replica, which is then rebuilt."""
+    result = new_replica_placement(cluster, volume, affinity)
+    if not result.choices:
+        return ReplicaStep(cluster, problem=join_reasons(result.reasons) or NO_PLACE)
+    candidate = result.choices[choose(len(result.choices))].candidate
+    return rebuild_replica(cluster, volume, candidate, affinity)
+
+
+def new_replica_placement(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str = "") -> PlacementResult:
+    """Returns every disk that Longhorn may choose for one more replica of a volume, or why there is none.
+
+    `affinity` is the only node that it may be on, "" for any.
+    """
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
-    pending = longhorn.Replica(
+    return schedule_replica(view.cluster, volume, _new_replica(volume, replicas, affinity), replicas)
+
+
+def rebuild_replica(
+    cluster: PredictedCluster, volume: longhorn.Volume, place: DiskCandidate, affinity: str = ""
+) -> ReplicaStep:
+    """Creates one more replica of a volume on a disk, and copies the data."""
+    view = cluster.state.view
+    disk = place.disk
+    placed = replace(
+        _new_replica(volume, view.replicas_of(volume.name), affinity),
+        node_id=place.node.name,
+        disk_id=disk.uuid,
+        disk_path=disk.path,
+        healthy_at=view.cluster.now.isoformat(),
+        current_state=RUNNING,
+    )
+    written = _with_written_bytes(disk, volume.actual_size)
+    node = list_replica(cluster, with_disk(place.node, written), written, placed.name, placed.size)
+    changes: ChangesByObject = {("replicas", placed.name): placed, ("longhorn_nodes", node.name): node}
+    return ReplicaStep(cluster.update(changes), changed=True, copied_bytes=volume.actual_size)
+
+
+def _new_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], affinity: str) -> longhorn.Replica:
+    return longhorn.Replica(
         name=_unused_name(volume, replicas),
         volume=volume.name,
         size=volume.size,
@@ -126,22 +164,6 @@ def _add_replica(cluster: PredictedCluster, volume: longhorn.Volume, affinity: s
         image=volume.image,
         hard_node_affinity=affinity,
     )
-    result = schedule_replica(view.cluster, volume, pending, replicas)
-    if not result.choices:
-        return ReplicaStep(cluster, problem=join_reasons(result.reasons) or NO_PLACE)
-    candidate = result.choices[choose(len(result.choices))].candidate
-    placed = replace(
-        pending,
-        node_id=candidate.node.name,
-        disk_id=candidate.disk.uuid,
-        disk_path=candidate.disk.path,
-        healthy_at=view.cluster.now.isoformat(),
-        current_state=RUNNING,
-    )
-    written = _with_written_bytes(candidate.disk, volume.actual_size)
-    node = list_replica(cluster, with_disk(candidate.node, written), written, placed.name, placed.size)
-    changes: ChangesByObject = {("replicas", placed.name): placed, ("longhorn_nodes", node.name): node}
-    return ReplicaStep(cluster.update(changes), changed=True, copied_bytes=volume.actual_size)
 
 
 def _unused_name(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:
@@ -164,12 +186,12 @@ def _remove_extra_replica(
 ) -> ReplicaStep:
     """Removes one replica beyond the volume's number, in Longhorn's order.
 
-    Failed ones go first, then evicted ones, then those that data locality does not want (cleanupExtraHealthyReplicas).
+    Evicted ones go first, then those that data locality does not want (cleanupExtraHealthyReplicas). Failed ones stay until they are
+    stale (shouldCleanUpFailedReplica), which is not predicted.
     """
-    failed = [replica for replica in replicas if replica.failed_at and replica.active]
     healthy = [replica for replica in replicas if is_healthy(replica)]
     evicted = [replica for replica in replicas if replica.eviction_requested and not replica.failed_at]
-    candidates = failed or evicted
+    candidates = evicted
     if not candidates and len(healthy) > volume.number_of_replicas:
         elsewhere = [replica for replica in healthy if replica.node_id != volume.current_node_id]
         candidates = elsewhere if volume.data_locality == BEST_EFFORT and elsewhere else healthy
@@ -186,10 +208,13 @@ def _with_robustness(cluster: PredictedCluster, volume: longhorn.Volume, robustn
 
 
 def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> PredictedCluster:
-    """Deletes a replica with its data."""
+    """Deletes a replica with its data.
+
+    The status of a node without its longhorn-manager stays as it was.
+    """
     changes: ChangesByObject = {("replicas", replica.name): None}
     place = cluster.disk_of(replica)
-    if place is not None:
+    if place is not None and place[0].ready:
         node, disk = place
         volume = cluster.snapshot.volumes.get(replica.volume)
         had_data = volume is not None and (replica.healthy_at or replica.failed_at) and disk.ready
@@ -198,18 +223,48 @@ def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> Pred
     return cluster.update(changes)
 
 
+def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str) -> PredictedCluster:
+    """Returns the cluster with a replica and its data on another disk of its node.
+
+    `uuid` is that disk's; a node that lacks it is not changed.
+    """
+    place = cluster.disk_of(replica)
+    target = next((disk for disk in place[0].disks if disk.uuid == uuid), None) if place is not None else None
+    if place is None or target is None:
+        return cluster
+    node, source = place
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    written = volume.actual_size if volume is not None else 0
+    freed = _with_written_bytes(source, -written)
+    node = list_replica(cluster, with_disk(node, freed), freed, replica.name, 0)
+    filled = _with_written_bytes(target, written)
+    node = list_replica(cluster, with_disk(node, filled), filled, replica.name, replica.size)
+    moved = replace(replica, disk_id=target.uuid, disk_path=target.path)
+    return cluster.update({("replicas", replica.name): moved, ("longhorn_nodes", node.name): node})
+
+
 def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica]) -> PredictedCluster:
-    """Marks replicas as failed, and their attached volumes as degraded since now."""
+    """Marks replicas as failed, and their volumes as degraded since now, or as faulted without a healthy replica."""
     now = cluster.state.view.cluster.now.isoformat()
+    failing = [replica for replica in replicas if replica.node_id and not replica.failed_at]
+    changes: ChangesByObject = {
+        ("replicas", replica.name): replace(replica, failed_at=now, current_state="stopped") for replica in failing
+    }
+    cluster = cluster.update(changes)
+    return cluster.update(_robustness_changes(cluster, {replica.volume for replica in failing}, now))
+
+
+def _robustness_changes(cluster: PredictedCluster, names: Iterable[str], now: str) -> ChangesByObject:
     changes: ChangesByObject = {}
-    for replica in replicas:
-        if replica.failed_at or not replica.node_id:
+    for name in names:
+        volume = cluster.snapshot.volumes.get(name)
+        if volume is None:
             continue
-        changes["replicas", replica.name] = replace(replica, failed_at=now, current_state="stopped")
-        volume = cluster.snapshot.volumes.get(replica.volume)
-        if volume is not None and volume.robustness != DEGRADED:
-            changes["volumes", volume.name] = replace(volume, robustness=DEGRADED, last_degraded_at=now)
-    return cluster.update(changes)
+        if not any(is_healthy(replica) for replica in cluster.state.view.replicas_of(name)):
+            changes["volumes", name] = replace(volume, robustness=FAULTED)
+        elif volume.robustness != DEGRADED:
+            changes["volumes", name] = replace(volume, robustness=DEGRADED, last_degraded_at=now)
+    return changes
 
 
 def replicas_on_node(cluster: PredictedCluster, name: str) -> list[longhorn.Replica]:

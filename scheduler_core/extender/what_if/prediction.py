@@ -10,6 +10,7 @@ from enum import StrEnum
 from scheduler_core.extender.what_if.predicted_replicas import holds_data
 from scheduler_core.extender.what_if.seeded_order import OrderResult
 from scheduler_core.extender.what_if.situation import ExpansionOutcome, PodToPlace, Situation
+from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 
@@ -82,6 +83,7 @@ class DiskOutcome:
     Attributes:
         before: None for a disk that is new
         least, most: scheduled bytes in the end, over all orders
+        limit: up to how many bytes Longhorn schedules there, before the changes, or in the end for a new disk
     """
 
     node: str
@@ -89,6 +91,7 @@ class DiskOutcome:
     before: int | None
     least: int
     most: int
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
     copied = [result.copied_bytes for result in results]
     return Prediction(
         orders=len(results),
-        pods=tuple(_pod_outcome(entry, results) for entry in after.all_pods()),
+        pods=tuple(_pod_outcome(entry, results) for entry in after.affected_pods),
         drains=tuple(_drain_outcome(node, results) for node in after.drained),
         disks=_disk_outcomes(before, results),
         volumes=_volume_outcomes(after, results),
@@ -155,6 +158,16 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
         gone_pods=tuple(pod for pod, _ in after.gone_pods),
         copied_bytes=(min(copied), max(copied)),
     )
+
+
+def unlucky_order(results: Sequence[OrderResult]) -> int | None:
+    """Returns the number of the first order in which something does not get its place, None if there is none."""
+    failures = (
+        number
+        for number, result in enumerate(results)
+        if result.refusals or result.stuck or result.blockers or result.incomplete
+    )
+    return next(failures, None)
 
 
 def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcome:
@@ -165,8 +178,8 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
         entry=entry,
         placed=len(placed),
         orders=len(results),
-        nodes=_sort_by_count(result.nodes[key] for result in results if key in result.nodes),
-        reasons=_sort_by_count(_reason(key, result) for result in waiting),
+        nodes=sort_by_count(result.nodes[key] for result in results if key in result.nodes),
+        reasons=sort_by_count(_reason(key, result) for result in waiting),
         unlucky_order=_order_of(waiting[0]) if waiting and placed else (),
     )
 
@@ -174,7 +187,12 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
 def _reason(key: PodKey, result: OrderResult) -> str:
     if key in result.stuck:
         return result.stuck[key]
-    by_count = sorted(result.refusals[key].items(), key=lambda pair: (-pair[1], pair[0]))
+    return refusal_text(result.refusals[key])
+
+
+def refusal_text(reasons: Mapping[str, int]) -> str:
+    """Returns the reasons of a refused pod as one text, with the number of nodes; 0 is not written."""
+    by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{count} {text}" if count else text for text, count in by_count)
 
 
@@ -182,13 +200,14 @@ def _order_of(result: OrderResult) -> tuple[tuple[str, str], ...]:
     return tuple(("/".join(key), node) for key, node in result.nodes.items())
 
 
-def _sort_by_count(values: Iterable[str]) -> dict[str, int]:
+def sort_by_count(values: Iterable[str]) -> dict[str, int]:
+    """Returns how often each value occurs, most frequent first."""
     return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
     blocked = [result.blockers[node] for result in results if node in result.blockers]
-    blockers = _sort_by_count(text for texts in blocked for text in texts)
+    blockers = sort_by_count(text for texts in blocked for text in texts)
     return DrainOutcome(node, len(results) - len(blocked), len(results), blockers)
 
 
@@ -205,7 +224,9 @@ def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[D
         disk = earlier.get((node, name))
         start = disk.storage_scheduled if disk is not None else None
         if any(value != start for value in scheduled):
-            outcomes.append(DiskOutcome(node, name, start, min(scheduled), max(scheduled)))
+            shown = disk or next(disks[node, name] for disks in later if (node, name) in disks)
+            limit = scheduling_limit(shown, before.cluster.state.view.settings)
+            outcomes.append(DiskOutcome(node, name, start, min(scheduled), max(scheduled), limit))
     return tuple(outcomes)
 
 

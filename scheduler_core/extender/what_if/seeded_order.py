@@ -1,7 +1,8 @@
 """One possible course of events, in an order that a seed determines.
 
-Pods that no node fits are tried again whenever something was placed since. When nothing is left to do, drains finish or
-not; the replicas of drained nodes then fail, Longhorn's wait for them runs out, and they are rebuilt.
+Pods that no node fits are tried again whenever something was placed since, and evictions that a PodDisruptionBudget refuses are
+too, as `kubectl drain` does. When nothing is left to do, drains finish or not; the replicas of drained nodes then fail,
+Longhorn's wait for them runs out, and they are rebuilt.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from datetime import timedelta
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.drain_policy import drain_blockers
+from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
+from scheduler_core.extender.what_if.order_history import Observe, OrderProgress, ignore_progress
 from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import (
@@ -24,7 +27,7 @@ from scheduler_core.extender.what_if.predicted_replicas import (
     next_step,
     replicas_on_node,
 )
-from scheduler_core.extender.what_if.situation import PodToPlace, Situation
+from scheduler_core.extender.what_if.situation import PodToPlace, Situation, take_away
 from scheduler_core.generic.node_index import NodeIndex
 from scheduler_core.generic.node_results import NodeResults
 from scheduler_core.longhorn.replenish import is_usable
@@ -61,17 +64,17 @@ class OrderResult:
     incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def run_order(situation: Situation, options: FilterOptions, choose: Choose) -> Cooperative[OrderResult]:
+def run_order(
+    situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
+) -> Cooperative[OrderResult]:
     """Plays one order to its end.
 
-    `choose` makes every choice that depends on chance in the cluster.
+    `choose` makes every choice that depends on chance in the cluster. `observe` is called before the first step and after each.
     """
-    run = _Run(situation, options, choose)
+    run = _Run(situation, options, choose, observe)
     yield from run.settle()
-    run.finish_drains()
-    yield from run.settle()
-    run.wait_for_failed_replicas()
-    yield from run.settle()
+    while run.finish_drains() or run.wait_for_failed_replicas():
+        yield from run.settle()
     return run.result()
 
 
@@ -89,8 +92,9 @@ def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
 class _Run:
     """One order while it is played."""
 
-    def __init__(self, situation: Situation, options: FilterOptions, choose: Choose) -> None:
+    def __init__(self, situation: Situation, options: FilterOptions, choose: Choose, observe: Observe) -> None:
         self._choose = choose
+        self._observe = observe
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=NodeResults())
         self._cluster = replace(situation.cluster, scheduling=scheduling)
@@ -98,35 +102,65 @@ class _Run:
         self._decider = PodDecider(options)
         self._waiting: list[PodToPlace] = list(situation.all_pods())
         self._refused: list[PodToPlace] = []
+        self._evictions: list[PodToPlace] = list(situation.all_evictions())
+        self._refused_evictions: list[PodToPlace] = []
+        self._before: dict[PodKey, PodKey | None] = {entry.key: entry.after for entry in self._evictions}
+        self._open_drains: list[str] = list(situation.drained)
         self._bound: dict[PodKey, PodDecision] = {}
         self._to_attach: list[PodKey] = []
         self._attached: set[str] = set()
         self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self._cluster))
+        # Placements that Longhorn's status does not show yet, oldest first.
+        self._unlisted: list[StatusChange] = []
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
         self._delayed: dict[str, timedelta] = {}
+        self._gone: set[str] = set(situation.lost)
+        self._waited_after: int | None = None
         self._blockers: dict[str, tuple[str, ...]] = {}
         self._fewer: dict[str, int] = {}
         self._copied = 0
         self._placed_since = False
+        self._changed: list[str] = []
         for name in sorted(situation.degraded):
             self._note_replicas(name)
+        self._report_progress()
+
+    def _report_progress(self) -> None:
+        """Reports a step, with the volumes that it concerned."""
+        waiting = len(self._waiting) + len(self._refused) + len(self._to_attach)
+        to_evict = len(self._evictions) + len(self._refused_evictions)
+        self._observe(OrderProgress(self._cluster, waiting, to_evict, self._copied, tuple(self._changed)))
+        self._changed = []
 
     def settle(self) -> Cooperative[None]:
         """Decides pods and takes steps of volumes until nothing changes any more."""
         while True:
             self._placed_since = False
-            while self._waiting or self._to_attach or self._volumes:
+            while self._waiting or self._to_attach or self._volumes or self._evictions:
+                while self._unlisted and self._choose(2):
+                    self._cluster = show_change(self._cluster, self._unlisted.pop(0))
                 yield from self._advance()
+                self._report_progress()
+            self._show_status()
             if not self._placed_since:
                 return
             self._waiting = self._refused
             self._refused = []
+            self._evictions = self._refused_evictions
+            self._refused_evictions = []
             self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
 
+    def _show_status(self) -> None:
+        """Lets Longhorn's status show everything that was placed."""
+        for change in self._unlisted:
+            self._cluster = show_change(self._cluster, change)
+        self._unlisted = []
+
     def _advance(self) -> Cooperative[None]:
-        """Lets one pod or volume go on, at random."""
-        number = self._choose(len(self._waiting) + len(self._to_attach) + len(self._volumes))
+        """Lets one pod or volume go on, or evicts a pod, at random."""
+        volumes = len(self._volumes)
+        number = self._choose(len(self._waiting) + len(self._to_attach) + volumes + len(self._evictions))
         if number < len(self._waiting):
             yield from self._decide(self._waiting.pop(number))
             return
@@ -134,12 +168,49 @@ class _Run:
         if number < len(self._to_attach):
             self._attach(self._to_attach.pop(number))
             return
-        self._take_step(number - len(self._to_attach))
+        number -= len(self._to_attach)
+        if number < volumes:
+            self._take_step(number)
+        else:
+            self._evict(self._evictions.pop(number - volumes))
         yield
+
+    def _evict(self, entry: PodToPlace) -> None:
+        """Evicts a pod of a drained node if its PodDisruptionBudget allows it."""
+        pod = self._cluster.snapshot.pods[entry.key]
+        refusal = self._situation.budgets.refusal(pod, self._is_healthy)
+        if refusal:
+            self._refusals[entry.key] = Counter({f"stays on {entry.left}: {refusal}": 0})
+            self._refused_evictions.append(entry)
+            return
+        self._refusals.pop(entry.key, None)
+        names = {volume.name for volume in self._cluster.volumes_of(pod)}
+        self._changed += names
+        self._cluster = take_away(self._cluster, pod)
+        # Longhorn does not rebuild a volume that was detached, unless its replicas are to leave the node.
+        detached = {name for name in names - self._situation.evicted if not self._is_attached(name)}
+        self._volumes = [name for name in self._volumes if name not in detached]
+        for name in detached:
+            self._problems.pop(name, None)
+            self._delayed.pop(name, None)
+        self._waiting.append(entry)
+        self._placed_since = True
+
+    def _is_healthy(self, key: PodKey) -> bool:
+        """Whether a PodDisruptionBudget counts a pod as healthy."""
+        return self._runs(key) and key not in self._cluster.unready
+
+    def _retry_evictions(self, key: PodKey) -> None:
+        """Lets evictions go on that wait for a pod to run."""
+        budgets = self._situation.budgets
+        concerned = [entry for entry in self._refused_evictions if {*budgets.of(entry.key)} & {*budgets.of(key)}]
+        if concerned:
+            self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
+            self._evictions += concerned
 
     def _decide(self, entry: PodToPlace) -> Cooperative[None]:
         pod = self._cluster.snapshot.pods[entry.key]
-        if entry.after is not None and not self._runs(entry.after):
+        if not self._predecessors_run(entry):
             self._refuse(entry, Counter({_NOT_CREATED: 0}))
             return
         decision = yield from self._decider.decide(pod, self._cluster, self._choose)
@@ -151,6 +222,16 @@ class _Run:
         self._cluster = bind_pod(self._cluster, pod, decision.node)
         self._to_attach.append(entry.key)
         self._placed_since = True
+
+    def _predecessors_run(self, entry: PodToPlace) -> bool:
+        """Whether the pods run that a StatefulSet creates before this one."""
+        before = entry.after
+        while before is not None:
+            if not self._runs(before):
+                return False
+            # A pod that was not evicted yet runs, and says nothing about those before it.
+            before = self._before.get(before)
+        return True
 
     def _refuse(self, entry: PodToPlace, reasons: Counter[str]) -> None:
         self._refusals[entry.key] = reasons
@@ -168,12 +249,17 @@ class _Run:
             self._cluster = attach_volumes(self._cluster, pod, decision)
         names = [volume.name for volume in self._cluster.volumes_of(pod)]
         self._attached.update(names)
+        self._changed += names
         self._volumes += [name for name in names if name not in self._volumes]
+        if self._refused_evictions:
+            self._retry_evictions(key)
 
     def _take_step(self, position: int) -> None:
         name = self._volumes[position]
         step = next_step(self._cluster, name, self._choose)
-        self._cluster = step.cluster
+        self._cluster, unlisted = hide_changes(self._cluster, step.cluster) if step.changed else (step.cluster, ())
+        self._unlisted += unlisted
+        self._changed.append(name)
         self._copied += step.copied_bytes
         self._placed_since = self._placed_since or step.changed
         self._problems.pop(name, None)
@@ -187,31 +273,55 @@ class _Run:
         if step.wait:
             self._delayed[name] = step.wait
 
-    def finish_drains(self) -> None:
-        """Fails the replicas of the nodes whose drain can finish, and notes why others cannot."""
-        gone = set(self._situation.lost)
-        unmanaged = self._situation.unmanaged
-        for name in self._situation.drained:
-            pods = [f"pod {pod} has no controller" for pod, node in unmanaged if node == name]
-            blockers = (*pods, *drain_blockers(self._cluster, name, gone))
+    def finish_drains(self) -> bool:
+        """Fails the replicas of the nodes whose drain can finish, and notes why others cannot.
+
+        A drain that a PodDisruptionBudget holds up goes on if the cluster changes. Returns whether a drain finishes.
+        """
+        finished = len(self._gone)
+        held_up: list[str] = []
+        for name in self._open_drains:
+            self._blockers.pop(name, None)
+            refused = self._refused_evictions_of(name)
+            unmanaged = [f"pod {pod} has no controller" for pod, node in self._situation.unmanaged if node == name]
+            # The volumes of pods that are still to be evicted say nothing more.
+            blockers = (*unmanaged, *(refused or drain_blockers(self._cluster, name, self._gone)))
             if blockers:
                 self._blockers[name] = blockers
+                held_up += [name] if refused else []
                 continue
-            gone.add(name)
+            self._gone.add(name)
             failed = replicas_on_node(self._cluster, name)
             self._cluster = fail_replicas(self._cluster, failed)
             for volume in sorted({replica.volume for replica in failed}):
                 self._note_replicas(volume)
+                self._changed.append(volume)
                 if self._is_attached(volume) and volume not in self._volumes:
                     self._volumes.append(volume)
 
-    def wait_for_failed_replicas(self) -> None:
-        """Lets Longhorn's wait for failed replicas run out."""
-        if self._delayed:
-            longest = max(self._delayed.values()) + _CLOCK_SKEW
-            self._cluster = self._cluster.update({}, longest)
-            self._volumes = sorted(self._delayed)
-            self._delayed = {}
+        if self._open_drains:
+            self._report_progress()
+        self._open_drains = held_up
+        return len(self._gone) > finished
+
+    def _refused_evictions_of(self, node: str) -> list[str]:
+        """Returns the pods of a drained node that may not be evicted, each with the reason."""
+        entries = sorted((entry for entry in self._refused_evictions if entry.left == node), key=lambda each: each.key)
+        return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
+
+    def wait_for_failed_replicas(self) -> bool:
+        """Lets Longhorn's wait for failed replicas run out, once after the last finished drain.
+
+        Returns whether there is such a wait.
+        """
+        if not self._delayed or self._waited_after == len(self._gone):
+            return False
+        self._waited_after = len(self._gone)
+        longest = max(self._delayed.values()) + _CLOCK_SKEW
+        self._cluster = self._cluster.update({}, longest)
+        self._volumes = sorted(self._delayed)
+        self._delayed = {}
+        return True
 
     def _is_attached(self, name: str) -> bool:
         volume = self._cluster.snapshot.volumes.get(name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
 from scheduler_core.extender.what_if.pod_decision import detach_volumes, unassigned, waiting_pod
+from scheduler_core.extender.what_if.pod_eviction import DisruptionBudgets, ignores_budgets
 from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.model import generic, kube
 from scheduler_core.model.generic import PodKey
@@ -52,12 +54,13 @@ class ExpansionOutcome:
     refusals: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
     """The cluster after the changes.
 
     Attributes:
         pods: what is to be placed, without the pods that wait in the snapshot already
+        evictions: pods of drained nodes that run until their PodDisruptionBudget allows their eviction
         drained: nodes that are drained, in order
         lost: nodes that are gone
         unmanaged: pods that kubectl drain refuses to delete because nothing creates them again, by node
@@ -70,6 +73,7 @@ class Situation:
 
     cluster: PredictedCluster
     pods: tuple[PodToPlace, ...] = ()
+    evictions: tuple[PodToPlace, ...] = ()
     drained: tuple[str, ...] = ()
     lost: frozenset[str] = frozenset()
     unmanaged: tuple[tuple[str, str], ...] = ()
@@ -81,6 +85,11 @@ class Situation:
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
         """Every pod without a node, those that wait already included, sorted by name."""
+        return tuple(entry for entry in self.affected_pods if entry.key not in self._pending_evictions)
+
+    @cached_property
+    def affected_pods(self) -> tuple[PodToPlace, ...]:
+        """The pods that need a node, now or once they are evicted, sorted by name."""
         placed = {entry.key for entry in self.pods}
         snapshot = self.cluster.snapshot
         waiting = [
@@ -88,9 +97,27 @@ class Situation:
             for key, pod in snapshot.pods.items()
             if key not in placed and pod.live and not pod.node_name
         ]
-        entries = sorted((*self.pods, *waiting), key=lambda entry: entry.key)
+        entries = sorted((*self.pods, *self._pending_evictions.values(), *waiting), key=lambda entry: entry.key)
         before = self._pods_before(entries)
         return tuple(replace(entry, after=before.get(entry.key)) for entry in entries)
+
+    @cached_property
+    def _pending_evictions(self) -> dict[PodKey, PodToPlace]:
+        """The evictions of pods that still run on their drained node."""
+        pods = self.cluster.snapshot.pods
+        entries = ((entry, pods.get(entry.key)) for entry in self.evictions)
+        return {
+            entry.key: entry for entry, pod in entries if pod is not None and pod.live and pod.node_name == entry.left
+        }
+
+    def all_evictions(self) -> tuple[PodToPlace, ...]:
+        """The pods that run until their PodDisruptionBudget allows their eviction, sorted by name."""
+        return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
+
+    @cached_property
+    def budgets(self) -> DisruptionBudgets:
+        """The PodDisruptionBudgets, with the pods that they select."""
+        return DisruptionBudgets(self.cluster)
 
     def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
         """Returns the pod that each pod of a StatefulSet waits for.
@@ -111,13 +138,15 @@ class Situation:
             if entry.origin is not Origin.WAITING
         }
 
-    def evict_pods(self, names: Iterable[str]) -> Situation:
+    def evict_pods(self, names: Iterable[str], *, lost: bool = False) -> Situation:
         """Takes the pods of nodes away; their controllers create them again.
 
-        Pods that belong to one node stay, such as those of DaemonSets. Pods without a controller stay too, and are reported.
+        Pods that belong to one node stay, such as those of DaemonSets. Pods without a controller stay too, and are reported. So do pods
+        with a PodDisruptionBudget, unless their node is `lost`: every order evicts them when the budget allows it.
         """
         cluster = self.cluster
         moved: list[PodToPlace] = []
+        evictions: list[PodToPlace] = []
         unmanaged: list[tuple[str, str]] = []
         nodes = set(names)
         for pod in pods_on_nodes(cluster, nodes):
@@ -126,9 +155,19 @@ class Situation:
             if owner is None:
                 unmanaged.append((pod.key, pod.node_name))
             elif owner not in NODE_BOUND_OWNERS:
+                entry = PodToPlace(key, Origin.MOVED, pod.node_name)
+                if not lost and not ignores_budgets(pod) and self.budgets.of(key):
+                    evictions.append(entry)
+                    continue
                 cluster = take_away(cluster, pod)
-                moved.append(PodToPlace(key, Origin.MOVED, pod.node_name))
-        return replace(self, cluster=cluster, pods=(*self.pods, *moved), unmanaged=(*self.unmanaged, *unmanaged))
+                moved.append(entry)
+        return replace(
+            self,
+            cluster=cluster,
+            pods=(*self.pods, *moved),
+            evictions=(*self.evictions, *evictions),
+            unmanaged=(*self.unmanaged, *unmanaged),
+        )
 
     def with_new_pod(self, pod: kube.Pod, generic_pod: generic.Pod, owner: str) -> Situation:
         """Adds a pod that is to be placed."""
@@ -157,4 +196,7 @@ def pods_on_nodes(cluster: PredictedCluster, names: Iterable[str]) -> list[kube.
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
     """Returns the cluster with a pod that waits again, and with its volumes detached."""
     detached = detach_volumes(cluster, pod)
-    return detached.with_pod(waiting_pod(pod), unassigned(cluster.generic_pod(pod)))
+    created = (
+        replace(detached, unready=detached.unready - {(pod.namespace, pod.name)}) if detached.unready else detached
+    )
+    return created.with_pod(waiting_pod(pod), unassigned(cluster.generic_pod(pod)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -93,6 +94,24 @@ def test_the_probe_works_in_a_given_namespace(stack: Stack) -> None:
     """It leaves nothing there."""
     assert doctor(stack, "--probe-namespace", "default") == (0, {})
     assert leftovers(stack) == []
+
+
+def test_the_leaders_decisions_are_read_through_the_api_server(stack: Stack) -> None:
+    """kube-scheduler's question about the probe is the latest of its pod; the cluster's own rows need no extender."""
+    assert doctor(stack) == (0, {})
+    kubeconfig = ("--kubeconfig", str(stack.cluster.kubeconfig), "-o", "json")
+    answers = {}
+    for command in ("decisions", "top", "waiting"):
+        done = subprocess.run([EXTENDER, command, *kubeconfig], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        answers[command] = json.loads(done.stdout)
+    (entry, *_) = [each for each in answers["decisions"]["items"] if TAG in each["pod"]]
+    assert (entry["verb"], entry["outcome"], entry["observed"]) == ("filter", "refused", False)
+    assert (entry["nodes"], entry["fits"], list(entry["refused"].values())) == (2, 0, [2])
+    assert {node["node"]: node["condition"] for node in answers["top"]["items"]} == {"node-1": "open", "node-2": "open"}
+    name = entry["pod"].partition("/")[2]
+    by_name = [EXTENDER, "decisions", name, *kubeconfig[:2], "-o", "name"]
+    assert subprocess.run(by_name, capture_output=True, text=True, timeout=60, check=True).stdout == f"pod/{name}\n"
 
 
 def test_it_must_not_be_uninstalled_while_it_is_registered(stack: Stack) -> None:

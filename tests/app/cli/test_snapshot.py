@@ -7,20 +7,24 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from app.kube.snapshot_file import load_snapshot
 from app.kube.watched_kinds import WATCHED
+from scheduler_core.model.disruption_budget import PodCount
 from tests import builders as make
 from tests.worlds.cluster_cache import PATHS, REPLICAS, path_of
 from tests.worlds.command_line import Result, Run
 from tests.worlds.fake_api import FakeApi, Object, failing, sending, serve, write_kubeconfig
+from tests.worlds.predicted_clusters import disruption_budget
 from tests.worlds.service import EXTENDER
 from tests.worlds.two_nodes import database_pod, two_nodes
 
 RunCommand = Callable[..., Awaitable[Result]]
+DISRUPTION_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 SECRET = "hunter2"  # noqa: S105 # must not be in any output
 
 
@@ -208,6 +212,30 @@ async def test_a_missing_optional_kind_is_no_warning(tmp_path: Path, run_command
     async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
         result = await run_command("snapshot", "--kubeconfig", kubeconfig)
     assert (result.code, result.err) == (0, "")
+
+
+async def test_disruption_budgets_are_written_if_they_may_be_listed(tmp_path: Path, run_command: RunCommand) -> None:
+    """Without the permission a warning says what follows, and everything else is written."""
+    file = tmp_path / "snapshot.yaml"
+    api = FakeApi()
+    api.add(DISRUPTION_BUDGETS, disruption_budget(maxUnavailable=1))
+    listed = api.handle
+    refuse = failing(403, "no", "Forbidden")
+
+    async def handle(request: Any) -> Any:
+        return await (refuse(request) if request.path in forbidden else listed(request))
+
+    forbidden: set[str] = set()
+    api.handle = handle  # type: ignore[method-assign]
+    async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
+        written = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
+        (budget,) = load_snapshot(str(file)).snapshot.disruption_budgets.values()
+        forbidden.add(DISRUPTION_BUDGETS)
+        refused = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
+    assert (written.code, budget.key, budget.max_unavailable) == (0, "default/web", PodCount(1))
+    assert "1 poddisruptionbudgets.policy" in written.err
+    assert (refused.code, load_snapshot(str(file)).snapshot.disruption_budgets) == (0, {})
+    assert "warning: poddisruptionbudgets.policy cannot be listed, so that what-if predicts" in refused.err
 
 
 async def failure(run_command: RunCommand, *arguments: str) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders import Object, flat, pod, storage_class
+from tests.builders import GI, Object, flat, pod, storage_class
 from tests.worlds.command_line import Run
-from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running
+from tests.worlds.predicted_clusters import disruption_budget, growing_class, labelled, node, owned_pod, running
 from tests.worlds.service import EXTENDER
 
 MIXED = str(Path(__file__).parents[3] / "examples/mixed-cluster/snapshot.yaml")
@@ -99,7 +99,7 @@ def test_json_is_stable(run: Run, cluster: str) -> None:
     answer = json.loads(result.out)
     assert list(answer) == [
         "apiVersion", "kind", "orders", "seed", "succeeds", "pods", "gonePods", "drains", "expansions", "rebuilds",
-        "disks", "volumes", "notes",
+        "disks", "volumes", "shownOrder", "notes",
     ]  # fmt: skip
     assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "WhatIf")
     assert (answer["orders"], answer["seed"], answer["succeeds"]) == (3, 7, True)
@@ -337,6 +337,63 @@ def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.Mo
     page = (root / "docs/what-if.md").read_text()
     [(command, shown)] = re.findall(r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", page, re.DOTALL)
     assert run(*shlex.split(command)).out == shown
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> str:
+    """A snapshot file: web-0 and web-1 run on a, b has room for both, and a budget lets one of them be away."""
+    pods = [*running("web-0", "a"), *running("web-1", "a")]
+    listed = {"web-0-a": 30.0, "web-1-a": 30.0}
+    budget = disruption_budget(maxUnavailable=1)
+    objects = (growing_class(), node("a", listed=listed), node("b"), labelled(pods, app="web"), budget)
+    return _write(tmp_path / "guarded.json", *objects)
+
+
+def test_the_steps_of_an_order_show_a_drain_under_a_budget(run: Run, guarded: str) -> None:
+    """Never do both pods wait; in the end nothing waits, and as much is free as before."""
+    result = run("what-if", "--snapshot", guarded, "--drain", "a", "-o", "json")
+    order = json.loads(result.out)["shownOrder"]
+    steps = order["steps"]
+    assert (result.code, order["number"], order["fails"]) == (0, 0, False)
+    assert max(entry["waiting"] for entry in steps) == 1
+    assert [steps[0]["toEvict"], steps[-1]["toEvict"]] == [2, 0]
+    assert max(entry["misplaced"] for entry in steps) > 0 == steps[-1]["misplaced"]
+    assert {entry["overbooked"] for entry in steps} == {0}
+    assert steps[0]["freeBytes"] == steps[-1]["freeBytes"] > min(entry["freeBytes"] for entry in steps)
+    assert (steps[0]["copiedBytes"], steps[-1]["copiedBytes"]) == (0, 60 * GI)
+
+
+def test_the_steps_are_those_of_the_first_order_that_fails(run: Run, guarded: str) -> None:
+    """One of the pods gets no node."""
+    verbs = ("--drain", "a", "--set", "storage-over-provisioning-percentage=50")
+    result = run("what-if", "--snapshot", guarded, *verbs, "-o", "json")
+    order = json.loads(result.out)["shownOrder"]
+    assert (result.code, order["fails"], order["steps"][-1]["waiting"]) == (1, True, 1)
+
+
+def test_a_budget_of_a_file_is_applied(run: Run, guarded: str, tmp_path: Path) -> None:
+    """It gets the namespace of --namespace, replaces the one of the snapshot, and holds up the drain."""
+    budget = disruption_budget(maxUnavailable=0)
+    del budget["metadata"]["namespace"]
+    (tmp_path / "budget.json").write_text(json.dumps(budget))
+    file = str(tmp_path / "budget.json")
+    result = run("what-if", "--snapshot", guarded, "--apply", file, "--drain", "a", "-o", "json")
+    (drain,) = json.loads(result.out)["drains"]
+    refused = "PodDisruptionBudget default/web needs 2 healthy pods and has 2"
+    assert (result.code, list(drain["blockers"])) == (
+        1,
+        [f"pod default/web-{number} stays on a: {refused}" for number in (0, 1)],
+    )
+
+
+@pytest.mark.parametrize("count", ["two", "1.5%", "-1", -1])
+def test_a_budget_with_a_wrong_number_is_refused(run: Run, tmp_path: Path, count: str | int) -> None:
+    """The file, the object and the field are named."""
+    file = _write(tmp_path / "snapshot.json", node("a"), disruption_budget(minAvailable=count))
+    result = run("what-if", "--snapshot", file)
+    assert (result.code, result.out) == (2, "")
+    assert "PodDisruptionBudget default/web: spec.minAvailable" in result.err
+    assert f"{count!r} is neither a number of pods nor a percentage" in result.err
 
 
 def test_without_a_verb_it_is_about_the_pods_that_wait(run: Run) -> None:

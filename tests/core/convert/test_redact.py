@@ -27,6 +27,7 @@ from scheduler_core.model import kube
 from scheduler_core.model.generic import Node, Pod
 from tests import builders as make
 from tests.builders import Object
+from tests.worlds.predicted_clusters import disruption_budget
 from tests.worlds.scheduling_constraints import Generator
 
 
@@ -45,6 +46,11 @@ EVERY_KIND: list[Object] = [
     make.replica("r", "vol-bound", "a", deleting=True),
     make.pod("data", ephemeral={"scratch": make.ephemeral_spec(3)}, deleting=True),
     make.setting("replica-soft-anti-affinity", "true"),
+    disruption_budget(
+        minAvailable="50%",
+        unhealthyPodEvictionPolicy="AlwaysAllow",
+        status={"expectedPods": 3, "conditions": [{"type": "DisruptionAllowed", "reason": "SyncFailed"}]},
+    ),
 ]
 
 
@@ -93,6 +99,16 @@ def test_labels_that_a_selector_of_some_pod_names_are_kept() -> None:
     objects = [redact_object(pod), redact_namespace(json.dumps({"metadata": {"name": "n", "labels": labels}}).encode())]
     keep_selected_labels(objects)
     assert [raw["metadata"]["labels"] for raw in objects] == [{"app": "web", "version": "2", "team": "x"}] * 2
+
+
+def test_labels_that_a_disruption_budget_selects_are_kept() -> None:
+    """Evictions are predicted by them."""
+    pod = make.pod()
+    pod["metadata"]["labels"] = {"app": "web", "tier": "front", "owner": "me"}
+    selector = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]}
+    objects = [redact_object(pod), redact_object(disruption_budget(selector=selector, maxUnavailable=1))]
+    keep_selected_labels(iter(objects))
+    assert objects[0]["metadata"]["labels"] == {"app": "web", "tier": "front"}
 
 
 def test_what_kube_scheduler_filters_is_kept() -> None:

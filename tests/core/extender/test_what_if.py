@@ -105,7 +105,7 @@ def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: 
 
 
 def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
-    """The volume has one replica meanwhile, and a new one after Longhorn's wait."""
+    """The volume has one replica meanwhile, and a new one after Longhorn's wait; the failed one stays where it is."""
     listed = {"db-0-a": 30.0}
     cluster = situation(
         node("a", listed=listed),
@@ -116,7 +116,40 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
     result = prediction(cluster, Drain(("a",)))
     assert result.drains[0].certainty is Certainty.ALWAYS
     assert [(entry.least, entry.incomplete) for entry in result.volumes] == [(1, 0)]
-    assert [(entry.node, entry.most) for entry in result.disks] == [("a", 0), ("c", written(30))]
+    assert [(entry.node, entry.most) for entry in result.disks] == [("c", written(30))]
+
+
+def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
+    """Longhorn's status does not show the first rebuild yet, so the second may go to the same bytes; in other orders it waits."""
+    cluster = situation(
+        node("a", listed={"db-0-a": 30.0, "db-1-a": 30.0}),
+        node("b", 200, listed={"db-0-b": 30.0, "db-1-b": 30.0}),
+        node("c", 50),
+        running("db-0", "b", replicas=["b", "a"], locality="disabled"),
+        running("db-1", "b", replicas=["b", "a"], locality="disabled"),
+    )
+    result = prediction(cluster, Drain(("a",)), orders=30)
+    assert [(entry.node, entry.least, entry.most) for entry in result.disks] == [("c", written(30), written(60))]
+
+
+def test_the_status_of_a_lost_node_stays_as_it_was() -> None:
+    """Its longhorn-manager is gone, so nothing counts there any less."""
+    cluster = situation(
+        node("a", listed={"db-0-a": 30.0}),
+        node("b", listed={"db-0-b": 30.0}),
+        node("c"),
+        running("db-0", "b", replicas=["b", "a"], locality="disabled"),
+    )
+    result = prediction(cluster, LoseNodes(("a",)))
+    assert [(entry.node, entry.least) for entry in result.disks] == [("c", written(30))]
+
+
+def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
+    """The volume is faulted, which no node can change."""
+    cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), running("db-0", "a"))
+    outcome = outcome_of(prediction(cluster, LoseNodes(("a",))), "db-0")
+    assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {})
+    assert [reason for reason in outcome.reasons if "faulted" in reason] == list(outcome.reasons)
 
 
 @pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])

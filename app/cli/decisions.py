@@ -1,0 +1,203 @@
+"""`longhorn-extender decisions`: what the leader decided lately.
+
+Data flow: the leader's `/decisions`, through the API server or at a URL → as it came, or as a table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from app.cli.explain_subject import POD_PREFIXES
+from app.cli.list_output import ListOutput, plain_table, printable, show_list
+from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
+from app.cli.refresh import DEFAULT_INTERVAL, IntervalOption, WatchOption, check_watch, refresh
+from app.settings import DEFAULT_NAMESPACE
+from scheduler_core.errors import CoreError
+from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionOutcome
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_KIND: Final = "DecisionList"
+_DEFAULT_LIMIT: Final = 50
+_MAX_NODES: Final = 3
+_STYLES: Final = {"fits": "green", "refused": "red", "error": "red"}
+
+
+class DecisionEntry(msgspec.Struct):
+    """A decision of the answer, as far as the table shows it."""
+
+    time: str = ""
+    verb: str = ""
+    pod: str = ""
+    outcome: str = ""
+    observed: bool = False
+    nodes: int = 0
+    fits: int = 0
+    offered: tuple[str, ...] = ()
+    refused: dict[str, int] = {}
+    error: str = ""
+    milliseconds: float = 0.0
+
+
+class DecisionEntries(msgspec.Struct, rename="camel"):
+    """The answer, as far as the table shows it."""
+
+    kind: str
+    recorded: int
+    items: tuple[DecisionEntry, ...]
+    next_before: int | None = None
+
+
+def decisions(
+    pod: Annotated[
+        str | None, typer.Argument(metavar="POD", help="NAME, NAMESPACE/NAME or pod/NAME. Without it: all pods.")
+    ] = None,
+    outcome: Annotated[DecisionOutcome | None, typer.Option("--outcome", help="Only decisions that ended so.")] = None,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", metavar="N", min=1, max=MAX_DECISIONS, help="The most decisions, the latest first."),
+    ] = _DEFAULT_LIMIT,
+    watch: WatchOption = False,  # noqa: FBT002 # --watch
+    interval: IntervalOption = DEFAULT_INTERVAL,
+    url: LeaderUrlOption = "",
+    output: Annotated[
+        ListOutput, typer.Option("--output", "-o", help="How to print; name prints the pods.")
+    ] = ListOutput.TABLE,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pods; default: all.")
+    ] = None,
+    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+) -> None:
+    """Show what the extender decided lately: which nodes it offered to which pod, and why it refused the others.
+
+    The leader keeps its latest 1,000 decisions of /filter and /preempt. It is asked through the API server, as by doctor,
+    or at --url. An extender with TLS is asked with curl: docs/tls.md.
+
+    Exit code 0: printed. 2: bad input, or no leader.
+    """
+    check_url(url)
+    query = _query(pod, namespace, outcome, limit)
+
+    def read() -> dict[str, Any]:
+        return asyncio.run(_read(query, url, kubeconfig, context, longhorn_namespace))
+
+    if watch:
+        check_watch(table=output is ListOutput.TABLE)
+        refresh(lambda: partial(_print, _entries(read())), interval)
+        return
+    data = read()
+    entries = _entries(data)
+    names = (f"pod/{entry.pod.partition('/')[2]}" for entry in entries.items)
+    show_list(data, output, partial(_print, entries), names)
+
+
+def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | None, limit: int) -> str:
+    """Returns the parameters of the request.
+
+    Raises:
+        CoreError: the pod's name is missing, or contradicts the namespace
+    """
+    prefix, slash, name = (pod or "").partition("/")
+    if pod is not None and (not pod or (slash and not (prefix and name))):
+        raise CoreError(f"'{pod}': the name of a pod is missing; see --help")
+    if slash and prefix.lower() not in POD_PREFIXES:
+        if namespace not in (None, prefix):
+            raise CoreError(f"{pod}: contradicts --namespace {namespace}")
+        namespace = prefix
+    parameters = {
+        "limit": str(limit),
+        "namespace": namespace,
+        "pod": (name or prefix) or None,
+        "outcome": outcome.value if outcome is not None else None,
+    }
+    return urlencode({key: value for key, value in parameters.items() if value is not None})
+
+
+async def _read(query: str, url: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
+    """Returns the leader's answer.
+
+    Raises:
+        CoreError: there is no leader, or its answer is none of the extender's
+    """
+    from app.extender.process_call import direct_call, leader_call
+    from app.kube.client import KubeClient
+
+    where = f"decisions?{query}"
+    if url:
+        return _decode(await direct_call(url)(where))
+    client = await KubeClient.connect(kubeconfig, context)
+    try:
+        return _decode(await (await leader_call(client, namespace))(where))
+    finally:
+        await client.close()
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(body)
+    except ValueError as error:
+        raise CoreError(f"the answer is not the extender's: {error}") from error
+    if not isinstance(data, dict) or data.get("kind") != _KIND:
+        raise CoreError("the answer is not the extender's: it is no DecisionList")
+    return data
+
+
+def _entries(data: dict[str, Any]) -> DecisionEntries:
+    try:
+        return msgspec.convert(data, type=DecisionEntries)
+    except msgspec.ValidationError as error:
+        raise CoreError(f"the answer is not the extender's: {error}") from error
+
+
+def _print(answer: DecisionEntries, console: Console) -> None:
+    from rich.text import Text
+
+    if not answer.items:
+        console.print(
+            Text(
+                f"none of the leader's {answer.recorded} decisions is selected"
+                if answer.recorded
+                else "nothing is decided yet"
+            )
+        )
+        return
+    table = plain_table("TIME", "POD", "VERB", "RESULT", "FITS", "OFFERED, OR WHY NOT", "MS")
+    for entry in answer.items:
+        table.add_row(
+            printable(entry.time.partition(".")[0].replace("T", " ")),
+            printable(entry.pod),
+            printable(entry.verb),
+            Text(_result(entry), style=_STYLES.get(entry.outcome, "")),
+            f"{entry.fits} of {entry.nodes}",
+            printable(_detail(entry)),
+            f"{entry.milliseconds:.1f}",
+        )
+    console.print(table)
+    if answer.next_before is not None:
+        console.print()
+        console.print(Text("there are older decisions; see --limit"))
+
+
+def _result(entry: DecisionEntry) -> str:
+    return printable(f"{entry.outcome} (observed)" if entry.observed else entry.outcome)
+
+
+def _detail(entry: DecisionEntry) -> str:
+    """The offered nodes; without any, why the others are refused."""
+    if entry.error:
+        return entry.error
+    if not entry.fits:
+        return "; ".join(f"{reason} ({count})" for reason, count in entry.refused.items())
+    names = entry.offered[:_MAX_NODES]
+    others = entry.fits - len(names)
+    return ", ".join([*names, *([f"{others} more"] if others > 0 else [])])

@@ -1,0 +1,46 @@
+"""How commands print lists: as a table, as JSON or YAML, or as names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from app.cli.explain import Output, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+class ListOutput(StrEnum):
+    """The format in which a list is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+def show_list(data: dict[str, Any], output: ListOutput, table: Callable[[Console], None], names: Iterable[str]) -> None:
+    """Prints a list; each name is printed once, in the order of the list."""
+    if output is ListOutput.NAME:
+        for name in dict.fromkeys(names):
+            typer.echo(printable(name))
+    else:
+        show(data, Output(output.value), table)
+
+
+def plain_table(*headers: str) -> Table:
+    """Returns a table without lines that shortens no word."""
+    from rich.table import Column, Table
+
+    columns = (Column(header, overflow="fold") for header in headers)
+    return Table(*columns, box=None, pad_edge=False, header_style="bold")
+
+
+def printable(text: str) -> str:
+    """Returns a text whose control characters are escaped, so that no name can change the terminal."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

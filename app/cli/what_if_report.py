@@ -1,0 +1,133 @@
+"""The report of `longhorn-extender what-if --html`: one file without scripts and without anything from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from app.cli.svg_plots import Bar, LinePlot, Series, bar, line_plot
+from app.cli.what_if_tables import outcome_text, rebuild_line, summary
+from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
+from scheduler_core.errors import CoreError
+from scheduler_core.model.quantity import format_bytes
+
+_TEMPLATES: Final = Path(__file__).parents[1] / "api/page/templates"
+_TEMPLATE: Final = "what_if_report.html"
+_GOOD: Final = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportHead:
+    """What the prediction was asked.
+
+    Attributes:
+        verbs: the options that change the cluster, as on the command line
+        source: the snapshot file, or the cluster
+    """
+
+    verbs: Sequence[str]
+    source: str
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _DiskBars:
+    """A disk before and after, as bars of one scale."""
+
+    name: str
+    before: Bar | None
+    after: Bar
+    before_text: str
+    after_text: str
+    limit_text: str
+
+
+def write_report(file: Path, answer: WhatIfAnswer, head: ReportHead) -> None:
+    """Writes the report of a prediction.
+
+    Raises:
+        CoreError: the file cannot be written
+    """
+    try:
+        file.write_text(render_report(answer, head), encoding="utf-8")
+    except OSError as error:
+        raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
+
+
+def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
+    """Returns the report of a prediction as HTML."""
+    pods = sorted(answer.pods, key=lambda pod: (pod.outcome == _GOOD, pod.outcome != "never"))
+    context: Mapping[str, object] = {
+        "answer": answer,
+        "head": head,
+        "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
+        "summary": summary(answer),
+        "pods": pods,
+        "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
+        "disks": _disk_bars(answer),
+        "plots": step_plots(answer.shown_order),
+        "rebuilds": rebuild_line(answer.rebuilds) if answer.rebuilds.most_bytes else "",
+    }
+    return _environment().get_template(_TEMPLATE).render(context)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {"bytes": format_bytes, "outcome": outcome_text, "capitalize_first": _capitalize_first}
+    return environment
+
+
+def _capitalize_first(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def step_plots(order: OrderAnswer) -> list[LinePlot]:
+    """Returns the plots of an order's steps; none for an order without steps."""
+    steps = order.steps
+    if len(steps) < 2:  # one point is no course
+        return []
+
+    def series(name: str, field: str) -> Series:
+        return Series(name, [(step.step, getattr(step, field)) for step in steps])
+
+    pods = [series("waiting", "waiting"), series("to be evicted", "to_evict")]
+    volumes = [series("misplaced volumes", "misplaced"), series("overbooked disks", "overbooked")]
+    return [
+        line_plot("Pods that wait, and pods that are still to be evicted", pods),
+        line_plot("Misplaced volumes and overbooked disks", volumes),
+        line_plot("Free space", [series("free bytes", "free_bytes")], format_bytes),
+        line_plot("Bytes that rebuilds have copied", [series("copied bytes", "copied_bytes")], format_bytes),
+    ]
+
+
+def _disk_bars(answer: WhatIfAnswer) -> list[_DiskBars]:
+    rows = []
+    for disk in answer.disks:
+        scale = max(disk.limit, disk.before or 0, disk.most)
+        same = disk.least == disk.most
+        after = format_bytes(disk.most) if same else f"{format_bytes(disk.least)} to {format_bytes(disk.most)}"
+        rows.append(
+            _DiskBars(
+                name=f"{disk.node}/{disk.disk}",
+                before=None if disk.before is None else bar(disk.before, disk.before, disk.limit, scale),
+                after=bar(disk.least, disk.most, disk.limit, scale),
+                before_text="new" if disk.before is None else format_bytes(disk.before),
+                after_text=after,
+                limit_text=format_bytes(disk.limit),
+            )
+        )
+    return rows

@@ -1,0 +1,106 @@
+"""Predicts in the background which nodes can be lost for good.
+
+    every 30 s at most, if the cluster's state has changed → for each node: the state of that moment → a prediction in a tenth of the
+    time, while no decision runs → its outcome replaces the one before
+
+In a live cluster only the leader does so, between `adopt` and `clear`. A node has no outcome until its first prediction is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+
+from app.decisions.evaluator import Evaluator
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.errors import CoreError
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome, predict_node_loss
+from scheduler_core.extender.what_if.predicted_cluster import cluster_without_scheduling
+from scheduler_core.model.snapshot import Snapshot
+
+log = structlog.get_logger("node losses")
+
+ROUND_INTERVAL: Final = 30.0
+ORDERS: Final = 3
+
+
+class NodeLosses:
+    """Owner of the latest outcome of each node.
+
+    Args:
+        read: returns the current state; its maps are persistent
+    """
+
+    def __init__(self, evaluator: Evaluator, read: Callable[[], ClusterState]) -> None:
+        self._evaluator = evaluator
+        self._read = read
+        self._latest: Mapping[str, NodeLossOutcome] = MappingProxyType({})
+        self._leads = asyncio.Event()
+        self._term = 0
+
+    @property
+    def latest(self) -> Mapping[str, NodeLossOutcome]:
+        """The outcome of each node that is known, by name; it does not change, and may be read from any thread."""
+        return self._latest
+
+    def adopt(self) -> None:
+        """Starts: this process leads, and its state is filled."""
+        self._leads.set()
+
+    def clear(self) -> None:
+        """Forgets everything: another process leads."""
+        self._leads.clear()
+        self._term += 1
+        self._latest = MappingProxyType({})
+
+    async def run(self) -> None:
+        """Predicts until cancelled."""
+        predicted: tuple[int, Snapshot] | None = None
+        while True:
+            await self._leads.wait()
+            term = self._term
+            snapshot = self._read().view.snapshot
+            if predicted is None or predicted[0] != term or not _has_same_objects(predicted[1], snapshot):
+                predicted = (term, snapshot)
+                await self._predict_all(term)
+            await asyncio.sleep(ROUND_INTERVAL)
+
+    async def _predict_all(self, term: int) -> None:
+        snapshot = self._read().view.snapshot
+        names = sorted(snapshot.nodes or snapshot.longhorn_nodes)
+        self._latest = MappingProxyType({name: self._latest[name] for name in names if name in self._latest})
+        for name in names:
+            outcome = await self._predict(name)
+            if term != self._term:
+                return
+            outcomes = {key: entry for key, entry in self._latest.items() if key != name}
+            self._latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
+
+    async def _predict(self, name: str) -> NodeLossOutcome | None:
+        """Returns the outcome of a node, None if it cannot be predicted."""
+        try:
+            return await self._evaluator.run_in_background(self._loss(name))
+        except CoreError as error:
+            log.debug("cannot predict the loss of a node", node=name, problem=str(error))
+        except Exception:
+            # What nothing waits for must not end the process.
+            log.exception("predicting the loss of a node has failed", node=name)
+        return None
+
+    def _loss(self, name: str) -> Cooperative[NodeLossOutcome]:
+        options = self._evaluator.options
+        # A seed is reproducible, not secret.
+        orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
+        cluster = yield from cluster_without_scheduling(self._read())
+        return (yield from predict_node_loss(cluster, name, options, orders))
+
+
+def _has_same_objects(first: Snapshot, second: Snapshot) -> bool:
+    """Whether two versions have the very same objects; what did not change is shared."""
+    return all(getattr(first, name) is getattr(second, name) for name in Snapshot.__dataclass_fields__)

@@ -1,0 +1,88 @@
+"""Calls of the extender's own processes, as an administrator.
+
+The API server's pod proxy reaches them with every kubeconfig. Where it cannot reach them, such as on a loopback address, one of them may be
+called directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import aiohttp
+
+from app.extender.scheduler_reader import EXTENDER_PODS, read_service
+from app.kube.client import ApiError, KubeClient
+from app.kube.paging import pages
+from app.kube.resources import LEASES, PODS
+from scheduler_core.convert.coordination import lease
+from scheduler_core.convert.installed_objects import installed_pod
+from scheduler_core.errors import CoreError
+from scheduler_core.extender.finding import leading_pod
+from scheduler_core.leadership.endpoint_slice import EXTENDER
+from scheduler_core.model.installation import InstalledPod
+
+_TIMEOUT: Final = 10.0
+# GETs a path, such as "state", and returns the body; raises ApiError for every other answer than 200.
+Ask = Callable[[str], Awaitable[bytes]]
+
+
+def proxy_call(client: KubeClient, pod: InstalledPod) -> Ask:
+    """Returns what calls a process through the API server."""
+    path = PODS.path(pod.namespace, f"http:{pod.name}:{pod.port or EXTENDER.port}", "proxy").replace("%3A", ":")
+
+    async def ask(where: str) -> bytes:
+        return await client.get(f"{path}/{where}", seconds=_TIMEOUT)
+
+    return ask
+
+
+def direct_call(url: str) -> Ask:
+    """Returns what calls a process at a URL."""
+
+    async def ask(where: str) -> bytes:
+        timeout = aiohttp.ClientTimeout(_TIMEOUT)
+        call = f"GET {url.rstrip('/')}/{where}"
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(call[4:]) as response:
+                body = await response.read()
+                if response.status != 200:
+                    raise ApiError(call, response.status, "", body[:200].decode(errors="replace"))
+                return body
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise ApiError(call, 0, "", " ".join(str(error).split()) or "no answer") from error
+
+    return ask
+
+
+async def leader_call(client: KubeClient, namespace: str) -> Ask:
+    """Returns what calls the leader through the API server.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses
+        CoreError: no pod leads, or the leader answers callers with a certificate only, and the API server has none
+    """
+    service = await read_service(client, namespace)
+    if service is not None and service.tls:
+        raise CoreError(
+            f"the extender in namespace {namespace} requires TLS, and the API server has no certificate to show; docs/tls.md "
+            "calls it with curl"
+        )
+    pods = [
+        installed_pod(raw) async for page in pages(client, PODS.path(namespace), EXTENDER_PODS) for raw in page.items
+    ]
+    leader = leading_pod([pod for pod in pods if pod.live], await _lease_holder(client, namespace))
+    if leader is None:
+        raise CoreError(
+            f"no pod in namespace {namespace} leads the extender; see --longhorn-namespace, --url and `longhorn-extender doctor`"
+        )
+    return proxy_call(client, leader)
+
+
+async def _lease_holder(client: KubeClient, namespace: str) -> str:
+    try:
+        return lease(await client.get(LEASES.path(namespace, EXTENDER.name))).holder
+    except ApiError as error:
+        if error.not_found:
+            return ""
+        raise

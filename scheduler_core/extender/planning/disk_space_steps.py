@@ -1,0 +1,183 @@
+"""Changes of a disk's space that may help a pod, each with a proven lower bound of its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler_core.extender.planning.remedy import RemedyKind, Step, exact_bytes
+from scheduler_core.extender.planning.remedy_step import with_more_space
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, with_schedulable_condition
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.space import DiskSpace, disk_space
+from scheduler_core.model import longhorn
+from scheduler_core.model.quantity import format_bytes
+
+# Floats are exact up to here, and no disk grows by more.
+_MOST_GROWTH: Final = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class DiskNeeds:
+    """What volumes need of a disk by Longhorn's over-provisioning rule, and by that of the available space.
+
+    Attributes:
+        least: bytes that the disk must have more at least, 0 if no bound is proven
+        guess: bytes that are likely to suffice
+        written: bytes that volumes bring along, 0 for a new volume
+    """
+
+    least: int
+    guess: int
+    written: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceQuestion:
+    """How many bytes of one kind a disk must have more.
+
+    Attributes:
+        least: fewer bytes do not help
+        guess: how many bytes are tried first
+        most: there are not more bytes than these
+    """
+
+    kind: RemedyKind
+    node: str
+    disk: longhorn.Disk
+    least: int
+    guess: int
+    most: int
+
+    @property
+    def order(self) -> tuple[int, int, int, str, str]:
+        """Sorts questions, the one with the least bytes first."""
+        return self.least, self.guess, self.kind.rank, self.node, self.disk.name
+
+    def step(self, size: int) -> Step:
+        """Returns the step that frees or adds some bytes."""
+        place = f"disk {self.node}/{self.disk.name}"
+        amount = exact_bytes(size)
+        if self.kind is RemedyKind.LOWER_RESERVE:
+            reserved = self.disk.storage_reserved - size
+            text = f"reserve {amount} less on {place} ({format_bytes(reserved)} instead of {format_bytes(self.disk.storage_reserved)})"
+            return Step(self.kind, self.node, self.disk.name, size, text=text)
+        texts = {
+            RemedyKind.FREE_SCHEDULED: f"free {amount} of what is scheduled on {place}",
+            RemedyKind.FREE_AVAILABLE: f"free {amount} of what is written on {place}",
+            RemedyKind.GROW_DISK: f"grow {place} by {amount}",
+        }
+        return Step(self.kind, self.node, self.disk.name, size, text=texts[self.kind])
+
+
+def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
+    """Returns what volumes that all go to one node need of each of its disks, if only that disk has more.
+
+    The volumes of at least some size go to disks with at least that much space, and to the disk that has more. Which disks are open to
+    the volumes, and the volumes of other pods, are left aside, which makes the bounds lower.
+    """
+    written = frozenset(volume.actual_size for volume in volumes)
+    sizes = [volume.size for volume in volumes]
+    needs: dict[str, DiskNeeds] = {}
+    for name, space in spaces.items():
+        others = [other.free for other_name, other in spaces.items() if other_name != name]
+        least_free = max(
+            (
+                sum(size for size in sizes if size >= least_size) - sum(free for free in others if free >= least_size)
+                for least_size in {*sizes}
+            ),
+            default=0,
+        )
+        least = max(0, least_free - space.free)
+        needs[name] = DiskNeeds(least, max(1, least), written)
+    return needs
+
+
+def needs_of_one_volume(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
+    """Returns the guess that a disk must take one more replica of some volume; nothing is proven."""
+    written = frozenset(volume.actual_size for volume in volumes)
+    return {
+        name: DiskNeeds(0, max(1, min((volume.size - space.free for volume in volumes), default=1)), written)
+        for name, space in spaces.items()
+    }
+
+
+def space_questions(
+    cluster: PredictedCluster, node: longhorn.Node, needs: Mapping[str, DiskNeeds]
+) -> Iterator[SpaceQuestion]:
+    """Yields the questions about a node's disks.
+
+    Disks are left out whose condition Schedulable is not what their numbers lead to: Longhorn is about to change it.
+    """
+    settings = cluster.state.view.settings
+    for disk in node.disks:
+        settled = with_schedulable_condition(cluster, disk).schedulable == disk.schedulable
+        if not (disk.ready and disk.in_spec and disk.in_status and settled):
+            continue
+        for kind, most in _most(disk).items():
+            bounds = _bounds(disk, kind, needs[disk.name], settings)
+            if bounds is not None and bounds[0] <= most:
+                yield SpaceQuestion(kind, node.name, disk, *bounds, most)
+
+
+def _most(disk: longhorn.Disk) -> dict[RemedyKind, int]:
+    return {
+        RemedyKind.LOWER_RESERVE: disk.storage_reserved,
+        RemedyKind.FREE_SCHEDULED: disk.storage_scheduled,
+        RemedyKind.FREE_AVAILABLE: disk.storage_maximum - disk.storage_available,
+        RemedyKind.GROW_DISK: _MOST_GROWTH,
+    }
+
+
+def _bounds(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: Settings) -> tuple[int, int] | None:
+    """Returns the least bytes of a kind that may help and those that are likely to; None if none help."""
+    before = disk_space(disk, settings)
+    # A volume needs more headroom than it has data.
+    lacking = [written - before.headroom + 1 for written in needs.written if written >= before.headroom]
+    if kind is RemedyKind.FREE_AVAILABLE:
+        if needs.least or not lacking:
+            return None
+        headroom = before.headroom + min(lacking)
+        least = _least_size(min(lacking), lambda size: _space(disk, kind, size, settings).headroom >= headroom)
+        return least, least
+    if kind is RemedyKind.FREE_SCHEDULED:
+        return max(1, needs.least), needs.guess
+    percentage = settings.storage_over_provisioning_percentage
+    if percentage <= 0 < needs.least:
+        return None
+
+    def least_size(extra: int) -> int:
+        if percentage <= 0:
+            return 1
+        free = before.free + extra
+        return _least_size(extra * 100 // percentage, lambda size: _space(disk, kind, size, settings).free >= free)
+
+    least = least_size(needs.least) if needs.least else 1
+    return least, least if needs.guess == needs.least else least_size(needs.guess)
+
+
+def _space(disk: longhorn.Disk, kind: RemedyKind, size: int, settings: Settings) -> DiskSpace:
+    return disk_space(with_more_space(disk, kind, size), settings)
+
+
+def _least_size(guess: int, suffices: Callable[[int], bool]) -> int:
+    """Returns the least positive size that suffices, near a guess; every larger one suffices, too."""
+    width = 1
+    high = max(1, guess)
+    while not suffices(high):
+        high += width
+        width *= 2
+    width = 1
+    low = high - 1
+    while low > 0 and suffices(low):
+        high = low
+        low = max(0, low - width)
+        width *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if suffices(middle):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,102 @@
+"""Whether a node can be lost for good: its pods find other nodes, and no volume loses its data.
+
+One order: the node is gone (`LoseNodes`), its pods are decided about by the production decision, and Longhorn rebuilds the missing
+replicas (`run_order`). The node is safe to lose if nothing goes wrong in any order. A detached volume that keeps a replica is fine:
+Longhorn rebuilds it once it is attached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.what_if.cluster_changes import LoseNodes
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.predicted_replicas import Choose, holds_data
+from scheduler_core.extender.what_if.prediction import refusal_text, sort_by_count
+from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
+from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.model.generic import PodKey
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLossOutcome:
+    """What the loss of one node leads to.
+
+    Attributes:
+        pods: how many pods with Longhorn volumes would move
+        volumes: how many volumes would lose a replica
+        problems: what goes wrong, with the number of orders, most frequent first; empty if the node is safe to lose
+    """
+
+    node: str
+    orders: int
+    pods: int
+    volumes: int
+    problems: Mapping[str, int]
+
+    @property
+    def safe(self) -> bool:
+        """Whether the node can be lost in every order."""
+        return not self.problems
+
+    @property
+    def reason(self) -> str:
+        """The most frequent problem, "" if there is none."""
+        return next(iter(self.problems), "")
+
+
+def predict_node_loss(
+    cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[Choose]
+) -> Cooperative[NodeLossOutcome]:
+    """Predicts the loss of a node, once with each of `orders`, of which there is at least one.
+
+    Raises:
+        WhatIfError: there is no such node
+    """
+    lost = LoseNodes((node,)).apply(Situation(cluster))
+    pods = [entry for entry in lost.pods if cluster.volumes_of(cluster.snapshot.pods[entry.key])]
+    problems: list[str] = []
+    for choose in orders:
+        result = yield from run_order(lost, options, choose)
+        problems += dict.fromkeys(_problems(cluster, lost, result))
+        yield
+    return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), sort_by_count(problems))
+
+
+def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> Iterator[str]:
+    """Yields what goes wrong in one order; `before` has the node."""
+    yield from _pod_problems(before, lost, result)
+    cluster = result.cluster
+    moved = {volume.name for entry in lost.pods for volume in before.volumes_of(before.snapshot.pods[entry.key])}
+    for name in sorted(lost.degraded | moved):
+        volume = cluster.snapshot.volumes.get(name)
+        if volume is None:
+            continue
+        if not any(holds_data(cluster, replica) for replica in cluster.state.view.replicas_of(name)):
+            yield f"volume {name} loses its data"
+        elif volume.node_id and name in result.incomplete:
+            yield f"volume {name} lacks a replica: {result.incomplete[name]}"
+
+
+def _pod_problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> Iterator[str]:
+    for name, _ in lost.gone_pods:
+        namespace, _, own_name = name.partition("/")
+        if before.volumes_of(before.snapshot.pods[namespace, own_name]):
+            yield f"nothing creates pod {name} again"
+    for entry in lost.pods:
+        problem = pod_problem(entry.key, result)
+        if problem and before.volumes_of(before.snapshot.pods[entry.key]):
+            yield problem
+
+
+def pod_problem(key: PodKey, result: OrderResult) -> str:
+    """Returns why a pod that moves does not run in the end, "" if it does."""
+    name = "/".join(key)
+    if key in result.refusals:
+        return f"pod {name} finds no node: {refusal_text(result.refusals[key])}"
+    if key in result.stuck:
+        return f"pod {name} waits for its volumes: {result.stuck[key]}"
+    return ""

@@ -1,0 +1,314 @@
+"""`find_remedies`: the cheapest changes of the cluster that make a pod fit.
+
+Data flow: the decision about the pod → for each node the steps that may lift its refusal → each is decided on the changed cluster →
+remedies by cost. Steps that change settings come first, then space, of which the least bytes are found by bisection. Only if no
+single step helps, two steps on one node are tried: the first lifts the node's refusal, the second the one that it then has.
+
+Which steps may lift a refusal follows from its reason: Longhorn checks nodes before disks. Where the replicas of the pod's volumes may
+be on other nodes than the pod, a step on any node may help, and all are tried.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.planning.disk_space_steps import (
+    DiskNeeds,
+    SpaceQuestion,
+    needs_of_one_volume,
+    needs_of_volumes,
+    space_questions,
+)
+from scheduler_core.extender.planning.remedy import Remedy, Step, move_step
+from scheduler_core.extender.planning.replica_moves import ReplicaMove, replica_moves
+from scheduler_core.extender.planning.setting_steps import (
+    allow_disk_steps,
+    allow_node_steps,
+    tag_disk_steps,
+    tag_node_steps,
+    uncordon_steps,
+)
+from scheduler_core.extender.planning.trials import Trials
+from scheduler_core.extender.what_if.pod_decision import PodDecision
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.model import longhorn
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.verdict import UNSAFE, Reason
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
+from scheduler_core.volumes.resolve import Resolution
+
+MAX_DECISIONS: Final = 2_000
+"""How many changed clusters are decided; a search that needs more may miss cheaper remedies."""
+
+_NODES_PER_PAUSE: Final = 16
+_NODE_ALLOWED: Final = frozenset({Reason.NODE_EVICTING, Reason.NODE_SCHEDULING_DISABLED})
+_CLOSED: Final = frozenset(
+    {Reason.NO_DISK, Reason.DISK_PRESSURE, Reason.DISK_TYPE, Reason.DISK_TAGS, Reason.VOLUME_TOO_LARGE}
+)
+_DISKS: Final = (
+    UNSAFE
+    | _CLOSED
+    | {
+        Reason.ANTI_AFFINITY,
+        Reason.LOW_AVAILABLE,
+        Reason.INSUFFICIENT_STORAGE,
+        Reason.NOT_TOGETHER,
+        Reason.SPOKEN_FOR,
+        Reason.WAITING,
+        Reason.UNDECIDED,
+    }
+)
+
+
+def find_remedies(
+    pod: Pod,
+    cluster: PredictedCluster,
+    options: FilterOptions,
+    limit: int,
+    max_decisions: int = MAX_DECISIONS,
+) -> Cooperative[tuple[Remedy, ...]]:
+    """Returns at most `limit` remedies for a pod that fits nowhere, the cheapest first.
+
+    Each was checked: after its steps the production decision about the pod names a node, and of a size one byte less does not suffice.
+    A pod that fits needs none. `max_decisions` limits the search: fewer find remedies that work, but maybe not the cheapest.
+    """
+    trials = Trials(pod, cluster, options, max_decisions)
+    decision = yield from trials.decide(())
+    if decision.node or limit <= 0:
+        return ()
+    search = _Search(trials, limit)
+    remedies = yield from search.remedies([_Start((), decision, None)])
+    if not remedies:
+        remedies = yield from _Search(trials, limit).remedies(search.refused)
+    return tuple(remedies)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where the search for one more step starts.
+
+    Attributes:
+        steps: those that were made already
+        decision: the decision about the pod after them
+        node: the node on which one more step is sought; None for any
+    """
+
+    steps: tuple[Step, ...]
+    decision: PodDecision
+    node: str | None
+
+    def changes_field_of(self, step: Step) -> bool:
+        """Whether a step made already changes the same field."""
+        return any((step.kind, step.node, step.disk) == (each.kind, each.node, each.disk) for each in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The search for the cheapest remedies, at most `limit` of them.
+
+    Attributes:
+        refused: the settings that were changed in vain, as starts for one more step
+    """
+
+    trials: Trials
+    limit: int
+    refused: list[_Start] = field(default_factory=list["_Start"])
+
+    def remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
+        """Returns the remedies that need one more step than the starts, the cheapest first."""
+        remedies = yield from self._setting_remedies(starts)
+        if len(remedies) == self.limit:
+            return remedies
+        remedies += yield from self._space_remedies(starts, self.limit - len(remedies))
+        for start in starts:
+            if not start.steps and len(remedies) < self.limit:
+                remedies += yield from self._move_remedies(start, self.limit - len(remedies))
+        return remedies
+
+    def _setting_remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
+        candidates: dict[object, Remedy] = {}
+        for start in starts:
+            for step in _setting_steps(self.trials.cluster, start):
+                if not start.changes_field_of(step):
+                    remedy = Remedy((*start.steps, step))
+                    # Two steps may be made in either order.
+                    identity = frozenset((each.kind, each.node, each.disk, each.tags) for each in remedy.steps)
+                    candidates.setdefault(identity, remedy)
+        remedies: list[Remedy] = []
+        for remedy in sorted(candidates.values(), key=lambda remedy: remedy.order):
+            if len(remedies) == self.limit:
+                break
+            decision = yield from self.trials.decide(remedy.steps)
+            if decision.node:
+                remedies.append(remedy)
+            else:
+                self.refused.append(_Start(remedy.steps, decision, remedy.steps[-1].node))
+        return remedies
+
+    def _space_remedies(self, starts: Sequence[_Start], limit: int) -> Cooperative[list[Remedy]]:
+        questions: list[tuple[SpaceQuestion, _Start]] = []
+        for start in starts:
+            of_start = yield from _space_questions(self.trials.cluster, start)
+            questions += [(question, start) for question in of_start]
+        questions.sort(key=lambda entry: entry[0].order)
+        remedies: list[Remedy] = []
+        for question, start in questions:
+            most = remedies[-1].cost.size if len(remedies) == limit else question.most
+            if self.trials.exhausted or (len(remedies) == limit and question.least >= most):
+                break
+            size = yield from self._least_size(start, replace(question, most=min(most, question.most)))
+            if size:
+                insort(remedies, Remedy((*start.steps, question.step(size))), key=lambda remedy: remedy.order)
+                del remedies[limit:]
+        return remedies
+
+    def _move_remedies(self, start: _Start, limit: int) -> Cooperative[list[Remedy]]:
+        """Returns the moves of one replica after which the pod fits, wherever Longhorn puts the replica."""
+        cluster = self.trials.cluster
+        remedies: list[Remedy] = []
+        replicas = yield from _replicas_in_the_way(cluster, start)
+        volumes = {
+            cluster.snapshot.volumes[name]
+            for name in {each.volume for each in replicas}
+            if name in cluster.snapshot.volumes
+        }
+        movable = {replica.name for replica in replicas}
+        for volume in sorted(volumes, key=lambda volume: (volume.actual_size, volume.name)):
+            self.trials.decisions_left -= 1
+            for move in replica_moves(cluster, (volume.name,)):
+                if len(remedies) == limit or self.trials.exhausted:
+                    return remedies
+                if move.replica in movable and (yield from self._fits_after(move)):
+                    remedies += [Remedy((move_step(move),))]
+            yield
+        return remedies
+
+    def _fits_after(self, move: ReplicaMove) -> Cooperative[bool]:
+        for target in move.targets:
+            decision = yield from self.trials.decide_move(move, target)
+            if not decision.node:
+                return False
+        return True
+
+    def _least_size(self, start: _Start, question: SpaceQuestion) -> Cooperative[int]:
+        """Returns the least bytes with which the pod fits, 0 if none do.
+
+        With one byte less it does not, which is decided, too.
+        """
+        low = 0
+        high = min(question.guess, question.most)
+        if (yield from self._fits(start, question, high)):
+            below = high - 1
+            while below and (yield from self._fits(start, question, below)):
+                high = below
+                below = min(below - 1, max(0, question.least - 1))
+            low = below
+        else:
+            low = high
+            high = question.most
+            if high <= low or not (yield from self._fits(start, question, high)):
+                return 0
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (yield from self._fits(start, question, middle)):
+                high = middle
+            else:
+                low = middle
+        return 0 if self.trials.exhausted else high
+
+    def _fits(self, start: _Start, question: SpaceQuestion, size: int) -> Cooperative[bool]:
+        return (yield from self.trials.fits((*start.steps, question.step(size))))
+
+
+def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:
+    """Yields the steps that change a setting and may lift a refusal."""
+    names = sorted({*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}) if start.node is None else (start.node,)
+    for name in names:
+        yield from uncordon_steps(cluster, name)
+    for candidate in _candidates(cluster, start):
+        reason = candidate.reason
+        if reason is None or reason in _NODE_ALLOWED:
+            yield from allow_node_steps(candidate.node)
+        if reason is None or reason is Reason.NODE_TAGS:
+            yield from tag_node_steps(cluster, candidate.resolution, candidate.node)
+        if reason is None or reason in _DISKS:
+            yield from allow_disk_steps(candidate.node)
+            yield from tag_disk_steps(cluster, candidate.resolution, candidate.node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A node whose refusal a step may lift.
+
+    Attributes:
+        reason: None if steps of every kind may help
+        resolution: the pod's volumes there
+    """
+
+    node: longhorn.Node
+    reason: Reason | None
+    resolution: Resolution
+
+
+def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate]:
+    """Yields nodes on which a step may help."""
+    decision = start.decision.decision
+    if decision is None:
+        return
+    longhorn_nodes = cluster.snapshot.longhorn_nodes
+    if replica_needs(decision.resolution, cluster.state.view):
+        for name in sorted(longhorn_nodes) if start.node is None else (start.node,):
+            node = longhorn_nodes.get(name)
+            if node is not None:
+                yield _Candidate(node, None, decision.resolution_on(name))
+        return
+    for name, reason in zip(decision.candidates, decision.reasons, strict=True):
+        node = longhorn_nodes.get(name)
+        if node is not None and start.node in (None, name):
+            yield _Candidate(node, reason, decision.resolution_on(name))
+
+
+def _space_questions(cluster: PredictedCluster, start: _Start) -> Cooperative[list[SpaceQuestion]]:
+    """Returns the questions about the space of disks that may help."""
+    questions: list[SpaceQuestion] = []
+    for number, candidate in enumerate(_candidates(cluster, start), start=1):
+        if number % _NODES_PER_PAUSE == 0:
+            yield
+        if candidate.reason is None or candidate.reason in _DISKS:
+            of_node = space_questions(cluster, candidate.node, _needs(cluster, candidate))
+            # Where every disk is closed to some volume, space helps only if it opens a disk.
+            closed = candidate.reason in _CLOSED
+            questions += (question for question in of_node if not (closed and question.disk.schedulable))
+    return questions
+
+
+def _replicas_in_the_way(cluster: PredictedCluster, start: _Start) -> Cooperative[list[longhorn.Replica]]:
+    """Returns the replicas whose disk may lack no more than their size."""
+    replicas: list[longhorn.Replica] = []
+    by_disk = cluster.state.view.indexes.replicas_by_disk
+    for number, candidate in enumerate(_candidates(cluster, start), start=1):
+        if number % _NODES_PER_PAUSE == 0:
+            yield
+        if candidate.reason is not None and candidate.reason not in _DISKS:
+            continue
+        needs = _needs(cluster, candidate)
+        for disk in candidate.node.disks:
+            replicas += (each for each in by_disk.get(disk.uuid) or () if each.size >= needs[disk.name].least)
+    return replicas
+
+
+def _needs(cluster: PredictedCluster, candidate: _Candidate) -> Mapping[str, DiskNeeds]:
+    """Returns what the pod's volumes need of the disks of a node."""
+    name = candidate.node.name
+    view = cluster.state.view
+    spaces = view.free_space(name)
+    if candidate.reason is None:
+        return needs_of_one_volume([entry.volume for entry in candidate.resolution.volumes], spaces)
+    unplaced = [entry for entry in candidate.resolution.local if name not in nodes_with_replica(entry, view.cluster)]
+    return needs_of_volumes([entry.volume for entry in unplaced], spaces)

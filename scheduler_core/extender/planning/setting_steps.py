@@ -1,0 +1,95 @@
+"""Changes of settings of nodes and disks that may help a pod: uncordon, allow scheduling, add tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Final
+
+from scheduler_core.extender.planning.remedy import RemedyKind, Step
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.model import longhorn
+from scheduler_core.model.kube import condition
+from scheduler_core.model.longhorn import CORDONED
+from scheduler_core.volumes.resolve import Resolution
+
+# Of more different selectors, only one each and all together are tried.
+_MAX_COMBINED: Final = 3
+Tags = tuple[str, ...]
+
+
+def uncordon_steps(cluster: PredictedCluster, name: str) -> Iterator[Step]:
+    """Yields the step that uncordons a node, if it is cordoned."""
+    kube_node = cluster.snapshot.nodes.get(name)
+    node = cluster.snapshot.longhorn_nodes.get(name)
+    cordoned = kube_node is not None and kube_node.unschedulable
+    if cordoned or (node is not None and condition(node.conditions, "Schedulable").reason == CORDONED):
+        yield Step(RemedyKind.UNCORDON, name, text=f"uncordon node {name}")
+
+
+def allow_node_steps(node: longhorn.Node) -> Iterator[Step]:
+    """Yields the step that allows scheduling on a Longhorn node, if it is not allowed."""
+    if node.allow_scheduling and not node.eviction_requested:
+        return
+    text = f"allow scheduling on Longhorn node {node.name}"
+    text += " and cancel its eviction" if node.eviction_requested else ""
+    yield Step(RemedyKind.ALLOW_NODE, node.name, text=text)
+
+
+def allow_disk_steps(node: longhorn.Node) -> Iterator[Step]:
+    """Yields the steps that allow scheduling on disks of a node where it is not allowed."""
+    for disk in node.disks:
+        if not disk.in_spec or (disk.allow_scheduling and not disk.eviction_requested):
+            continue
+        text = f"allow scheduling on disk {node.name}/{disk.name}"
+        text += " and cancel its eviction" if disk.eviction_requested else ""
+        yield Step(RemedyKind.ALLOW_DISK, node.name, disk.name, text=text)
+
+
+def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> Iterator[Step]:
+    """Yields the steps that add tags to a node that the pod's volumes select and the node lacks."""
+    selectors = [
+        (*volume.node_selector, *(image.node_selector if image is not None else ()))
+        for volume, image in _volumes_with_images(cluster, resolution)
+    ]
+    for tags in _tags_to_add(selectors, node.tags):
+        text = f"add {_tag_list(tags)} to Longhorn node {node.name}"
+        yield Step(RemedyKind.TAG_NODE, node.name, tags=tags, text=text)
+
+
+def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> Iterator[Step]:
+    """Yields the steps that add tags to disks of a node that the pod's volumes select and the disk lacks."""
+    selectors = [
+        (*volume.disk_selector, *(image.disk_selector if image is not None else ()))
+        for volume, image in _volumes_with_images(cluster, resolution)
+    ]
+    for disk in node.disks:
+        for tags in _tags_to_add(selectors, disk.tags) if disk.in_spec else ():
+            text = f"add {_tag_list(tags)} to disk {node.name}/{disk.name}"
+            yield Step(RemedyKind.TAG_DISK, node.name, disk.name, tags=tags, text=text)
+
+
+def _volumes_with_images(
+    cluster: PredictedCluster, resolution: Resolution
+) -> Iterator[tuple[longhorn.Volume, longhorn.BackingImage | None]]:
+    for entry in resolution.volumes:
+        yield entry.volume, cluster.snapshot.backing_images.get(entry.volume.backing_image)
+
+
+def _tags_to_add(selectors: Iterable[Sequence[str]], tags: Sequence[str]) -> list[Tags]:
+    """Returns the sets of tags to try, fewest tags first.
+
+    Each set makes some of the selectors match. Volumes of a pod may be on different disks, so not every selector has to match.
+    """
+    missing = {tuple(sorted({*selector} - {*tags})) for selector in selectors} - {()}
+    counts = range(1, len(missing) + 1) if len(missing) <= _MAX_COMBINED else (1, len(missing))
+    unions = {
+        tuple(sorted({tag for part in chosen for tag in part}))
+        for count in counts
+        for chosen in combinations(sorted(missing), count)
+    }
+    return sorted(unions, key=lambda union: (len(union), union))
+
+
+def _tag_list(tags: Tags) -> str:
+    return f"{'tag' if len(tags) == 1 else 'tags'} {', '.join(tags)}"

@@ -1,0 +1,80 @@
+"""Nodes and disks in the order that a reader asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scheduler_core.extender.capacity_report import DiskUsage
+from scheduler_core.extender.status.node_rows import NodeRow, SpaceTotal, scheduling_limit_of
+
+
+class RowOrder(StrEnum):
+    """What comes first.
+
+    WORST: the most urgent. NAME: by name. FREE: the least free bytes. WRITTEN, SCHEDULED, PROMISED, RESERVED: the most bytes of these.
+    """
+
+    WORST = "worst"
+    NAME = "name"
+    WRITTEN = "written"
+    SCHEDULED = "scheduled"
+    PROMISED = "promised"
+    FREE = "free"
+    RESERVED = "reserved"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRow:
+    """A disk of a Longhorn node.
+
+    Attributes:
+        zone: of its node; "" for none
+    """
+
+    zone: str
+    usage: DiskUsage
+
+    @property
+    def badness(self) -> tuple[bool, bool, float, str, str]:
+        """Sorts disks, worst first.
+
+        First those over Longhorn's limit, then those that take no new replica, then the least share of the limit that is free.
+        """
+        usage = self.usage
+        limit = scheduling_limit_of(usage)
+        share = usage.free / limit if limit else 1.0
+        return usage.free >= 0, usage.closed_by is None, share, usage.node, usage.disk
+
+
+def disk_rows(rows: Iterable[NodeRow]) -> tuple[DiskRow, ...]:
+    """Returns the disks of nodes, worst first."""
+    disks = (DiskRow(row.zone, usage) for row in rows for usage in row.disks)
+    return tuple(sorted(disks, key=lambda disk: disk.badness))
+
+
+def sort_nodes(rows: Iterable[NodeRow], order: RowOrder) -> tuple[NodeRow, ...]:
+    """Returns nodes in an order, ties by name."""
+    if order is RowOrder.WORST:
+        return tuple(sorted(rows, key=lambda row: row.badness))
+    return tuple(sorted(rows, key=lambda row: (_bytes(row.space, order), row.name)))
+
+
+def sort_disks(disks: Iterable[DiskRow], order: RowOrder) -> tuple[DiskRow, ...]:
+    """Returns disks in an order, ties by node and disk."""
+    if order is RowOrder.WORST:
+        return tuple(sorted(disks, key=lambda disk: disk.badness))
+    return tuple(sorted(disks, key=lambda disk: (_bytes(disk.usage, order), disk.usage.node, disk.usage.disk)))
+
+
+def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:
+    """Returns what sorts by bytes, the first of the order being the least."""
+    sizes = {
+        RowOrder.WRITTEN: -space.written,
+        RowOrder.SCHEDULED: -space.scheduled,
+        RowOrder.PROMISED: -space.promised,
+        RowOrder.RESERVED: -space.reserved,
+        RowOrder.FREE: space.free,
+    }
+    return sizes.get(order, 0)

@@ -1,0 +1,152 @@
+"""`longhorn-extender headroom`: templates, both outputs, exit codes and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import Object, claim, flat, pod
+from tests.worlds.command_line import Run
+from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running
+
+
+def _write(file: Path, *objects: Any) -> str:
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
+    return str(file)
+
+
+def workload(kind: str = "StatefulSet", size: str = "40Gi") -> Object:
+    """A workload with one claim per pod, or with none if it is no StatefulSet."""
+    spec = {
+        "storageClassName": "longhorn",
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": size}},
+    }
+    templates = [{"metadata": {"name": "data"}, "spec": spec}] if kind == "StatefulSet" else []
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"template": {"spec": {"containers": [{"name": "main"}]}}, "volumeClaimTemplates": templates},
+    }
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    """A snapshot file: db-0 runs on a with 30 of 100 Gi, and b is empty."""
+    objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    return _write(tmp_path / "snapshot.json", *objects)
+
+
+def test_the_table_says_how_many_fit_and_why_no_more(run: Run, cluster: str, tmp_path: Path) -> None:
+    """Node a takes one volume of 40 Gi, and b two."""
+    file = _write(tmp_path / "web.json", workload())
+    result = run("headroom", file, "--snapshot", cluster, "--orders", "2")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert result.code == 0
+    assert lines[:3] == ["NODE PODS", "a 1", "b 2"]
+    assert lines[4] == "default/web-3 does not fit after 3 pods: 2 insufficient Longhorn storage"
+    assert lines[5].startswith("closest: a: insufficient Longhorn storage, 10Gi are missing (data-web-3 needs 40Gi;")
+    assert lines[-1] == f"3 more pods of {file} fit, in 2 orders"
+
+
+def test_json_is_stable(run: Run, cluster: str, tmp_path: Path) -> None:
+    """Its keys are those of docs/planning.md."""
+    file = _write(tmp_path / "web.json", workload())
+    answer = json.loads(run("headroom", file, "--snapshot", cluster, "--orders", "2", "-o", "json").out)
+    assert list(answer) == [
+        "apiVersion", "kind", "template", "orders", "seed", "limit", "atLeast", "least", "most", "limitReached",
+        "succeeds", "nodes", "refusals", "refused", "notes",
+    ]  # fmt: skip
+    assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Headroom")
+    assert (answer["least"], answer["most"], answer["limitReached"], answer["succeeds"]) == (3, 3, False, True)
+    assert answer["nodes"] == [{"node": "a", "least": 1, "most": 1}, {"node": "b", "least": 2, "most": 2}]
+    assert answer["refused"]["pod"] == "default/web-3"
+    assert answer["refused"]["reasons"] == {"insufficient Longhorn storage": 2}
+    assert answer["refused"]["closest"]["missing"] == 10 * 1024**3
+
+
+@pytest.mark.parametrize(("at_least", "code"), [("0", 0), ("3", 0), ("4", 1)])
+def test_the_exit_code_says_whether_enough_fit(
+    run: Run, cluster: str, tmp_path: Path, at_least: str, code: int
+) -> None:
+    """Three fit."""
+    file = _write(tmp_path / "web.json", workload())
+    assert run("headroom", file, "--snapshot", cluster, "--at-least", at_least).code == code
+
+
+def test_none_fits(run: Run, cluster: str, tmp_path: Path) -> None:
+    """A volume is larger than every disk."""
+    result = run("headroom", _write(tmp_path / "web.json", workload(size="400Gi")), "--snapshot", cluster)
+    assert result.code == 1
+    assert result.out.splitlines()[-1].startswith("0 more pods of ")
+
+
+def test_a_limit_that_is_reached_is_said(run: Run, cluster: str, tmp_path: Path) -> None:
+    """More pods may fit than were tried."""
+    file = _write(tmp_path / "web.json", workload("Deployment"))
+    result = run("headroom", file, "--snapshot", cluster, "--limit", "4")
+    assert result.out.splitlines()[-1] == f"at least 4 more pods of {file} fit, in 5 orders"
+
+
+@pytest.mark.parametrize("template", ["sts/db", "db-0", "pod/db-0"])
+def test_a_stateful_set_of_the_cluster_goes_on_with_its_next_pod(run: Run, cluster: str, template: str) -> None:
+    """Its pod says how large the claims are: five volumes of 30 Gi fit."""
+    answer = json.loads(run("headroom", template, "--snapshot", cluster, "--orders", "1", "-o", "json").out)
+    assert (answer["least"], answer["refused"]["pod"]) == (5, "default/db-6")
+
+
+def test_copies_of_a_pod_without_a_controller_have_claims_of_their_own(run: Run, cluster: str, tmp_path: Path) -> None:
+    """A claim that several nodes may mount is shared."""
+    file = _write(tmp_path / "pod.json", pod("data", name="job"), claim("data", 40))
+    answer = json.loads(run("headroom", file, "--snapshot", cluster, "--orders", "1", "-o", "json").out)
+    assert answer["least"] == 3
+    shared = claim("data", 40)
+    shared["spec"]["accessModes"] = ["ReadWriteMany"]
+    file = _write(tmp_path / "shared.json", pod("data", name="job"), shared)
+    answer = json.loads(run("headroom", file, "--snapshot", cluster, "--limit", "9", "-o", "json").out)
+    assert (answer["least"], answer["limitReached"]) == (9, True)
+
+
+def test_pods_of_a_deployment_share_its_claims(run: Run, tmp_path: Path) -> None:
+    """The second pod runs on the node of the first."""
+    objects = (growing_class(), node("a"), node("b"), claim("data", 40))
+    bound = owned_pod("data", name="web-1-x", owner="ReplicaSet")
+    file = _write(tmp_path / "snapshot.json", *objects, bound)
+    answer = json.loads(run("headroom", "web-1-x", "--snapshot", file, "--limit", "9", "-o", "json").out)
+    assert [entry["least"] for entry in answer["nodes"] if entry["least"]] in ([9], [])
+    assert answer["least"] == 9
+    assert answer["notes"][0] == "pods that wait already: 1; they are placed first where they fit"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("nothing",), "nothing"),
+        (("sts/",), "the name of a pod or workload is missing"),
+        (("sts/absent",), "has no StatefulSet default/absent"),
+        (("db-0", "--at-least", "5", "--limit", "4"), "--at-least 5: is more than --limit 4"),
+        (("db-0", "--limit", "0"), "--limit"),
+    ],
+)
+def test_bad_input_ends_with_2(run: Run, cluster: str, arguments: tuple[str, ...], problem: str) -> None:
+    """One line says what is wrong."""
+    result = run("headroom", *arguments, "--snapshot", cluster)
+    assert result.code == 2
+    assert problem in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_daemon_set_has_no_headroom(run: Run, cluster: str, tmp_path: Path) -> None:
+    """It has one pod on every node."""
+    result = run("headroom", _write(tmp_path / "ds.json", workload("DaemonSet")), "--snapshot", cluster)
+    assert result.code == 2
+    assert "is a DaemonSet" in result.err
+
+
+def test_standard_input_is_read_once(run: Run) -> None:
+    """It cannot be both the template and the snapshot."""
+    assert "only once" in run("headroom", "-", "--snapshot", "-").err

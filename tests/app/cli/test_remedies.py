@@ -1,0 +1,193 @@
+"""`longhorn-extender remedies`: its outputs, its commands, exit codes and bad input; and the first remedy in `explain`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, storage_class
+from tests.worlds.command_line import Run
+from tests.worlds.remedies import named, run_command, write_conditions
+
+ROOT = Path(__file__).parents[3]
+MIXED = "examples/mixed-cluster/snapshot.yaml"
+LARGE = "examples/mixed-cluster/pods/large.yaml"
+
+
+def write(folder: Path, *objects: Any) -> str:
+    """A snapshot file of some objects."""
+    file = folder / "snapshot.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
+    return str(file)
+
+
+def world(**fields: Any) -> list[Object]:
+    """A pod that needs 40Gi, and one node with a disk of 100Gi."""
+    node = longhorn_node("a", {"disk-1": disk(100, **fields)})
+    return [kube_node("a"), node, storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
+
+
+def cordoned() -> list[Object]:
+    """The same, with the node cordoned."""
+    objects = world()
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    named(objects, "v1", "Node", "a")["spec"] = {"unschedulable": True, "taints": [taint]}
+    write_conditions(objects)
+    return objects
+
+
+def evicted() -> list[Object]:
+    """The same, with an eviction of the node."""
+    objects = world()
+    named(objects, "longhorn.io/v1beta2", "Node", "a")["spec"] |= {"allowScheduling": False, "evictionRequested": True}
+    return objects
+
+
+def selective(*, full: bool) -> list[Object]:
+    """The same, with a StorageClass that selects tags which node and disk lack."""
+    objects = world(tags=("hdd",), reserved=70 if full else 0)
+    objects[2] = storage_class(diskSelector="ssd,fast")
+    return objects
+
+
+CLUSTERS = [
+    pytest.param(cordoned(), "uncordon node a", id="cordoned"),
+    pytest.param(world(allow=False), "allow scheduling on disk a/disk-1", id="disk disallowed"),
+    pytest.param(world(evict=True), "allow scheduling on disk a/disk-1 and cancel its eviction", id="disk evicted"),
+    pytest.param(evicted(), "allow scheduling on Longhorn node a and cancel its eviction", id="node evicted"),
+    pytest.param(selective(full=False), "add tags fast, ssd to disk a/disk-1", id="no tags"),
+    pytest.param(
+        world(reserved=70), "reserve 10Gi less on disk a/disk-1 (60Gi instead of 70Gi)", id="too much reserved"
+    ),
+    pytest.param(
+        selective(full=True),
+        "add tags fast, ssd to disk a/disk-1, and reserve 10Gi less on disk a/disk-1 (60Gi instead of 70Gi)",
+        id="no tags and too much reserved",
+    ),
+]
+
+
+@pytest.mark.parametrize(("objects", "text"), CLUSTERS)
+def test_the_printed_commands_make_explain_say_that_the_pod_fits(
+    run: Run, tmp_path: Path, objects: list[Object], text: str
+) -> None:
+    """They are applied to the objects of the snapshot, and Longhorn's node controller writes the conditions."""
+    snapshot = write(tmp_path, objects)
+    assert run("explain", "--snapshot", snapshot, "db").code == 1
+    result = run("remedies", "--snapshot", snapshot, "db", "--limit", "1")
+    lines = result.out.splitlines()
+    assert (result.code, lines[0]) == (1, f"1. {text}")
+    changed = json.loads(Path(snapshot).read_text())["items"]
+    commands = [shlex.split(line) for line in lines if line.startswith("   kubectl ")]
+    assert commands
+    for command in commands:
+        run_command(changed, command)
+    write_conditions(changed)
+    assert run("explain", "--snapshot", write(tmp_path, changed), "db").code == 0
+
+
+def test_the_remedies_of_the_example_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the two that are commands makes explain name a node."""
+    monkeypatch.chdir(ROOT)
+    answer = json.loads(run("remedies", "--snapshot", MIXED, LARGE, "-o", "json").out)
+    commands = [remedy["steps"][0]["commands"] for remedy in answer["remedies"] if remedy["steps"][0]["commands"]]
+    assert len(commands) == 2
+    for [command] in commands:
+        items = yaml.load((ROOT / MIXED).read_text(), yaml.CSafeLoader)["items"]
+        run_command(items, shlex.split(command))
+        result = run("explain", "--snapshot", write(tmp_path, items), LARGE, "-o", "name")
+        assert (result.code, result.out) == (0, "node/north-1\n")
+
+
+def test_the_documented_output_is_that_of_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/remedies.md shows it for a pod of the mixed cluster."""
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs/remedies.md").read_text()
+    [(command, printed)] = re.findall(r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", text, re.DOTALL)
+    assert run(*shlex.split(command)).out == printed
+
+
+def test_json_and_yaml_are_stable(run: Run, tmp_path: Path) -> None:
+    """The keys are those of docs/remedies.md; sizes are bytes."""
+    snapshot = write(tmp_path, world(scheduled=70))
+    answer = json.loads(run("remedies", "--snapshot", snapshot, "db", "-o", "json").out)
+    assert list(answer) == ["apiVersion", "kind", "pod", "fits", "remedies"]
+    assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Remedies")
+    assert (answer["pod"], answer["fits"]) == ("default/db", False)
+    assert answer["remedies"][0] == {
+        "text": "free 10Gi of what is scheduled on disk a/disk-1",
+        "kind": "free-scheduled",
+        "size": 10 * 1024**3,
+        "steps": [
+            {
+                "kind": "free-scheduled",
+                "text": "free 10Gi of what is scheduled on disk a/disk-1",
+                "node": "a",
+                "disk": "disk-1",
+                "size": 10 * 1024**3,
+                "tags": [],
+                "replica": "",
+                "commands": [],
+            }
+        ],
+    }
+    assert [remedy["kind"] for remedy in answer["remedies"]] == ["free-scheduled", "grow-disk"]
+    assert yaml.safe_load(run("remedies", "--snapshot", snapshot, "db", "-o", "yaml").out) == answer
+
+
+def test_a_pod_that_fits_needs_no_remedy(run: Run, tmp_path: Path) -> None:
+    """The exit code is 0."""
+    result = run("remedies", "--snapshot", write(tmp_path, world()), "db")
+    assert (result.code, result.out) == (0, "pod default/db fits as it is\n")
+
+
+def test_where_nothing_helps_that_is_said(run: Run, tmp_path: Path) -> None:
+    """A cluster without nodes has nothing to change."""
+    objects = [storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
+    result = run("remedies", "--snapshot", write(tmp_path, objects), "db")
+    assert (result.code, result.out) == (1, "pod default/db fits nowhere; no remedy was found\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        pytest.param(["other"], "other", id="no such pod"),
+        pytest.param(["claimless"], "PersistentVolumeClaim default/missing does not exist", id="no such claim"),
+        pytest.param(["db", "--limit", "0"], "--limit", id="limit"),
+        pytest.param([], "POD", id="no pod"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path, arguments: list[str], problem: str) -> None:
+    """The line names what is wrong."""
+    snapshot = write(tmp_path, world(), pod("missing", name="claimless"))
+    result = run("remedies", "--snapshot", snapshot, *arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert problem in result.err
+
+
+def test_explain_prints_the_first_remedy_of_a_pod_that_fits_nowhere(run: Run, tmp_path: Path) -> None:
+    """In the table and as a key of its JSON."""
+    snapshot = write(tmp_path, world(allow=False))
+    table = run("explain", "--snapshot", snapshot, "db").out
+    assert "cheapest remedy: allow scheduling on disk a/disk-1" in table
+    remedy = json.loads(run("explain", "--snapshot", snapshot, "db", "-o", "json").out)["remedy"]
+    assert (remedy["kind"], len(remedy["steps"][0]["commands"])) == ("allow-disk", 1)
+
+
+@pytest.mark.parametrize("option", [["--alone"], ["--all-nodes"], ["--node", "a"]])
+def test_explain_seeks_no_remedy_for_a_narrower_question(run: Run, tmp_path: Path, option: list[str]) -> None:
+    """A remedy is about the whole cluster, with all rules and all pods."""
+    result = run("explain", "--snapshot", write(tmp_path, world(allow=False)), "db", *option, "-o", "json")
+    assert (result.code, json.loads(result.out)["remedy"]) == (1, None)
+
+
+def test_explain_has_no_remedy_for_a_pod_that_fits(run: Run, tmp_path: Path) -> None:
+    """The key is there, with null."""
+    result = run("explain", "--snapshot", write(tmp_path, world()), "db", "-o", "json")
+    assert (result.code, json.loads(result.out)["remedy"]) == (0, None)

@@ -1,0 +1,147 @@
+"""The background task that predicts which nodes can be lost: its outcomes, its metric, and its share of the time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.decisions.evaluator import Evaluator
+from app.extender.metrics import Metrics
+from app.extender.node_losses import ROUND_INTERVAL, NodeLosses
+from app.runtime.metrics import PREFIX
+from app.runtime.time_slices import run_in_background
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.extender.decision import FilterOptions
+from tests.worlds.predicted_clusters import growing_class, node, running
+from tests.worlds.state_source import FakeStateSource
+from tests.worlds.virtual_time import virtual_loop, virtually
+
+
+class World:
+    """db-0 runs on a with its only replica; b is empty. Must be made in a virtual loop."""
+
+    def __init__(self) -> None:
+        self.cache = FakeStateSource(growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+        self.evaluator = Evaluator(self.cache, FilterOptions(), virtual_loop().time)
+        self.losses = NodeLosses(self.evaluator, self.cache.state)
+        self.metrics = Metrics()
+        self.metrics.node_losses(lambda: self.losses.latest)
+
+    async def after(self, seconds: float, *steps: Callable[[], object]) -> dict[str, bool]:
+        """Runs the task; calls each step and lets so many seconds pass; returns which nodes are safe to lose."""
+        task = asyncio.create_task(self.losses.run())
+        for step in steps:
+            step()
+            await asyncio.sleep(seconds)
+        task.cancel()
+        return {name: outcome.safe for name, outcome in self.losses.latest.items()}
+
+    def samples(self) -> dict[str, float]:
+        """The metric, by node."""
+        families = [each for each in self.metrics.registry.collect() if each.name == f"{PREFIX}_node_safe_to_lose"]
+        return {sample.labels["node"]: sample.value for family in families for sample in family.samples}
+
+
+@virtually
+async def test_a_leader_predicts_every_node() -> None:
+    """The only replica is on a."""
+    world = World()
+    assert await world.after(5, world.losses.adopt) == {"a": False, "b": True}
+    assert world.losses.latest["a"].problems["volume vol-data-db-0 loses its data"] == world.losses.latest["a"].orders
+    assert world.samples() == {"a": 0.0, "b": 1.0}
+
+
+@virtually
+async def test_only_the_leader_predicts() -> None:
+    """There is no series otherwise."""
+    world = World()
+    assert await world.after(5, lambda: None) == {}
+    assert world.samples() == {}
+    world = World()
+    assert await world.after(5, world.losses.adopt, world.losses.clear) == {}
+    assert world.samples() == {}
+
+
+@virtually
+async def test_a_changed_state_is_predicted_again() -> None:
+    """The pod and its volume are gone, and so is b."""
+    world = World()
+
+    def change() -> None:
+        world.cache.remove(*running("db-0", "a"))
+        world.cache.remove(*node("b"))
+
+    assert await world.after(ROUND_INTERVAL + 5, world.losses.adopt, change) == {"a": True}
+
+
+@virtually
+async def test_an_unchanged_state_is_not_predicted_again() -> None:
+    """The outcomes are the very same."""
+    world = World()
+    before: list[object] = []
+    await world.after(ROUND_INTERVAL + 5, world.losses.adopt, lambda: before.append(world.losses.latest["a"]))
+    assert world.losses.latest["a"] is before[0]
+
+
+@virtually
+async def test_a_fault_of_a_prediction_leaves_its_node_out() -> None:
+    """The task goes on with the others."""
+    world = World()
+    predict = world.losses._loss
+
+    def fail(name: str) -> Cooperative[Any]:
+        if name == "a":
+            raise ZeroDivisionError
+        return predict(name)
+
+    world.losses._loss = fail  # type: ignore[method-assign]
+    assert await world.after(5, world.losses.adopt) == {"b": True}
+
+
+@virtually
+async def test_the_production_caches_are_left_alone() -> None:
+    """A prediction has profile tables of its own, or those of the running program would be built again and again."""
+    world = World()
+    profiles = world.cache.state().profiles
+    tables = len(profiles._latest_tables)
+    await world.after(5, world.losses.adopt)
+    assert len(profiles._latest_tables) == tables
+    assert world.cache.state().profiles is profiles
+
+
+@virtually
+async def test_background_work_takes_a_tenth_of_the_time() -> None:
+    """Each step takes 0.25 ms; whatever else runs has nine tenths."""
+    loop = virtual_loop()
+    idle = asyncio.Event()
+    idle.set()
+    steps = 0
+
+    def work() -> Cooperative[None]:
+        nonlocal steps
+        for _ in range(400):
+            steps += 1
+            yield
+
+    # The clock says how long the steps took, and the loop how long the pauses were.
+    await run_in_background(work(), lambda: steps * 0.00025, idle)
+    assert loop.time() == pytest.approx(9 * 0.1, rel=0.02)
+
+
+@virtually
+async def test_background_work_waits_while_decisions_run() -> None:
+    """It goes on as soon as none runs."""
+    idle = asyncio.Event()
+
+    def work() -> Cooperative[None]:
+        yield
+
+    task = asyncio.create_task(run_in_background(work(), virtual_loop().time, idle))
+    await asyncio.sleep(10)
+    assert not task.done()
+    idle.set()
+    await asyncio.sleep(1)
+    assert task.done()

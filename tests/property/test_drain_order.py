@@ -1,0 +1,125 @@
+"""Orders of drains on small random clusters, against every permutation and against `what-if`."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.planning.node_maintenance import maintain_node, settle_cluster
+from scheduler_core.extender.what_if.cluster_changes import Drain, SetSetting
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.prediction import predict
+from scheduler_core.extender.what_if.seeded_order import run_order
+from scheduler_core.extender.what_if.situation import Situation
+from tests.builders import Object, pod
+from tests.core.extender.test_drain_order import NONE, choose, names, order_of
+from tests.worlds.predicted_clusters import OPTIONS, after, node, owned_pod, replica_name, running, situation
+
+POLICIES = ("block-if-contains-last-replica", "always-allow", "block-for-eviction", "allow-if-replica-is-stopped")
+COURSES = 2
+
+
+@dataclass(frozen=True)
+class World:
+    """A random cluster, which is full enough that some drains fail."""
+
+    start: Situation
+    nodes: tuple[str, ...]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Two to four nodes with at most one pod each more than they could swap, and few pods without volumes."""
+    chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
+    nodes = tuple(f"n{number}" for number in range(chance.randint(2, 4)))
+    sizes = {name: chance.choice((60, 80, 100)) for name in nodes}
+    booked: dict[str, dict[str, float]] = {name: {} for name in nodes}
+    objects: list[Object] = []
+    for number in range(chance.randint(1, 5)):
+        size = chance.choice((10, 20, 30, 40))
+        free = [name for name in nodes if sum(booked[name].values()) + size <= sizes[name] * 0.7]
+        if not free:
+            break
+        places = chance.sample(free, min(len(free), chance.randint(1, 2)))
+        for place in places:
+            booked[place][replica_name(f"db-{number}", place)] = size
+        locality = chance.choice(("best-effort", "disabled"))
+        objects += running(f"db-{number}", places[0], size, replicas=places, locality=locality)
+    if chance.random() < 0.2:
+        objects.append(pod(name="bare", node=chance.choice(nodes), phase="Running"))
+    if chance.random() < 0.3:
+        objects.append(owned_pod(name="web-0", node=chance.choice(nodes), owner="ReplicaSet"))
+    listed = [entry for name in nodes for entry in node(name, sizes[name], listed=booked[name])]
+    return World(after(situation(listed, objects), SetSetting("node-drain-policy", chance.choice(POLICIES))), nodes)
+
+
+def _drained(world: World, order: tuple[str, ...]) -> int:
+    """How many nodes of an order are drained before a drain does not fit, in the worst course."""
+    counts = []
+    for course in range(COURSES):
+        cluster = run_to_end(settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, ""))).cluster
+        count = 0
+        for name in order:
+            result = run_to_end(maintain_node(cluster, name, NONE, OPTIONS, choose(course, name)))
+            if result.problems:
+                break
+            cluster = result.cluster
+            count += 1
+        counts.append(count)
+    return min(counts)
+
+
+@settings(max_examples=25)
+@given(worlds())
+def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
+    """The longest order of the search is as long as the longest of all orders, and blocked nodes are in none."""
+    order = order_of(world.start, *world.nodes, courses=COURSES)
+    best = max(_drained(world, each) for each in permutations(world.nodes))
+    assert order.exhaustive
+    assert len(order.steps) == best
+    assert order.complete == (best == len(world.nodes))
+    assert {*names(order), *order.blocked, *(entry.node for entry in order.failed)} == {*world.nodes}
+    for name in order.blocked:
+        assert not any(_drained(world, (*each, name)) > len(each) for each in permutations(names(order)))
+
+
+@settings(max_examples=25)
+@given(worlds())
+def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> None:
+    """Each drain finishes, and all of its pods are placed, in the cluster that the drains before left."""
+    order = order_of(world.start, *world.nodes, courses=COURSES)
+    for course in range(COURSES):
+        cluster: PredictedCluster = run_to_end(
+            settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, ""))
+        ).cluster
+        for name in names(order):
+            start = Situation(cluster)
+            drained = Drain((name,)).apply(start)
+            result = run_to_end(run_order(drained, OPTIONS, choose(course, name)))
+            prediction = predict(start, drained, [result])
+            assert [outcome.finished for outcome in prediction.drains] == [1]
+            assert all(outcome.placed for outcome in prediction.pods if outcome.entry.left == name)
+            cluster = run_to_end(maintain_node(cluster, name, NONE, OPTIONS, choose(course, name))).cluster
+
+
+@settings(max_examples=25)
+@given(worlds())
+def test_a_maintenance_ends_with_the_node_as_it_was(world: World) -> None:
+    """It is open again, no replica on it has failed, and its status lists the replicas that it has."""
+    for name in world.nodes:
+        result = run_to_end(maintain_node(world.start.cluster, name, NONE, OPTIONS, choose(0, name)))
+        if result.problems:
+            continue
+        view = result.cluster.state.view
+        before = world.start.cluster.snapshot
+        assert view.snapshot.nodes[name] == before.nodes[name]
+        assert view.snapshot.longhorn_nodes[name].conditions == before.longhorn_nodes[name].conditions
+        assert not any(each.failed_at for each in view.snapshot.replicas.values())
+        for disk in view.snapshot.longhorn_nodes[name].disks:
+            on_disk = {each.name: each.size for each in view.indexes.replicas_by_disk.get(disk.uuid) or ()}
+            assert dict(disk.scheduled_replicas) == on_disk

@@ -1,0 +1,59 @@
+"""The headroom of random small clusters: by arithmetic, and by adding one pod after the other with `what-if`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.planning.pod_headroom import fill_with_pods
+from scheduler_core.extender.what_if.seeded_order import run_order
+from scheduler_core.extender.what_if.situation import Situation
+from tests.builders import disk, kube_node, longhorn_node
+from tests.core.extender.test_pod_headroom import headroom, template
+from tests.property.test_what_if import World, worlds
+from tests.worlds.predicted_clusters import OPTIONS, situation
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=5), st.sampled_from((10, 33, 50)))
+def test_equal_volumes_fill_every_disk(sizes: list[int], size: int) -> None:
+    """Pods with one volume of one replica fit as often as its size goes into the disks, in every order."""
+    names = [f"n{number}" for number in range(len(sizes))]
+    disks = [disk(100, available=100, listed={"other": 100 - free}) for free in sizes]
+    nodes = [longhorn_node(name, {"disk-1": entry}) for name, entry in zip(names, disks, strict=True)]
+    result = headroom(situation(map(kube_node, names), nodes), template(size), orders=2)
+    expected = sum(free // size for free in sizes)
+    assert (result.least, result.most) == (expected, expected)
+    per_node = {f"n{number}": (free // size,) * 2 for number, free in enumerate(sizes) if free >= size}
+    assert dict(result.nodes) == per_node
+
+
+def chooser(seed: int) -> Callable[[int], int]:
+    """Chooses at random, and does not draw a number where there is no choice."""
+    draw = random.Random(seed).randrange  # noqa: S311
+    return lambda count: 0 if count == 1 else draw(count)
+
+
+@settings(max_examples=25)
+@given(worlds(), st.sampled_from((5, 20, 40)), st.integers(0, 3))
+def test_what_if_places_the_same_pods_one_by_one(world: World, size: int, seed: int) -> None:
+    """Each pod gets the same node, and the first that does not fit gets none."""
+    workload = template(size)
+    order = run_to_end(fill_with_pods(world.start.cluster, workload, OPTIONS, chooser(seed), 12))
+    choose = chooser(seed)
+    cluster = run_to_end(run_order(Situation(world.start.cluster), OPTIONS, choose)).cluster
+    nodes: list[str] = []
+    while len(nodes) < 12:
+        pod, generic_pod = workload.pods(len(nodes))
+        start = Situation(cluster).with_new_pod(pod, generic_pod, workload.owner)
+        result = run_to_end(run_order(start, OPTIONS, choose))
+        if generic_pod.key not in result.nodes or result.stuck or result.incomplete:
+            break
+        nodes.append(result.nodes[generic_pod.key])
+        cluster = result.cluster
+    assert list(order.nodes) == nodes
+    assert (order.refused is None) == (len(nodes) == 12)

@@ -1,0 +1,58 @@
+"""Every replica move leaves each volume complete, and its targets are what Longhorn may choose, on random clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from hypothesis import given
+
+from scheduler_core.extender.planning.replica_moves import apply_move, replica_moves
+from scheduler_core.extender.what_if.predicted_replicas import holds_data, next_step
+from scheduler_core.longhorn.space import scheduling_limit
+from tests.property.test_what_if import World, worlds
+from tests.worlds.predicted_clusters import after
+
+
+def pick(number: int, count: int) -> int:
+    """A chance that comes out as `number` if there are as many choices."""
+    return min(number, count - 1)
+
+
+@given(worlds())
+def test_a_move_keeps_every_volume_complete_and_no_disk_too_full(world: World) -> None:
+    """Only the moved replica changes its place, to a disk that has the space."""
+    cluster = after(world.start, *world.changes).cluster
+    for move in replica_moves(cluster):
+        volume = cluster.snapshot.volumes[move.volume]
+        for target in move.targets:
+            moved = apply_move(cluster, move, target)
+            replicas = moved.state.view.replicas_of(move.volume)
+            assert sum(holds_data(moved, replica) for replica in replicas) == volume.number_of_replicas
+            others = {*cluster.snapshot.replicas} - {move.replica}
+            assert {name: moved.snapshot.replicas.get(name) for name in others} == {
+                name: cluster.snapshot.replicas[name] for name in others
+            }
+            (new,) = (replica for replica in replicas if replica.name not in cluster.snapshot.replicas)
+            place = moved.disk_of(new)
+            assert place is not None
+            assert (place[0].name, place[1].name) == target != move.origin
+            assert place[1].storage_scheduled <= scheduling_limit(place[1], moved.state.view.settings)
+
+
+@given(worlds())
+def test_the_targets_are_what_longhorn_does_with_one_more_replica(world: World) -> None:
+    """Each is reached by some chance after the number of replicas was raised, and nothing else is."""
+    cluster = after(world.start, *world.changes).cluster
+    for move in replica_moves(cluster):
+        volume = cluster.snapshot.volumes[move.volume]
+        raised = replace(volume, number_of_replicas=volume.number_of_replicas + 1)
+        during = cluster.update({("volumes", volume.name): raised})
+        reached = set()
+        for number in range(len(move.targets)):
+            step = next_step(during, volume.name, partial(pick, number))
+            names = {*step.cluster.snapshot.replicas} - {*cluster.snapshot.replicas}
+            (place,) = (step.cluster.disk_of(step.cluster.snapshot.replicas[name]) for name in names)
+            assert place is not None
+            reached.add((place[0].name, place[1].name))
+        assert reached == {*move.targets}

@@ -1,0 +1,182 @@
+"""What every run of every strategy keeps, on random clusters with random pods, lags and seeds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.extender.decision import Packing
+from scheduler_core.extender.strategies.seeded_run import Pace, RunResult
+from scheduler_core.extender.strategies.strategy import StrategyName
+from scheduler_core.extender.what_if.situation import Situation
+from tests.worlds.strategy_runs import play_strategy, with_pods
+
+_DISK_SIZES = (50, 100, 160)
+_VOLUME_SIZES = (10, 20, 40, 60)
+
+
+@dataclass(frozen=True)
+class World:
+    """A random cluster with pods, and how its runs go."""
+
+    start: Situation
+    pace: Pace
+    seed: int
+
+
+@st.composite
+def worlds(draw: st.DrawFn, volumes: int = 3) -> World:
+    """One to four nodes of one to three disks, up to eight pods of some volumes, a lag of 0 to 30 steps."""
+    chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
+    nodes = {
+        f"n{number}": [chance.choice(_DISK_SIZES) for _ in range(chance.randint(1, 3))]
+        for number in range(chance.randint(1, 4))
+    }
+    pods = [
+        [chance.choice(_VOLUME_SIZES) for _ in range(chance.randint(1, volumes))] for _ in range(chance.randint(1, 8))
+    ]
+    pace = Pace(lag=draw(st.sampled_from((0, 0, 1, 5, 30))), binding=draw(st.sampled_from((0, 3, 20))))
+    return World(with_pods(nodes, *pods), pace, chance.randrange(1000))
+
+
+names = st.sampled_from(StrategyName)
+# A run takes up to a tenth of a second.
+few = settings(max_examples=40)
+
+
+def _bytes_by_disk(result: RunResult) -> dict[str, int]:
+    """Bytes of each disk's replicas, counted from the replicas alone."""
+    sums: dict[str, int] = {}
+    for replica in result.cluster.snapshot.replicas.values():
+        sums[replica.disk_id] = sums.get(replica.disk_id, 0) + replica.size
+    return sums
+
+
+@few
+@given(worlds(), names)
+def test_every_pod_is_placed_or_waits(world: World, name: StrategyName) -> None:
+    """At every step; steps grow, and what went wrong is never forgotten."""
+    result = play_strategy(world.start, name, world.seed, world.pace)
+    pods = len(world.start.all_pods())
+    assert all(sample.placed + sample.waiting == pods for sample in result.samples)
+    assert result.samples[0].step == 0
+    for earlier, later in pairwise(result.samples):
+        assert earlier.step < later.step
+        assert earlier.placed <= later.placed
+        assert earlier.misplaced <= later.misplaced
+        assert earlier.overbooked <= later.overbooked
+
+
+@few
+@given(worlds(), names)
+def test_the_same_seed_gives_the_same_run(world: World, name: StrategyName) -> None:
+    """Nodes, counts and reasons, in the same order."""
+    first, second = (play_strategy(world.start, name, world.seed, world.pace) for _ in range(2))
+    assert (first.samples, list(first.nodes.items()), first.reasons) == (
+        second.samples,
+        list(second.nodes.items()),
+        second.reasons,
+    )
+
+
+@few
+@given(worlds(), names)
+def test_the_counts_are_those_of_the_objects(world: World, name: StrategyName) -> None:
+    """Placed pods, stuck pods and overbooked disks, counted again from the objects in the end."""
+    result = play_strategy(world.start, name, world.seed, world.pace)
+    snapshot = result.cluster.snapshot
+    with_data = {replica.volume for replica in snapshot.replicas.values() if replica.node_id and replica.healthy_at}
+    complete = {
+        key
+        for key, node in result.nodes.items()
+        if node and {volume.name for volume in result.cluster.volumes_of(snapshot.pods[key])} <= with_data
+    }
+    assert result.samples[-1].placed == len(complete)
+    assert result.stuck == {*result.nodes} - complete
+    sums = _bytes_by_disk(result)
+    overbooked = {
+        (node.name, disk.name): sums[disk.uuid] - disk.storage_maximum
+        for node in snapshot.longhorn_nodes.values()
+        for disk in node.disks
+        if sums.get(disk.uuid, 0) > disk.storage_maximum
+    }
+    assert {*overbooked} <= {*result.overbooked}
+    assert all(over <= result.overbooked[place] for place, over in overbooked.items())
+    assert len(result.overbooked) == result.samples[-1].overbooked
+
+
+@few
+@given(worlds(), names)
+def test_a_remote_volume_was_misplaced(world: World, name: StrategyName) -> None:
+    """A volume without a replica on its pod's node in the end was placed elsewhere when it was new."""
+    result = play_strategy(world.start, name, world.seed, world.pace)
+    for key, node in result.nodes.items():
+        for volume in result.cluster.volumes_of(result.cluster.snapshot.pods[key]):
+            places = {replica.node_id for replica in result.cluster.state.view.replicas_of(volume.name)}
+            assert not places or node in places or volume.name in result.misplaced
+
+
+@few
+@given(worlds(), names)
+def test_the_status_shows_everything_in_the_end(world: World, name: StrategyName) -> None:
+    """However long it lagged, it lists exactly the replicas that exist."""
+    result = play_strategy(world.start, name, world.seed, world.pace)
+    sums = _bytes_by_disk(result)
+    for node in result.cluster.snapshot.longhorn_nodes.values():
+        for disk in node.disks:
+            assert disk.storage_scheduled == sum(disk.scheduled_replicas.values()) == sums.get(disk.uuid, 0)
+
+
+@few
+@given(worlds(), names)
+def test_a_current_status_overbooks_nothing(world: World, name: StrategyName) -> None:
+    """Longhorn itself keeps to its limits, whatever the strategy."""
+    current = Pace(lag=0, binding=world.pace.binding)
+    assert play_strategy(world.start, name, world.seed, current).overbooked == {}
+
+
+@few
+@given(worlds())
+def test_order_safe_packing_misplaces_nothing_on_a_current_status(world: World) -> None:
+    """Every pod that gets a node runs with its data there."""
+    current = Pace(lag=0, binding=world.pace.binding)
+    result = play_strategy(world.start, StrategyName.CAPACITY, world.seed, current, Packing.ORDER_SAFE)
+    assert (result.misplaced, result.stuck) == (frozenset(), frozenset())
+
+
+@few
+@given(worlds())
+def test_stale_safe_packing_does_no_wrong_on_any_status(world: World) -> None:
+    """Nothing is overbooked, misplaced or stuck, however far the status is behind."""
+    result = play_strategy(world.start, StrategyName.CAPACITY, world.seed, world.pace, Packing.STALE_SAFE)
+    assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())
+
+
+@few
+@given(worlds())
+def test_the_guard_does_no_wrong_on_any_status(world: World) -> None:
+    """Nothing is overbooked, misplaced or stuck, though every node with a packing is offered."""
+    result = play_strategy(world.start, StrategyName.GUARDED, world.seed, world.pace)
+    assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())
+
+
+@few
+@given(worlds())
+def test_without_an_extender_every_pod_gets_a_node(world: World) -> None:
+    """kube-scheduler refuses none, at the first attempt."""
+    result = play_strategy(world.start, StrategyName.NONE, world.seed, world.pace)
+    assert len(result.nodes) == len(world.start.all_pods())
+    assert not result.reasons
+
+
+@few
+@given(worlds(volumes=1))
+def test_pods_of_one_volume_do_not_meet_by_the_proposal(world: World) -> None:
+    """While no time-out runs out, its reservations keep them apart, so that each one gets the space that its decision found."""
+    pace = Pace(world.pace.lag, world.pace.binding, scheduling_timeout=10_000, reservation_timeout=10_000)
+    result = play_strategy(world.start, StrategyName.PROPOSAL, world.seed, pace)
+    assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())

@@ -1,0 +1,300 @@
+"""Random small clusters in which a pod waits, and remedies applied to their objects.
+
+Remedies are applied as an administrator would: their kubectl commands change the objects, and then the controllers of Longhorn and
+Kubernetes write what follows from that.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from hypothesis import strategies as st
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.planning.remedies import find_remedies
+from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
+from scheduler_core.extender.planning.remedy_commands import step_commands
+from scheduler_core.extender.planning.replica_moves import DiskPlace
+from scheduler_core.extender.what_if.pod_decision import PodDecider
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, with_schedulable_condition
+from scheduler_core.longhorn.node_status import ROUNDING, schedulable_condition
+from scheduler_core.model import kube
+from tests.builders import (
+    Object,
+    claim,
+    condition,
+    disk,
+    kube_node,
+    longhorn_node,
+    pod,
+    setting,
+    storage_class,
+)
+from tests.worlds.predicted_clusters import OPTIONS, running, situation
+
+NAMESPACE = "longhorn-system"
+POD = ("default", "db")
+_LARGEST = 2**52
+
+
+def cluster_of(objects: Sequence[Object]) -> PredictedCluster:
+    """The cluster of some objects, once Longhorn's node controller has written the conditions of nodes and disks."""
+    cluster = situation(*objects).cluster
+    for node in [*cluster.snapshot.longhorn_nodes.values()]:
+        others = tuple(entry for entry in node.conditions if entry.type != "Schedulable")
+        conditions = (*others, schedulable_condition(cluster.state.view.cluster, node))
+        disks = tuple(with_schedulable_condition(cluster, each) for each in node.disks)
+        cluster = cluster.update({("longhorn_nodes", node.name): replace(node, conditions=conditions, disks=disks)})
+    return cluster
+
+
+def write_conditions(objects: Sequence[Object]) -> None:
+    """Writes the conditions of nodes and disks into the objects, as Longhorn's node controller does."""
+    read = [each for each in objects if each["kind"] in ("Node", "Setting")]
+    for node in cluster_of(read).snapshot.longhorn_nodes.values():
+        status = named(objects, "longhorn.io/v1beta2", "Node", node.name)["status"]
+        _write_schedulable(status, node.conditions)
+        for each in node.disks:
+            _write_schedulable(status["diskStatus"][each.name], each.conditions)
+
+
+def _write_schedulable(status: Object, conditions: tuple[kube.Condition, ...]) -> None:
+    others = [entry for entry in status["conditions"] if entry["type"] != "Schedulable"]
+    written = kube.condition(conditions, "Schedulable")
+    status["conditions"] = [*others, condition("Schedulable", written.status, written.reason)]
+
+
+def waiting(cluster: PredictedCluster) -> kube.Pod:
+    """The pod that waits."""
+    return cluster.snapshot.pods[POD]
+
+
+def fits(objects: Sequence[Object]) -> bool:
+    """Whether the pod gets a node in a cluster of some objects, by the decision that what-if uses."""
+    cluster = cluster_of(objects)
+    return bool(run_to_end(PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0)).node)
+
+
+def after(objects: Sequence[Object], steps: Sequence[Step]) -> list[Object]:
+    """The objects after the steps of a remedy without moves."""
+    changed = copy.deepcopy([*objects])
+    cluster = situation(*objects).cluster
+    for step in steps:
+        for command in step_commands(cluster, step, NAMESPACE):
+            run_command(changed, command)
+        if step.kind in (RemedyKind.FREE_SCHEDULED, RemedyKind.FREE_AVAILABLE, RemedyKind.GROW_DISK):
+            add_space(changed, step)
+    return changed
+
+
+def run_command(objects: list[Object], command: Sequence[str]) -> None:
+    """Changes the objects as kubectl would, and then the taint of an uncordoned node as its controller would."""
+    match command:
+        case ("kubectl", "uncordon", name):
+            node = named(objects, "v1", "Node", name)
+            node["spec"] = {
+                "taints": [taint for taint in node["spec"]["taints"] if "unschedulable" not in taint["key"]]
+            }
+        case ("kubectl", "-n", "longhorn-system", "patch", "nodes.longhorn.io", name, "--type=merge", "-p", body):
+            merge_patch(named(objects, "longhorn.io/v1beta2", "Node", name), json.loads(body))
+        case _:
+            raise AssertionError(shlex.join(command))
+
+
+def merge_patch(target: Object, patch: Object) -> None:
+    """Applies a JSON merge patch (RFC 7396)."""
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            merge_patch(target.setdefault(key, {}), value)
+        elif value is None:
+            target.pop(key, None)
+        else:
+            target[key] = value
+
+
+def named(objects: Sequence[Object], version: str, kind: str, name: str) -> Any:
+    """The object of a kind and name."""
+    return next(
+        each
+        for each in objects
+        if (each["apiVersion"], each["kind"], each["metadata"]["name"]) == (version, kind, name)
+    )
+
+
+def add_space(objects: list[Object], step: Step) -> None:
+    """Changes a disk's status as Longhorn would measure it after bytes are freed or added."""
+    status = named(objects, "longhorn.io/v1beta2", "Node", step.node)["status"]["diskStatus"][step.disk]
+    if step.kind is RemedyKind.FREE_SCHEDULED:
+        status["storageScheduled"] -= step.size
+        return
+    if step.kind is RemedyKind.GROW_DISK:
+        status["storageMaximum"] += step.size
+    status["storageAvailable"] += step.size
+    status["storageAvailable"] -= status["storageAvailable"] % ROUNDING
+
+
+def after_move(objects: Sequence[Object], step: Step, target: DiskPlace) -> list[Object]:
+    """The objects after a replica was moved to a disk."""
+    assert step.move is not None
+    changed = copy.deepcopy([*objects])
+    replica = named(changed, "longhorn.io/v1beta2", "Replica", step.move.replica)
+    for place, sign in ((step.move.origin, -1), (target, 1)):
+        status = named(changed, "longhorn.io/v1beta2", "Node", place.node)["status"]["diskStatus"][place.disk]
+        status["storageScheduled"] += sign * step.move.size
+        status["storageAvailable"] -= sign * step.move.copied_bytes
+        status["storageAvailable"] -= status["storageAvailable"] % ROUNDING
+        if sign < 0:
+            del status["scheduledReplica"][step.move.replica]
+        else:
+            status["scheduledReplica"]["moved"] = step.move.size
+            replica["metadata"]["name"] = "moved"
+            replica["spec"] |= {"nodeID": place.node, "diskID": status["diskUUID"]}
+    return changed
+
+
+def every_step(cluster: PredictedCluster, size: int | None) -> Iterator[Step]:
+    """Every step of the offered kinds on every node and disk; `size` bytes of space, or as many as there are."""
+    for node in cluster.snapshot.longhorn_nodes.values():
+        if cluster.snapshot.nodes[node.name].unschedulable:
+            yield Step(RemedyKind.UNCORDON, node.name)
+        yield Step(RemedyKind.ALLOW_NODE, node.name)
+        yield Step(RemedyKind.TAG_NODE, node.name, tags=("storage",))
+        for each in node.disks:
+            yield Step(RemedyKind.ALLOW_DISK, node.name, each.name)
+            yield Step(RemedyKind.TAG_DISK, node.name, each.name, tags=("ssd",))
+            most = {
+                RemedyKind.LOWER_RESERVE: each.storage_reserved,
+                RemedyKind.FREE_SCHEDULED: each.storage_scheduled,
+                RemedyKind.FREE_AVAILABLE: each.storage_maximum - each.storage_available,
+                RemedyKind.GROW_DISK: _LARGEST,
+            }
+            for kind, bound in most.items():
+                amount = bound if size is None else min(size, bound)
+                if amount > 0:
+                    yield Step(kind, node.name, each.name, amount)
+
+
+@dataclass(frozen=True)
+class World:
+    """The objects of a cluster in which a pod waits."""
+
+    objects: list[Object]
+
+    @cached_property
+    def cluster(self) -> PredictedCluster:
+        """The cluster of the objects."""
+        return cluster_of(self.objects)
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether the pod fits as it is."""
+        return fits(self.objects)
+
+    @cached_property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Many remedies."""
+        return self.find(20)
+
+    def find(self, limit: int) -> tuple[Remedy, ...]:
+        """At most `limit` remedies."""
+        return run_to_end(find_remedies(waiting(self.cluster), self.cluster, OPTIONS, limit))
+
+    def fits_after(self, *steps: Step) -> bool:
+        """Whether the pod fits after steps without moves."""
+        return fits(after(self.objects, steps))
+
+    def works(self, remedy: Remedy) -> bool:
+        """Whether the pod fits after a remedy, wherever Longhorn puts a replica that is moved."""
+        move = remedy.steps[0].move
+        if move is None:
+            return self.fits_after(*remedy.steps)
+        return all(fits(after_move(self.objects, remedy.steps[0], target)) for target in move.targets)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """One to three nodes with one or two disks, of which any may be closed or full, and a pod with one or two claims."""
+    chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
+    names = [f"n{number}" for number in range(chance.randint(1, 3))]
+    objects: list[Object] = [
+        setting("storage-over-provisioning-percentage", chance.choice(("100", "100", "150", "200"))),
+        setting("storage-minimal-available-percentage", chance.choice(("0", "25"))),
+        setting("disable-scheduling-on-cordoned-node", chance.choice(("true", "true", "false"))),
+    ]
+    listed: dict[str, dict[str, float]] = {name: {} for name in names}
+    objects += _running_pods(chance, names, listed)
+    for name in names:
+        objects += _node(chance, name, listed[name])
+    selectors: dict[str, Any] = {}
+    if chance.random() < 0.4:
+        selectors["diskSelector"] = "ssd"
+    if chance.random() < 0.3:
+        selectors["nodeSelector"] = "storage"
+    replicas = "1"
+    if chance.random() < 0.2:
+        selectors["dataLocality"] = chance.choice(("disabled", "best-effort"))
+        replicas = chance.choice(("1", "2"))
+        objects.append(setting("allow-volume-creation-with-degraded-availability", chance.choice(("true", "false"))))
+    objects.append(storage_class("selective", numberOfReplicas=replicas, **selectors))
+    claims = [f"claim-{number}" for number in range(chance.randint(1, 2))]
+    classes = [chance.choice(("selective", "longhorn")) for _ in claims]
+    objects += [
+        claim(name, chance.choice((10, 25, 40)), storage_class=kind) for name, kind in zip(claims, classes, strict=True)
+    ]
+    objects.append(pod(*claims, name="db", uid="uid-db"))
+    if chance.random() < 0.3:
+        # Another pod is decided, and its volume takes space that no status shows yet.
+        other = claim("other", chance.choice((10, 25, 40)))
+        other["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": chance.choice(names)}
+        objects += [other, pod("other", name="other", uid="uid-other")]
+    return World(objects)
+
+
+def _running_pods(chance: random.Random, names: list[str], listed: dict[str, dict[str, float]]) -> Iterator[Object]:
+    for number in range(chance.randint(0, 3)):
+        size = chance.choice((10, 20, 30))
+        places = chance.sample(names, min(len(names), chance.randint(1, 2)))
+        for place in places:
+            listed[place][f"app-{number}-{place}"] = size
+        yield from running(f"app-{number}", places[0], size, replicas=places, locality="disabled")
+
+
+def _node(chance: random.Random, name: str, listed: dict[str, float]) -> list[Object]:
+    raw = kube_node(name)
+    cordoned = chance.random() < 0.25
+    if cordoned:
+        taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+        raw["spec"] = {"unschedulable": True, "taints": [taint]}
+    first = _disk(chance, listed)
+    disks = {"disk-1": first}
+    if chance.random() < 0.5:
+        disks["disk-2"] = _disk(chance, {})
+    node = longhorn_node(
+        name,
+        disks,
+        allow=chance.random() > 0.15,
+        evict=chance.random() < 0.05,
+        tags=("storage",) if chance.random() < 0.6 else (),
+    )
+    return [raw, node]
+
+
+def _disk(chance: random.Random, listed: dict[str, float]) -> Object:
+    used = sum(listed.values())
+    size = chance.choice((60, 100)) + used
+    return disk(
+        size,
+        available=size - used - chance.choice((0, 0, 20, 50)),
+        reserved=chance.choice((0, 0, 10, 30)),
+        scheduled=chance.choice((0, 30, 55, 90)),
+        listed=listed,
+        tags=("ssd",) if chance.random() < 0.6 else (),
+        allow=chance.random() > 0.2,
+    )

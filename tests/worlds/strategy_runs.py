@@ -1,0 +1,49 @@
+"""Small clusters with new pods, and the runs of each strategy on them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.strategies.generated_cluster import GIBIBYTE, AddPods
+from scheduler_core.extender.strategies.seeded_run import Pace, RunResult, arrival_order, run_strategy
+from scheduler_core.extender.strategies.strategy import STRATEGIES, StrategyName
+from scheduler_core.extender.what_if.situation import Situation
+from tests.builders import Object, disk, kube_node, longhorn_node
+from tests.worlds.predicted_clusters import after, situation
+
+AT_ONCE = Pace(lag=0, binding=0)
+
+
+def disks_of(name: str, *sizes: float) -> list[Object]:
+    """A node with one empty Longhorn disk for each size in Gi."""
+    disks = {f"disk-{number}": disk(size) for number, size in enumerate(sizes, start=1)}
+    raw = longhorn_node(name, disks)
+    for number, spec in enumerate(raw["spec"]["disks"].values(), start=1):
+        spec["path"] = f"/data/{number}/"
+    return [kube_node(name), raw]
+
+
+def with_pods(nodes: Mapping[str, Sequence[float]], *pods: Sequence[float]) -> Situation:
+    """A cluster of nodes with disks of some Gi, and pods with best-effort volumes of some Gi."""
+    start = situation(*(disks_of(name, *sizes) for name, sizes in nodes.items()))
+    return after(start, AddPods([[int(size * GIBIBYTE) for size in sizes] for sizes in pods]))
+
+
+def play_strategy(
+    start: Situation, name: StrategyName, seed: int = 0, pace: Pace | None = None, packing: Packing = Packing.AUTO
+) -> RunResult:
+    """The end of one run of a strategy."""
+    arrival = arrival_order(start, random.Random(seed).randrange)  # noqa: S311
+    strategy = STRATEGIES[name](FilterOptions(packing=packing))
+    choose = random.Random(f"{seed}/choices").randrange  # noqa: S311
+    return run_to_end(run_strategy(start, arrival, strategy, pace or Pace(), choose))
+
+
+def play_seeds(
+    start: Situation, name: StrategyName, pace: Pace | None = None, packing: Packing = Packing.AUTO, seeds: int = 20
+) -> list[RunResult]:
+    """The ends of some runs of a strategy."""
+    return [play_strategy(start, name, seed, pace, packing) for seed in range(seeds)]
