@@ -21,7 +21,7 @@ from app.cli import (
     headroom,
     maintenance,
     policy_check,
-    remedies,
+    remedies_command,
     schedule,
     scheduler_registration,
     serve,
@@ -67,6 +67,7 @@ cli.command("headroom")(headroom.headroom)
 cli.command("maintenance")(maintenance.maintenance)
 cli.command("compare")(compare.compare)
 cli.command("remedies")(remedies.remedies)
+cli.command("remedies")(remedies_command.remedies)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -13,9 +14,12 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.model.generic import PodKey
 
 # Each takes about 1 ms in a cluster of 100 nodes. `explain` is asked why a pod waits, so its remedy must not take long.
 _EXPLAIN_DECISIONS: Final = 100
+# More remedies of nodes that must not be changed are not passed over.
+_MAX_AVOIDED: Final = 10
 
 
 def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
@@ -26,6 +30,21 @@ def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster
     """
     cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
     return replace(cluster, pods=cluster.pods.insert(pod.generic_pod.key, pod.generic_pod))
+
+
+def remedy_after(
+    cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
+) -> RemedyAnswer | None:
+    """Returns the cheapest remedy that a short search finds for a pod of a predicted cluster, None without one.
+
+    Nodes in `avoided` are not changed: one that is drained is not to be uncordoned.
+    """
+    pod = cluster.snapshot.pods[key]
+    limit = 1 + min(len(avoided), _MAX_AVOIDED)
+    remedies = run_to_end(find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS))
+    allowed = (remedy for remedy in remedies if not any(step.node in avoided for step in remedy.steps))
+    remedy = next(allowed, None)
+    return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
 
 
 def first_remedy(

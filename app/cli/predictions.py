@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import typer
@@ -28,6 +29,7 @@ OrdersOption = Annotated[
     int, typer.Option(metavar="N", min=1, max=_MAX_ORDERS, help="How many orders of events are played.")
 ]
 SeedOption = Annotated[int, typer.Option(help="Determines the orders; the same seed gives the same output.")]
+HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")]
 RebuildRateOption = Annotated[
     str | None, typer.Option(metavar="BYTES", help="Bytes per second of a rebuild, such as 100Mi, to tell its time.")
 ]

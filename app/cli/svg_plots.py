@@ -33,7 +33,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisValue:
     """A value of an axis, and where it lies."""
 
     position: float
@@ -60,8 +60,8 @@ class LinePlot:
     title: str
     description: str
     lines: tuple[Line, ...]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
+    x_ticks: tuple[AxisValue, ...]
+    y_ticks: tuple[AxisValue, ...]
     width: int = WIDTH
     height: int = HEIGHT
     left: int = _LEFT
@@ -71,7 +71,7 @@ class LinePlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class SizeBar:
     """A quantity as the widths of a bar.
 
     Attributes:
@@ -106,8 +106,8 @@ def line_plot(title: str, series: Sequence[Series], text: Callable[[int], str] =
         title=title,
         description=" ".join(_describe(each, text) for each in series),
         lines=tuple(Line(each.name, _polyline([place(*value) for value in each.values])) for each in series),
-        x_ticks=tuple(Tick(place(step, floor)[0], str(step)) for step in sorted({0, last // 2, last})),
-        y_ticks=tuple(Tick(place(0, value)[1], text(value)) for value in y_values),
+        x_ticks=tuple(AxisValue(place(step, floor)[0], str(step)) for step in sorted({0, last // 2, last})),
+        y_ticks=tuple(AxisValue(place(0, value)[1], text(value)) for value in y_values),
     )
 
 
@@ -156,7 +156,7 @@ def _round_up(value: int) -> int:
         power *= 10
 
 
-def bar(least: int, most: int, limit: int, scale: int) -> Bar:
+def size_bar(least: int, most: int, limit: int, scale: int) -> SizeBar:
     """Returns a bar of bytes with its limit; the whole width stands for `scale` bytes."""
     widths = [round(_BAR_WIDTH * value / max(scale, 1), 1) for value in (least, most, limit)]
-    return Bar(widths[0], widths[1], widths[2])
+    return SizeBar(widths[0], widths[1], widths[2])

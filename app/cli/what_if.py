@@ -22,8 +22,10 @@ from app.cli.options import (
     filter_options,
     now,
 )
+from app.cli.pod_remedies import remedy_after
 from app.cli.predictions import (
     DEFAULT_ORDERS,
+    HtmlOption,
     OrdersOption,
     RebuildRateOption,
     SeedOption,
@@ -34,21 +36,36 @@ from app.cli.predictions import (
     source_notes,
 )
 from app.cli.what_if_changes import ChangeReader, parallel_sets
-from app.schemas.what_if_answer import NOTES, OrderAnswer, WhatIfAnswer, order_answer, what_if_answer
+from app.schemas.what_if_answer import NOTES, OrderAnswer, PodRemedyAnswer, WhatIfAnswer, order_answer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.what_if.order_history import OrderHistory
 from scheduler_core.extender.what_if.predicted_replicas import Choose
-from scheduler_core.extender.what_if.prediction import predict, unlucky_order
+from scheduler_core.extender.what_if.prediction import Prediction, predict, unlucky_order
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
 
 FAILS: Final = 1
+# Each is searched for about a tenth of a second.
+_MAX_REMEDIES: Final = 3
 _ORDER_KEY: Final = "app.cli.what_if.order"
 # The other parameters are named as their options.
 _OPTIONS: Final = {"setting": "set"}
+
+
+LoseOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
+]
+AddNodeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="like=NODE,count=N,disks=SIZE,SIZE",
+        help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
+    ),
+]
 
 
 class CommandWithOrder(TyperCommand):
@@ -67,10 +84,7 @@ def what_if(
     drain: Annotated[
         list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
     ] = None,
-    lose: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
-    ] = None,
+    lose: LoseOption = None,
     scale: Annotated[
         list[str] | None,
         typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
@@ -81,13 +95,7 @@ def what_if(
     expand: Annotated[
         list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")
     ] = None,
-    add_node: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="like=NODE,count=N,disks=SIZE,SIZE",
-            help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
-        ),
-    ] = None,
+    add_node: AddNodeOption = None,
     add_disk: Annotated[
         list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
     ] = None,
@@ -102,9 +110,7 @@ def what_if(
     packing: PackingOption = Packing.AUTO,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
-    ] = None,
+    html: HtmlOption = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of claims and workloads.")
     ] = None,
@@ -133,30 +139,27 @@ def what_if(
         raise CoreError("standard input (-) can be read only once")
     rate = read_rate(rebuild_rate)
     verbs = _in_order(invocation.meta[_ORDER_KEY], given)
-    if html is not None:
-        _check_place(html)
+    _check_place(html)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
-    before, after = _situations(source, changes)
     options = filter_options(best_effort, packing)
-    results = _play(after, options, order_seeds(seed, orders))
-    order = _shown_order(after, options, results, seed)
-    notes = (*NOTES, *source_notes(source.objects, drains=bool(after.drained)), *reader.notes)
-    answer = what_if_answer(predict(before, after, results), order, seed, rate, notes)
-    if html is not None:
-        _report(html, answer, _command_line(verbs), snapshot)
+    prediction, order, notes = _predict(source, changes, options, order_seeds(seed, orders), longhorn_namespace)
+    answer = what_if_answer(prediction, order, seed, rate, (*notes, *reader.notes))
+    _report(html, answer, _command_line(verbs), snapshot)
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)
 
 
-def _check_place(file: Path) -> None:
-    """Returns if a report may be written to a file, before anything is predicted.
+def _check_place(file: Path | None) -> None:
+    """Returns if a report may be written to a file, before anything is predicted; None is for no report.
 
     Raises:
         CoreError: it is a folder, or in no folder
     """
+    if file is None:
+        return
     try:
         problem = "it is a folder" if file.is_dir() else ""
         problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
@@ -166,7 +169,9 @@ def _check_place(file: Path) -> None:
         raise CoreError(f"--html {file}: cannot be written: {problem}")
 
 
-def _report(file: Path, answer: WhatIfAnswer, verbs: Sequence[str], snapshot: str | None) -> None:
+def _report(file: Path | None, answer: WhatIfAnswer, verbs: Sequence[str], snapshot: str | None) -> None:
+    if file is None:
+        return
     # Its import brings the template engine, which no other output needs.
     from app.cli.what_if_report import ReportHead, write_report
 
@@ -182,6 +187,22 @@ def _in_order(names: Sequence[str], given: dict[str, list[str] | None]) -> list[
 def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
     """Returns each verb as it was written."""
     return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
+
+
+def _predict(
+    source: ClusterSource,
+    changes: Sequence[Change],
+    options: FilterOptions,
+    seeds: Sequence[str],
+    longhorn_namespace: str,
+) -> tuple[Prediction, OrderAnswer, tuple[str, ...]]:
+    """Returns the prediction, the order that is shown, and what the prediction does not take into account."""
+    before, after = _situations(source, changes)
+    results = _play(after, options, seeds)
+    order = _shown_order(after, options, results, seeds)
+    remedies = [] if not order.fails else _remedies(results[order.number], after, options, longhorn_namespace)
+    order = order.model_copy(update={"remedies": remedies})
+    return predict(before, after, results), order, (*NOTES, *source_notes(source.objects, drains=bool(after.drained)))
 
 
 def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
@@ -201,12 +222,27 @@ def _choose(seed: str) -> Choose:
     return random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
 
 
-def _shown_order(after: Situation, options: FilterOptions, results: Sequence[OrderResult], seed: int) -> OrderAnswer:
+def _remedies(
+    result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
+) -> list[PodRemedyAnswer]:
+    """Returns what would help the first pods that no node fits at the end of an order."""
+    avoided = {*after.drained, *after.lost}
+    answers: list[PodRemedyAnswer] = []
+    for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
+        remedy = remedy_after(result.cluster, key, avoided, options, longhorn_namespace)
+        if remedy is not None:
+            answers.append(PodRemedyAnswer(pod="/".join(key), remedy=remedy))
+    return answers
+
+
+def _shown_order(
+    after: Situation, options: FilterOptions, results: Sequence[OrderResult], seeds: Sequence[str]
+) -> OrderAnswer:
     """Plays the first order in which something fails again, or the first one, and returns its steps."""
     unlucky = unlucky_order(results)
     number = unlucky or 0
     history = OrderHistory(after.cluster)
-    run_to_end(run_order(after, options, _choose(order_seeds(seed, number + 1)[number]), history.observe))
+    run_to_end(run_order(after, options, _choose(seeds[number]), history.observe))
     return order_answer(number, fails=unlucky is not None, points=history.points())
 
 

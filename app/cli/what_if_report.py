@@ -11,7 +11,7 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from app.cli.svg_plots import Bar, LinePlot, Series, bar, line_plot
+from app.cli.svg_plots import LinePlot, Series, SizeBar, line_plot, size_bar
 from app.cli.what_if_tables import outcome_text, rebuild_line, summary
 from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
 from scheduler_core.errors import CoreError
@@ -41,8 +41,8 @@ class _DiskBars:
     """A disk before and after, as bars of one scale."""
 
     name: str
-    before: Bar | None
-    after: Bar
+    before: SizeBar | None
+    after: SizeBar
     before_text: str
     after_text: str
     limit_text: str
@@ -123,8 +123,8 @@ def _disk_bars(answer: WhatIfAnswer) -> list[_DiskBars]:
         rows.append(
             _DiskBars(
                 name=f"{disk.node}/{disk.disk}",
-                before=None if disk.before is None else bar(disk.before, disk.before, disk.limit, scale),
-                after=bar(disk.least, disk.most, disk.limit, scale),
+                before=None if disk.before is None else size_bar(disk.before, disk.before, disk.limit, scale),
+                after=size_bar(disk.least, disk.most, disk.limit, scale),
                 before_text="new" if disk.before is None else format_bytes(disk.before),
                 after_text=after,
                 limit_text=format_bytes(disk.limit),

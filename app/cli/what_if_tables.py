@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from app.schemas.what_if_answer import PodOutcomeAnswer, RebuildAnswer, WhatIfAnswer
+from app.schemas.what_if_answer import PodOutcomeAnswer, PodRemedyAnswer, RebuildAnswer, WhatIfAnswer
 from scheduler_core.model.quantity import format_bytes
 
 _MAX_NODES: Final = 3
@@ -23,6 +23,8 @@ def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
         print_table(console, _pod_table(answer))
     for pod in answer.pods:
         _print_unlucky_order(console, pod)
+    for entry in answer.shown_order.remedies:
+        _print_remedy(console, entry)
     for name in answer.gone_pods:
         console.print(Text(f"pod {name} is gone: nothing creates it again"))
     if answer.drains:
@@ -85,6 +87,14 @@ def _print_unlucky_order(console: Console, pod: PodOutcomeAnswer) -> None:
         order = ", ".join(f"{entry.pod} to {entry.node}" for entry in pod.unlucky_order)
         console.print(Text(f"{pod.pod} waits if pods are placed in this order: {order}"))
         console.print()
+
+
+def _print_remedy(console: Console, entry: PodRemedyAnswer) -> None:
+    console.print(Text(f"{entry.pod} would fit after this: {entry.remedy.text}"))
+    for step in entry.remedy.steps:
+        for command in step.commands:
+            console.print(Text(f"   {command}"), soft_wrap=True)
+    console.print()
 
 
 def _drain_table(answer: WhatIfAnswer) -> Table:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pydantic import Field
 
 from app.schemas.explain import Answer
-from app.schemas.pod_explanation import API_VERSION
+from app.schemas.pod_explanation import API_VERSION, RemedyAnswer
 from scheduler_core.extender.what_if.order_history import OrderPoint
 from scheduler_core.extender.what_if.prediction import Prediction
 
@@ -101,12 +101,23 @@ class StepAnswer(Answer):
     copied_bytes: int = Field(serialization_alias="copiedBytes", description="what rebuilds have copied")
 
 
+class PodRemedyAnswer(Answer):
+    """What would make a pod fit."""
+
+    pod: str = Field(description="namespace/name")
+    remedy: RemedyAnswer = Field(description="the cheapest one that a short search finds")
+
+
 class OrderAnswer(Answer):
     """How one order goes on; of a long one not every step is listed."""
 
     number: int = Field(description="from 0; it determines the order together with the seed")
     fails: bool = Field(description="whether something does not get its place in it")
     steps: list[StepAnswer]
+    remedies: list[PodRemedyAnswer] = Field(
+        default_factory=list[PodRemedyAnswer],
+        description="what would help the first pods that no node fits in the end; drained and lost nodes stay so",
+    )
 
 
 class WhatIfAnswer(Answer):

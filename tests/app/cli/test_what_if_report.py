@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.svg_plots import Series, bar, line_plot
+from app.cli.svg_plots import Series, line_plot, size_bar
 from scheduler_core.model.quantity import format_bytes
 from tests.builders import flat, pod
 from tests.worlds.command_line import Run
@@ -194,7 +194,7 @@ def test_bytes_have_round_values_of_their_unit() -> None:
 
 def test_the_bars_of_a_disk_have_one_scale() -> None:
     """The mark is the limit, which an overbooked disk goes beyond."""
-    before, after = bar(50, 50, 100, 200), bar(100, 200, 100, 200)
+    before, after = size_bar(50, 50, 100, 200), size_bar(100, 200, 100, 200)
     assert (before.least, before.limit) == (60, 120)
     assert (after.least, after.most, after.limit) == (120, 240, 120)
-    assert bar(0, 0, 0, 0).most == 0
+    assert size_bar(0, 0, 0, 0).most == 0
