@@ -83,7 +83,8 @@ def serve_example() -> Iterator[str]:
         stack.callback(ports.release)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         address = f"http://127.0.0.1:{ports.take()}"
-        argv = [find_extender(), "serve", "--snapshot", EXAMPLE / "snapshot.yaml", "--port", address.rpartition(":")[2]]
+        port = address.rpartition(":")[2]
+        argv = [str(find_extender()), "serve", "--snapshot", str(EXAMPLE / "snapshot.yaml"), "--port", port]
         extender = Process("the extender", argv, folder / "extender.log", ready=http_ok(f"{address}/readyz"))
         stack.callback(extender.stop)
         extender.start()
@@ -128,8 +129,7 @@ def take_picture(browser: Browser, address: str, picture: Picture) -> None:
     if answer is None or not answer.ok:
         raise DevClusterError(f"{picture.path} answered {answer.status if answer else 'nothing'}")
     height = min(picture.height, math.ceil(page.evaluate("document.body.getBoundingClientRect().height")))
-    clip = {"x": 0, "y": 0, "width": picture.width, "height": height}
-    image = page.screenshot(clip=clip)
+    image = page.screenshot(clip={"x": 0, "y": 0, "width": picture.width, "height": height})
     page.close()
     if len(image) > MAX_BYTES:
         raise DevClusterError(f"{picture.name} has {len(image):,} bytes, more than {MAX_BYTES:,}")
