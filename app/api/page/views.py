@@ -16,7 +16,7 @@ from app.extender.status_sources import StatusSources
 from app.schemas.state import ServiceState
 from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome
-from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, ZoneRows, group_by_zone, select_rows
+from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
 from scheduler_core.extender.status.report import StatusReport
 from scheduler_core.extender.status.row_page import RowPage, page_of
 from scheduler_core.extender.status.waiting_rows import WaitingRow
@@ -107,10 +107,15 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class ZoneLines:
-    """The nodes of a zone that a page shows, with the numbers of the whole zone."""
+    """The nodes of a zone that a page shows, or of all zones.
+
+    Attributes:
+        nodes, space: of the whole group, also of nodes on other pages
+    """
 
     zone: str
-    total: ZoneRows
+    nodes: int
+    space: SpaceTotal
     lines: Sequence[NodeLine]
 
 
@@ -152,9 +157,13 @@ def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLoss
         NodeLine(row, lines_of(row.disks, per_row), max(0, len(row.disks) - per_row), losses.get(row.name))
         for row in page.rows
     ]
-    groups = [ZoneLines(zone.zone, zone, [line for line in lines if line.row.zone == zone.zone]) for zone in zones]
-    groups = [group for group in groups if group.lines]
-    return {"page": page, "lines": lines, "groups": groups, "losses": losses}
+    groups = [ZoneLines("", len(rows), report.space, lines)]
+    if query.by_zone:
+        groups = [
+            ZoneLines(zone.zone, len(zone.rows), zone.space, [line for line in lines if line.row.zone == zone.zone])
+            for zone in zones
+        ]
+    return {"page": page, "groups": [group for group in groups if group.lines], "losses": losses}
 
 
 def waiting_since(site: Site) -> Mapping[str, float]:
