@@ -165,3 +165,16 @@ def test_a_remedy_of_two_steps_costs_both() -> None:
     grow = Step(RemedyKind.GROW_DISK, "a", "disk-1", size=5)
     assert Remedy((tag, grow)).cost == Cost(2, Intervention.SPACE, 5, 1)
     assert Remedy((tag, replace(grow, size=4))).cost < Remedy((tag, grow)).cost
+
+
+def test_the_least_bytes_may_be_few_because_more_make_room_for_another_pod() -> None:
+    """With 15Gi more the pod fits; with 20Gi more another pod's volume counts too, and then 55Gi are needed."""
+    other = claim("other", 40)
+    other["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
+    objects = [*node("a", scheduled=80), other, pod("other", name="other", uid="uid-other")]
+    pods = world(*objects, size=35)
+    grown = Step(RemedyKind.GROW_DISK, "a", "disk-1", size=15 * GI)
+    assert [pods.fits_after(replace(grown, size=size * GI)) for size in (14, 15, 19, 20, 54, 55)] == [
+        False, True, True, False, False, True,
+    ]  # fmt: skip
+    assert [remedy.cost.size for remedy in pods.find(9)] == [15 * GI, 15 * GI]
