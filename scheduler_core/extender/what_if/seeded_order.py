@@ -118,6 +118,7 @@ class _Run:
         self._situation = situation
         self._decider = PodDecider(options)
         self._waiting: list[PodToPlace] = list(situation.all_pods())
+        self._moved: set[PodKey] = {entry.key for entry in self._waiting}
         self._refused: list[PodToPlace] = []
         self._evictions: list[PodToPlace] = list(situation.all_evictions())
         self._refused_evictions: list[PodToPlace] = []
@@ -216,11 +217,18 @@ class _Run:
             self._problems.pop(name, None)
             self._delayed.pop(name, None)
         self._waiting.append(entry)
+        self._moved.add(entry.key)
         self._placed_since = True
 
     def _is_healthy(self, key: PodKey) -> bool:
         """Whether a PodDisruptionBudget counts a pod as healthy."""
-        return self._runs(key) and key not in self._cluster.unready
+        if key in self._cluster.unready:
+            return False
+        if key in self._moved or self._fewer:
+            return self._runs(key)
+        # It runs where it ran before, and no replica of any volume was lost.
+        pod = self._cluster.snapshot.pods.get(key)
+        return pod is not None and bool(pod.node_name)
 
     def _retry_evictions(self, key: PodKey) -> None:
         """Lets evictions go on that wait for a pod to run."""

@@ -371,6 +371,29 @@ def test_the_steps_are_those_of_the_first_order_that_fails(run: Run, guarded: st
     assert (result.code, order["fails"], order["steps"][-1]["waiting"]) == (1, True, 1)
 
 
+def test_what_would_help_is_printed_with_its_commands(run: Run, tmp_path: Path) -> None:
+    """The drained node stays cordoned; another one that was cordoned before would help, which is checked."""
+    cordoned = node("c")
+    cordoned[0]["spec"] = {"unschedulable": True}
+    file = _write(tmp_path / "cordoned.json", growing_class(), node("a"), node("b", 1), cordoned, running("db-0", "a"))
+    result = run("what-if", "--snapshot", file, "--drain", "a")
+    lines = result.out.splitlines()
+    number = lines.index("default/db-0 would fit after this: uncordon node c")
+    assert (result.code, lines[number + 1]) == (1, "   kubectl uncordon c")
+    answer = json.loads(run("what-if", "--snapshot", file, "--drain", "a", "-o", "json").out)
+    [entry] = answer["shownOrder"]["remedies"]
+    assert (entry["pod"], entry["remedy"]["steps"][0]["commands"]) == ("default/db-0", ["kubectl uncordon c"])
+    report = tmp_path / "report.html"
+    run("what-if", "--snapshot", file, "--drain", "a", "--html", str(report))
+    assert "<pre>kubectl uncordon c</pre>" in report.read_text()
+
+
+def test_without_a_failure_nothing_would_help(run: Run, cluster: str) -> None:
+    """No remedy is searched for."""
+    answer = json.loads(run("what-if", "--snapshot", cluster, "--drain", "a", "-o", "json").out)
+    assert answer["shownOrder"]["remedies"] == []
+
+
 def test_a_budget_of_a_file_is_applied(run: Run, guarded: str, tmp_path: Path) -> None:
     """It gets the namespace of --namespace, replaces the one of the snapshot, and holds up the drain."""
     budget = disruption_budget(maxUnavailable=0)
