@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from devcluster.chromium import find_chromium, start_chromium
 from devcluster.errors import DevClusterError
@@ -52,10 +54,15 @@ class Picture:
 PICTURES: Final = (
     Picture("status-page", "/"),
     Picture("status-page-dark", "/", dark=True),
-    Picture("status-page-narrow", "/", width=400, height=900),
-    Picture("waiting-pods", "/pods"),
-    Picture("node-page", "/nodes/west-3"),
+    Picture("status-page-narrow", "/", width=400),
+    Picture("pod-page", "/pods/shop/orders-0"),
+    Picture("drain-page", "/nodes/west-3/drain"),
 )
+REPORT: Final = Picture("what-if-report", "")
+WHAT_IF: Final = ("--drain", "west-3", "--scale", "sts/shop/orders=4")
+# Predictions appear on the pages when they are made.
+UNFINISHED: Final = ("worked out",)
+FINISH_SECONDS: Final = 120
 
 
 def main() -> None:
@@ -66,7 +73,9 @@ def main() -> None:
     try:
         with serve_example() as address, start_chromium(program) as browser:
             for picture in PICTURES:
-                take_picture(browser, address, picture)
+                take_picture(browser, address + picture.path, picture)
+            with tempfile.TemporaryDirectory() as folder:
+                take_picture(browser, write_report(Path(folder)), REPORT)
     except DevClusterError as error:
         sys.exit(f"screenshots: {error}")
 
@@ -114,6 +123,38 @@ def request_decision(address: str, pod: dict[str, Any]) -> None:
         raise DevClusterError(f"/filter answered {status} about {pod['metadata']['name']}: {json.dumps(answer)[:200]}")
 
 
+def write_report(folder: Path) -> str:
+    """Writes a report of `what-if` about the example into a folder; returns its address.
+
+    Raises:
+        DevClusterError: the command failed
+    """
+    file = folder / "report.html"
+    argv = [find_extender(), "what-if", "--snapshot", EXAMPLE / "snapshot.yaml", *WHAT_IF, "--html", file]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 # an argument list, no shell
+    if not file.exists():
+        raise DevClusterError(f"what-if ended with code {result.returncode}: {result.stderr.strip()}")
+    return file.as_uri()
+
+
+def open_finished(page: Page, address: str) -> None:
+    """Opens a page, again and again until nothing on it is unfinished.
+
+    Raises:
+        DevClusterError: there is no such page, or it is never finished
+    """
+    deadline = time.monotonic() + FINISH_SECONDS
+    while time.monotonic() < deadline:
+        answer = page.goto(address)
+        if answer is not None and not answer.ok:
+            raise DevClusterError(f"{address} answered {answer.status}")
+        text = page.locator("body").inner_text()
+        if not any(words in text for words in UNFINISHED):
+            return
+        time.sleep(1)
+    raise DevClusterError(f"{address} is not finished after {FINISH_SECONDS} s")
+
+
 def take_picture(browser: Browser, address: str, picture: Picture) -> None:
     """Writes a picture.
 
@@ -125,9 +166,7 @@ def take_picture(browser: Browser, address: str, picture: Picture) -> None:
         color_scheme="dark" if picture.dark else "light",
         reduced_motion="reduce",
     )
-    answer = page.goto(address + picture.path)
-    if answer is None or not answer.ok:
-        raise DevClusterError(f"{picture.path} answered {answer.status if answer else 'nothing'}")
+    open_finished(page, address)
     height = min(picture.height, math.ceil(page.evaluate("document.body.getBoundingClientRect().height")))
     image = page.screenshot(clip={"x": 0, "y": 0, "width": picture.width, "height": height})
     page.close()
