@@ -12,7 +12,7 @@ from scheduler_core.cooperative import Cooperative
 # Longer than most decisions take as a whole, and too short for a caller to notice.
 SLICE_SECONDS: Final = 0.005
 # A request that arrives during such a slice waits this long.
-_BACKGROUND_SLICE_SECONDS: Final = 0.001
+_SHORT_SLICE_SECONDS: Final = 0.001
 # Seconds of pause for each second of work in the background, which so takes a tenth of the time.
 _PAUSE_PER_SECOND: Final = 9.0
 _Result = TypeVar("_Result")
@@ -21,15 +21,16 @@ _Result = TypeVar("_Result")
 class Slicer:
     """Gives the event loop a turn whenever a slice is over."""
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter, seconds: float = SLICE_SECONDS) -> None:
         self._clock = clock
-        self._slice_ends_at = clock() + SLICE_SECONDS
+        self._seconds = seconds
+        self._slice_ends_at = clock() + seconds
 
     async def pause_if_due(self) -> None:
         """Lets other tasks run if the slice is over."""
         if self._clock() >= self._slice_ends_at:
             await asyncio.sleep(0)
-            self._slice_ends_at = self._clock() + SLICE_SECONDS
+            self._slice_ends_at = self._clock() + self._seconds
 
 
 async def run_in_slices(
@@ -37,9 +38,9 @@ async def run_in_slices(
 ) -> _Result:
     """Runs a computation to its end and returns its result.
 
-    With `idle` it goes on only while that event is set, so that more urgent computations come first.
+    With `idle` it goes on only while that event is set, and in shorter slices, so that more urgent computations come first.
     """
-    slicer = Slicer(clock)
+    slicer = Slicer(clock, SLICE_SECONDS if idle is None else _SHORT_SLICE_SECONDS)
     while True:
         if idle is not None:
             await idle.wait()
@@ -59,7 +60,7 @@ async def run_in_background(
         await idle.wait()
         began = clock()
         try:
-            while clock() < began + _BACKGROUND_SLICE_SECONDS:
+            while clock() < began + _SHORT_SLICE_SECONDS:
                 next(computation)
         except StopIteration as done:
             result: _Result = done.value

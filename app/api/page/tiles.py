@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.api.page.rendering import count, duration, short_bytes
+from app.extender.node_losses import MAX_NODES
 from app.schemas.state import ServiceState
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.status.report import StatusReport
@@ -90,11 +91,14 @@ def _largest(report: StatusReport) -> Tile:
 def _losses(report: StatusReport, losses: Mapping[str, NodeLossOutcome]) -> Tile:
     known = [losses[row.name] for row in report.rows if row.name in losses]
     if not known:
-        return Tile("Nodes that can be lost", UNKNOWN, "", "not worked out yet")
+        limit = f"not predicted for more than {MAX_NODES} nodes"
+        return Tile(
+            "Nodes that can be lost", UNKNOWN, "", limit if len(report.rows) > MAX_NODES else "not predicted yet"
+        )
     safe = sum(loss.safe for loss in known)
     note = "one at a time, by prediction"
     if len(known) < len(report.rows):
-        note = f"of {len(known):,} that are worked out so far"
+        note = f"of {len(known):,} that are predicted so far"
     return Tile(
         "Nodes that can be lost", f"{safe:,} of {len(report.rows):,}", "good" if safe == len(known) else "warn", note
     )

@@ -212,13 +212,18 @@ def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
     return DrainOutcome(node, len(results) - len(blocked), len(results), blockers)
 
 
-def _disks(nodes: Mapping[str, longhorn.Node]) -> Disks:
-    return {(node.name, disk.name): disk for node in nodes.values() for disk in node.disks}
+def _disks(nodes: Mapping[str, longhorn.Node], names: Iterable[str]) -> Disks:
+    """Returns the disks of those nodes that exist, by node and name."""
+    return {(name, disk.name): disk for name in names if name in nodes for disk in nodes[name].disks}
 
 
 def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[DiskOutcome, ...]:
-    earlier = _disks(before.cluster.state.view.cluster.nodes)
-    later = [_disks(result.cluster.state.view.cluster.nodes) for result in results]
+    nodes = before.cluster.state.view.cluster.nodes
+    ends = [result.cluster.state.view.cluster.nodes for result in results]
+    # What does not change is shared, and most nodes of a large cluster do not.
+    changed = {name for end in ends for name, node in end.items() if nodes.get(name) is not node}
+    earlier = _disks(nodes, changed)
+    later = [_disks(end, changed) for end in ends]
     outcomes: list[DiskOutcome] = []
     for node, name in sorted({key for disks in (earlier, *later) for key in disks}):
         scheduled = [disks[node, name].storage_scheduled for disks in later if (node, name) in disks]

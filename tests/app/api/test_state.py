@@ -563,6 +563,7 @@ async def test_every_metric_is_documented() -> None:
     metrics.request_memory(MemoryBudget(1))
     metrics.guard_proven(lambda: False)
     metrics.capacity(lambda: None)
+    metrics.node_losses(dict)
     ServerMetrics(metrics.registry)
     document = (Path(__file__).parents[3] / "docs/http-api.md").read_text()
     documented = set(re.findall(rf"^\| `{PREFIX}_([a-z_]+)`", document, re.MULTILINE))

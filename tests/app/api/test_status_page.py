@@ -100,18 +100,15 @@ async def test_the_first_page_has_the_cluster_in_a_few_numbers() -> None:
     }
 
 
-async def test_waiting_pods_have_reason_and_closest_node() -> None:
+async def test_waiting_pods_have_reason_closest_node_and_remedy() -> None:
     """One that fits now says so."""
-    page = read_page(await get("/pods", SMALL, make.claim("huge", 500), make.pod("huge", name="huge-0", uid="u2")))
+    huge = [make.claim("huge", 500), make.pod("huge", name="huge-0", uid="u2")]
+    async with client_of(SMALL, huge) as client:
+        page = read_page(await eventually(client, "/pods", "grow disk"))
+    reason = "insufficient Longhorn storage (4)"
     assert rows(page, "Waiting pods") == [
         ["default/db-0", "50Gi", "fits on 2 nodes of 4 now", "", "none needed"],
-        [
-            "default/huge-0",
-            "500Gi",
-            "insufficient Longhorn storage (4)",
-            "node-1 lacks 400Gi on one disk",
-            "see the pod default/huge-0",
-        ],
+        ["default/huge-0", "500Gi", reason, "node-1 lacks 400Gi on one disk", "grow disk node-1/disk-1 by 400Gi"],
     ]
 
 
