@@ -164,9 +164,12 @@ class _Run:
 
     def _show_status(self) -> None:
         """Lets Longhorn's status show everything that was placed."""
+        if not self._unlisted:
+            return
         for change in self._unlisted:
             self._cluster = show_change(self._cluster, change)
         self._unlisted = []
+        self._report_progress()
 
     def _advance(self) -> Cooperative[None]:
         """Lets one pod or volume go on, or evicts a pod, at random."""
