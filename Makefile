@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 # Another release of Kubernetes than the pinned one, for every target that starts a control plane: KUBERNETES_VERSION=1.35.4
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
 
-.PHONY: help run dev test check audit unit fuzz e2e e2e-report controlplane lint bench lock wheels image sbom clean
+.PHONY: help run dev test check audit unit fuzz e2e e2e-report controlplane lint bench lock wheels image sbom screenshots clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ image: ## build the image where no container engine runs (root, Debian's buildah
 sbom: .venv/dev ## write the locked dependencies as a CycloneDX document into dist/
 	@mkdir -p dist
 	$(BIN)/cyclonedx-py requirements .ci/requirements/runtime.lock --pyproject pyproject.toml --output-reproducible --output-file dist/longhorn-scheduler-extender.cdx.json
+
+screenshots: .venv/dev ## take the pictures of the pages in docs/images (needs Debian's chromium)
+	$(BIN)/python -m devcluster.screenshots
 
 clean: ## remove the environment and everything built
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -60,6 +60,7 @@ class Settings:
         plugins: modules with rules that the policy may name
         disk_metrics: whether /metrics has the space of every disk
         tls: None for plain HTTP
+        status_page: whether there are pages for people
         probe_port: TCP port with /healthz and /readyz alone, without TLS; 0 picks a free one, None: no such port
     """
 
@@ -75,6 +76,7 @@ class Settings:
     disk_metrics: bool = True
     tls: TlsFiles | None = None
     probe_port: int | None = None
+    status_page: bool = True
 
 
 class Reservation(StrEnum):

@@ -85,6 +85,18 @@ def start_simulator(
     )
 
 
+def find_extender() -> Path:
+    """Returns the path of the extender's program, which runs this working tree.
+
+    Raises:
+        ConfigError: it is not installed
+    """
+    program = Path(sys.executable).with_name("longhorn-extender")
+    if not program.exists():
+        raise ConfigError(f"{program} does not exist; run make .venv/dev")
+    return program
+
+
 def start_extender(  # noqa: PLR0913, PLR0917 # in the order of a command line
     cluster: DevCluster,
     name: str,
@@ -103,10 +115,17 @@ def start_extender(  # noqa: PLR0913, PLR0917 # in the order of a command line
         DevClusterError: it did not become ready, or there is no address for it
     """
     host = primary_address()
-    program = Path(sys.executable).with_name("longhorn-extender")
-    if not program.exists():
-        raise ConfigError(f"{program} does not exist; run make .venv/dev")
-    argv = [str(program), "serve", "--kubeconfig", str(kubeconfig), "--host", host, "--port", str(port), *extra_args]
+    argv = [
+        str(find_extender()),
+        "serve",
+        "--kubeconfig",
+        str(kubeconfig),
+        "--host",
+        host,
+        "--port",
+        str(port),
+        *extra_args,
+    ]
     return _spawn(cluster, name, argv, http_ok(f"http://{host}:{port}/healthz"), env=env, wait=wait)
 
 

@@ -13,6 +13,7 @@ from app.extender.callers import RecentCallers
 from app.extender.decision_log import DecisionLog
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
+from app.extender.status_sources import StatusSources
 from app.extender.verbs import Verbs
 from app.runtime.memory_budget import Lease, MemoryBudget
 
@@ -34,6 +35,7 @@ class AppState:
         callers: from where /filter is called
         decisions: the latest decisions
         node_losses: which nodes can be lost; None if that is not predicted
+        status: what the status page reads; None without a status page
     """
 
     evaluator: Evaluator
@@ -46,6 +48,7 @@ class AppState:
     callers: RecentCallers = field(default_factory=RecentCallers)
     decisions: DecisionLog = field(default_factory=DecisionLog)
     node_losses: NodeLosses | None = None
+    status: StatusSources | None = None
 
 
 def state_of(request: Request, kind: type[_State]) -> _State:

@@ -16,6 +16,8 @@ from app import DISTRIBUTION
 from app.api import errors, extender
 from app.api import state as state_routes
 from app.api.dependencies import AppState
+from app.api.page import routes as page_routes
+from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
 from app.extender.certificate_files import CertificateFiles
@@ -73,10 +75,18 @@ def create_app(
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
-    losses = NodeLosses(evaluator, cache(lambda: persistent_state(snapshot, now)))
+    persistent = cache(lambda: persistent_state(snapshot, now))
+    losses = NodeLosses(evaluator, persistent)
     metrics.node_losses(lambda: losses.latest)
     state = AppState(
-        evaluator, verbs, metrics, settings.max_body, budget, observes=lambda: observes, node_losses=losses
+        evaluator,
+        verbs,
+        metrics,
+        settings.max_body,
+        budget,
+        observes=lambda: observes,
+        node_losses=losses,
+        status=status_sources(evaluator, lambda: contenders, persistent, losses) if settings.status_page else None,
     )
     return application(state)
 
@@ -97,10 +107,14 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
     app.include_router(state_routes.router)
 
-    @app.get("/", include_in_schema=False)
-    async def root() -> RedirectResponse:
-        return RedirectResponse("/docs")
+    if state.status is None:
 
+        @app.get("/", include_in_schema=False)
+        async def root() -> RedirectResponse:
+            return RedirectResponse("/docs")
+
+    else:
+        app.include_router(page_routes.router)
     errors.install_error_handlers(app)
     state.metrics.instrument(app)
     return app

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
+from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.certificate_files import CertificateFiles
 from app.extender.endpoint_publisher import EndpointPublisher
@@ -32,6 +33,7 @@ from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
 from app.extender.serving_certificate import CertificateOptions, ServingCertificate
+from app.extender.status_sources import StatusSources
 from app.extender.verbs import Reservations, Verbs
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
@@ -140,13 +142,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
     certificate = _certificate(shared, elector)
     guard = _placement_guard(shared, reservation.contenders)
-    endpoint = GuardEndpoint(
-        certificate,
-        _publisher(shared, elector, options.guard_port, PLACEMENT_GUARD) if options.guard_port else None,
-        elector.leading,
-        lambda: guard.activity,
-        options.guard_problem,
-    )
+    endpoint = _guard_endpoint(shared, elector, certificate, guard)
     parts = ExtenderParts(
         cache=cache,
         config_map=config_map,
@@ -161,8 +157,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
     )
     reservations = reservation.reservations
-    losses = NodeLosses(evaluator, cache.state)
-    metrics.node_losses(lambda: losses.latest)
+    losses = _node_losses(shared)
     tasks = (*reservation.tasks, guard, certificate, losses)
     lifecycle = ExtenderLifecycle(parts, live_settings, reservations, tasks, reservation.outstanding)
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
@@ -177,12 +172,44 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         lifecycle,
         lambda: live_settings().observes,
         node_losses=losses,
+        status=_status_page(shared, reservation.contenders, losses),
     )
     guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
     app = application(state, lambda: _read_state(cache, elector))
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
     return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
+
+
+def _node_losses(shared: _Shared) -> NodeLosses:
+    """Returns what predicts which nodes can be lost."""
+    losses = NodeLosses(shared.evaluator, shared.cache.state)
+    shared.metrics.node_losses(lambda: losses.latest)
+    return losses
+
+
+def _guard_endpoint(
+    shared: _Shared, elector: Elector, certificate: ServingCertificate, guard: PlacementGuard
+) -> GuardEndpoint:
+    """Returns what has API servers call the placement guard."""
+    options = shared.options
+    return GuardEndpoint(
+        certificate,
+        _publisher(shared, elector, options.guard_port, PLACEMENT_GUARD) if options.guard_port else None,
+        elector.leading,
+        lambda: guard.activity,
+        options.guard_problem,
+    )
+
+
+def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: NodeLosses) -> StatusSources | None:
+    """Returns what the status page reads, None without a page."""
+    if not shared.settings.status_page:
+        return None
+    options = shared.options
+    caches = shared.cache
+    sources = status_sources(shared.evaluator, contenders, caches.state, losses, options.namespace)
+    return replace(sources, caches=lambda: caches.statuses, identity=options.identity)
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:

@@ -150,13 +150,7 @@ def explain(
             named = (
                 claim_pod(claim, namespace, source) if claim is not None else select_pod(given[0], namespace, source)
             )
-            answer = question.ask(named, source)
-            if not answer.schedulable and question.is_about_the_cluster:
-                from app.cli.pod_remedies import first_remedy
-
-                remedy = first_remedy(named, source, question.options, longhorn_namespace)
-                answer = answer.model_copy(update={"remedy": remedy})
-            succeeds = _print_pod(answer, output)
+            succeeds = _print_pod(question.ask_with_remedy(named, source, longhorn_namespace), output)
         else:
             succeeds = _print_pods(
                 [question.try_to_ask(entry, source) for entry in waiting_pods(namespace, source)], output
@@ -170,15 +164,10 @@ class _Question:
 
     def __init__(self, nodes: list[str] | None, options: FilterOptions, *, alone: bool, all_nodes: bool) -> None:
         self._nodes = nodes
-        self.options = options
+        self._options = options
         self._alone = alone
         self._all_nodes = all_nodes
         self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
-
-    @property
-    def is_about_the_cluster(self) -> bool:
-        """Whether every node is asked about, by every rule and with all other pods."""
-        return not (self._nodes or self._alone or self._all_nodes)
 
     def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
         """Returns the state and the contenders of a snapshot.
@@ -198,6 +187,22 @@ class _Question:
             return PodExplanation(
                 pod=pod.pod.key, volumes=[], skipped_claims=[], resources_compared=True, nodes={}, error=str(error)
             )
+
+    def ask_with_remedy(self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str) -> PodExplanation:
+        """Returns the explanation of a pod, with a remedy if it fits nowhere.
+
+        A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without kube-scheduler.
+
+        Raises:
+            ResolutionError: an object that the pod names does not exist or contradicts it
+        """
+        answer = self.ask(pod, source)
+        if answer.schedulable or self._nodes or self._alone or self._all_nodes:
+            return answer
+        from app.cli.pod_remedies import first_remedy
+
+        remedy = first_remedy(pod, source, self._options, longhorn_namespace)
+        return answer.model_copy(update={"remedy": remedy})
 
     def ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
         """Returns the explanation of a pod.
@@ -219,7 +224,7 @@ class _Question:
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
-        explanations = [run_to_end(explain_nodes(pod.pod, names, state, self.options, contenders)) for names in groups]
+        explanations = [run_to_end(explain_nodes(pod.pod, names, state, self._options, contenders)) for names in groups]
         answers = [run_to_end(explain_answer(pod.pod, explanation)) for explanation in explanations]
         entries = {name: entry for answer in answers for name, entry in answer.nodes.items()}
         judged = set() if self._all_nodes else set(cluster.node_names)

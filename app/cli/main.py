@@ -21,7 +21,8 @@ from app.cli import (
     headroom,
     maintenance,
     policy_check,
-    remedies,
+    rebalance,
+    remedies_command,
     schedule,
     scheduler_registration,
     serve,
@@ -66,7 +67,8 @@ cli.command("what-if", cls=what_if.CommandWithOrder)(what_if.what_if)
 cli.command("headroom")(headroom.headroom)
 cli.command("maintenance")(maintenance.maintenance)
 cli.command("compare")(compare.compare)
-cli.command("remedies")(remedies.remedies)
+cli.command("remedies")(remedies_command.remedies)
+cli.command("rebalance")(rebalance.rebalance)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)

@@ -31,6 +31,14 @@ SnapshotOption = Annotated[
         "-o yaml` prints; - for standard input.",
     ),
 ]
+StatusPageOption = Annotated[
+    bool,
+    typer.Option(
+        "--status-page/--no-status-page",
+        envvar="LONGHORN_EXTENDER_STATUS_PAGE",
+        help="Have a read-only page about nodes, disks, waiting pods and decisions at /.",
+    ),
+]
 KubeconfigOption = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Credentials; default: the pod's own, else $KUBECONFIG or ~/.kube/config."),

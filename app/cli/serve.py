@@ -27,6 +27,7 @@ from app.cli.options import (
     PackingOption,
     PluginOption,
     SnapshotOption,
+    StatusPageOption,
     check_log_level,
     filter_options,
     holder_identity,
@@ -218,6 +219,7 @@ def serve(  # one parameter per flag
     plugin: PluginOption = None,
     alone: AloneOption = False,  # noqa: FBT002 # --alone
     disk_metrics: _DiskMetrics = True,  # noqa: FBT002 # --disk-metrics and --no-disk-metrics
+    status_page: StatusPageOption = True,  # noqa: FBT002 # --status-page and --no-status-page
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
@@ -254,7 +256,8 @@ def serve(  # one parameter per flag
     mode = enforcement or Enforcement.ENFORCE
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
     plugins = tuple(plugin or ())
-    settings = Settings(host, port, *limits, options, mode, policy, alone, plugins, disk_metrics, tls, probe_port)
+    settings = Settings(host, port, *limits, options, mode, policy, alone, plugins, disk_metrics, tls)
+    settings = replace(settings, probe_port=probe_port, status_page=status_page)
     check_log_level(log_level)
     if policy is not None:
         _check_policy(policy, settings.plugins)

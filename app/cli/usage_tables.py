@@ -206,7 +206,7 @@ def print_waiting(answer: WaitingListAnswer, console: Console) -> None:
     if not answer.items:
         console.print(Text("no pod with claims waits for a node"))
         return
-    table = plain_table("POD", "SINCE", "SIZE", "FITS", "WHY", "CLOSEST NODE")
+    table = plain_table("POD", "SINCE", "SIZE", "FITS", "WHY", "CLOSEST NODE", "REMEDY")
     for entry in answer.items:
         table.add_row(
             Text(printable(entry.pod)),
@@ -215,6 +215,7 @@ def print_waiting(answer: WaitingListAnswer, console: Console) -> None:
             Text(f"{entry.fits} of {entry.nodes}"),
             Text(printable(_why(entry))),
             Text(printable(_closest(entry))),
+            Text(printable(entry.remedy.text) if entry.remedy is not None else "-"),
         )
     console.print(table)
     if len(answer.items) < answer.count:

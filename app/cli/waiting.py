@@ -7,11 +7,11 @@ No extender needs to run.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.explain_subject import ClusterSource, read_source
+from app.cli.explain_subject import ClusterSource, ExplainedPod, read_source
 from app.cli.list_output import ListOutput, show_list
 from app.cli.options import (
     BestEffortOption,
@@ -39,7 +39,8 @@ from scheduler_core.model.kube import Pod
 if TYPE_CHECKING:
     from rich.console import Console
 
-SOME_WAIT = 1
+SOME_WAIT: Final = 1
+_DEFAULT_REMEDIES: Final = 10
 
 
 def waiting(
@@ -47,6 +48,15 @@ def waiting(
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=1, help="The most pods; default: all.")
     ] = None,
+    remedies: Annotated[
+        int,
+        typer.Option(
+            "--remedies",
+            metavar="N",
+            min=0,
+            help="For how many pods that fit nowhere, the oldest first, the cheapest remedy is sought.",
+        ),
+    ] = _DEFAULT_REMEDIES,
     watch: WatchOption = False,  # noqa: FBT002 # --watch
     interval: IntervalOption = DEFAULT_INTERVAL,
     output: Annotated[
@@ -61,7 +71,7 @@ def waiting(
     ] = None,
     longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
-    """Show the pods with claims that wait for a node: since when, why, and which node comes closest.
+    """Show the pods with claims that wait for a node: since when, why, the closest node and the cheapest remedy.
 
     Each pod is decided about as by explain: kube-scheduler's filters, then Longhorn's disks, with the space that other pods'
     volumes will take. Nothing is asked of a running extender.
@@ -73,7 +83,9 @@ def waiting(
     options = filter_options(best_effort, packing)
 
     def read() -> WaitingListAnswer:
-        return _answer(read_source(snapshot, kubeconfig, context, longhorn_namespace), options, namespace, limit)
+        source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+        answer = _answer(source, options, namespace, limit)
+        return _with_remedies(answer, source, options, longhorn_namespace, remedies)
 
     if watch:
         check_watch(table=output is ListOutput.TABLE)
@@ -100,6 +112,23 @@ def _answer(
 
     items = [waiting_pod_answer(row(pod)) for pod in show_progress(pods[:limit], "Deciding about pods")]
     return WaitingListAnswer(count=len(pods), items=items)
+
+
+def _with_remedies(
+    answer: WaitingListAnswer, source: ClusterSource, options: FilterOptions, longhorn_namespace: str, count: int
+) -> WaitingListAnswer:
+    """Adds the cheapest remedies of the first pods that fit nowhere."""
+    from app.cli.pod_remedies import first_remedy
+
+    items = list(answer.items)
+    stuck = [index for index, entry in enumerate(items) if not entry.fits and not entry.error][:count]
+    for index in show_progress(stuck, "Searching for remedies"):
+        namespace, _, name = items[index].pod.partition("/")
+        key = (namespace, name)
+        pod = ExplainedPod(source.snapshot.pods[key], source.objects.pods[key], source.snapshot)
+        remedy = first_remedy(pod, source, options, longhorn_namespace)
+        items[index] = items[index].model_copy(update={"remedy": remedy})
+    return answer.model_copy(update={"items": items})
 
 
 def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, str]:

@@ -3,7 +3,8 @@
     every 30 s at most, if the cluster's state has changed → for each node: the state of that moment → a prediction in a tenth of the
     time, while no decision runs → its outcome replaces the one before
 
-In a live cluster only the leader does so, between `adopt` and `clear`. A node has no outcome until its first prediction is done.
+In a live cluster only the leader does so, between `adopt` and `clear`. A node has no outcome until its first prediction is done. In a
+cluster of more than `MAX_NODES` nodes none has: single steps of a prediction would take so long that kube-scheduler has to wait.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ log = structlog.get_logger("node losses")
 
 ROUND_INTERVAL: Final = 30.0
 ORDERS: Final = 3
+MAX_NODES: Final = 200
 
 
 class NodeLosses:
@@ -74,6 +76,8 @@ class NodeLosses:
     async def _predict_all(self, term: int) -> None:
         snapshot = self._read().view.snapshot
         names = sorted(snapshot.nodes or snapshot.longhorn_nodes)
+        if len(names) > MAX_NODES:
+            names = []
         self._latest = MappingProxyType({name: self._latest[name] for name in names if name in self._latest})
         for name in names:
             outcome = await self._predict(name)

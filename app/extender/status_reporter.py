@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
-
-import structlog
+from typing import Final, TypeVar
 
 from app.decisions.evaluator import Evaluator, no_contenders
+from app.extender.requested_results import RequestedResults
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision
@@ -24,33 +23,27 @@ from scheduler_core.extender.status.candidate_order import sort_candidates
 from scheduler_core.extender.status.report import StatusReport, status_report
 from scheduler_core.extender.status.waiting_rows import WaitingRow, candidate_nodes, waiting_row
 from scheduler_core.generic.current_predicates import UNSCHEDULABLE
-from scheduler_core.lru import LruMap
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import NamespacedName
 
-log = structlog.get_logger("status")
-
 MIN_AGE: Final = 1.0
-# In a small cluster the rows are there by then, so that the first page is complete.
-_ROWS_WAIT: Final = 0.25
 _MAX_ROWS: Final = 1000
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class PodDecision:
+class ExplainedDecision:
     """The decision about one pod, and the explanation of some nodes.
 
     Attributes:
-        names: every node, the closest first
-        explanation: of the nodes that are shown, in their order
-        refused: nodes that kube-scheduler refuses by itself, with its reasons
+        texts: the reason of every node, the closest node first; cordoned nodes come last
+        explanation: of the nodes that are shown and not cordoned, in their order
     """
 
     state: ClusterState
     decision: Decision
-    names: Sequence[str]
+    texts: Mapping[str, str]
     explanation: Explanation
-    refused: Mapping[str, str]
 
 
 class StatusReporter:
@@ -74,21 +67,25 @@ class StatusReporter:
         self._report = StatusReport()
         self._made_at = -MIN_AGE
         self._lock = asyncio.Lock()
-        self._rows: LruMap[NamespacedName, tuple[int, WaitingRow]] = LruMap(_MAX_ROWS)
-        self._wanted: Sequence[Pod] = ()
-        self._task: asyncio.Task[None] | None = None
+        self._rows: RequestedResults[NamespacedName, WaitingRow | None] = RequestedResults(
+            "rows of waiting pods", self._work_out_row, lambda: evaluator.view.version, _MAX_ROWS
+        )
 
     @property
     def state(self) -> ClusterState:
         """The current state."""
         return self._evaluator.state
 
+    async def run(self, computation: Cooperative[_Result]) -> _Result:
+        """Runs a computation in slices, and only while no decision runs."""
+        return await self._evaluator.run_between_decisions(computation)
+
     async def report(self) -> StatusReport:
         """Returns the report of a state that is at most `MIN_AGE` seconds old."""
         async with self._lock:
             state = self._evaluator.state
             if state.view.version != self._version and self._clock() - self._made_at >= MIN_AGE:
-                self._report = await self._evaluator.run_between_decisions(status_report(state))
+                self._report = await self.run(status_report(state))
                 self._version = state.view.version
                 self._made_at = self._clock()
             return self._report
@@ -98,56 +95,41 @@ class StatusReporter:
 
         A row may be that of an earlier state, until the next one is there.
         """
-        self._wanted = pods
+        return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
+
+    async def _work_out_row(self, key: NamespacedName) -> WaitingRow | None:
         state = self._evaluator.state
-        if any(self._row(pod, state) is None for pod in pods) and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._work_out_rows(), name="rows of waiting pods")
-        if self._task is not None and not self._task.done():
-            await asyncio.wait((self._task,), timeout=_ROWS_WAIT)
-        return [entry[1] if (entry := self._rows.get((pod.namespace, pod.name))) else None for pod in pods]
+        pod = state.view.snapshot.pods.get(key)
+        if pod is None:
+            return None
+        row = waiting_row(pod, state, self._evaluator.options, self._contenders(), cordoned_nodes(state))
+        return await self.run(row)
 
-    def _row(self, pod: Pod, state: ClusterState) -> WaitingRow | None:
-        """Returns a pod's row of this state."""
-        entry = self._rows.get((pod.namespace, pod.name))
-        return entry[1] if entry is not None and entry[0] == state.view.version and entry[1].pod is pod else None
+    async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
+        """Decides about a pod on every node, and explains some.
 
-    async def _work_out_rows(self) -> None:
-        """Works out the rows that are wanted; those that a later page wants come next."""
-        begun: Sequence[Pod] = ()
-        try:
-            while begun is not self._wanted:
-                begun = self._wanted
-                for pod in begun:
-                    state = self._evaluator.state
-                    if self._row(pod, state) is None:
-                        row = await self._evaluator.run_between_decisions(self._waiting_row(pod, state))
-                        self._rows.put((pod.namespace, pod.name), (state.view.version, row))
-        except Exception:
-            # The page shows that the rows are not there.
-            log.exception("rows of waiting pods are missing")
-
-    def _waiting_row(self, pod: Pod, state: ClusterState) -> Cooperative[WaitingRow]:
-        return waiting_row(pod, state, self._evaluator.options, self._contenders(), cordoned_nodes(state))
-
-    async def explain(self, pod: Pod, select: Callable[[Sequence[str]], Sequence[str]]) -> PodDecision:
-        """Decides about a pod on every node, and explains the nodes that `select` returns of all, the closest first.
+        `select` returns those of all nodes, given with their reasons, the closest first.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self._evaluator.run_between_decisions(self._explain(pod, select))
+        return await self.run(self._explain(pod, select))
 
-    def _explain(self, pod: Pod, select: Callable[[Sequence[str]], Sequence[str]]) -> Cooperative[PodDecision]:
+    def _explain(
+        self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]
+    ) -> Cooperative[ExplainedDecision]:
         state = self._evaluator.state
         options = self._evaluator.options
         refused = cordoned_nodes(state)
         nodes = candidate_nodes(state.view)
         admitted = [name for name in nodes if name not in refused]
         decision = yield from filter_nodes(pod, admitted, state, options, self._contenders())
-        names = [*sort_candidates(state.view, decision), *(name for name in nodes if name in refused)]
+        reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+        texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
+        texts |= {name: refused[name] for name in nodes if name in refused}
         yield
-        explanation = yield from explain_part(pod, decision, select(names), state, options)
-        return PodDecision(state, decision, names, explanation, refused)
+        explanation = yield from explain_part(pod, decision, select(texts), state, options)
+        return ExplainedDecision(state, decision, texts, explanation)
 
 
 def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ class NodeHeadroomAnswer(Answer):
     most: int = Field(description="of all orders")
 
 
-class ClosestNodeAnswer(Answer):
+class RefusingNodeAnswer(Answer):
     """The node that came closest to a refused pod."""
 
     node: str
@@ -32,7 +32,7 @@ class RefusedPodAnswer(Answer):
 
     pod: str = Field(description="namespace/name")
     reasons: dict[str, int] = Field(description="number of nodes per reason; 0 for one that is not about nodes")
-    closest: ClosestNodeAnswer | None
+    closest: RefusingNodeAnswer | None
 
 
 class HeadroomAnswer(Answer):
@@ -81,7 +81,7 @@ def headroom_answer(
             reasons=dict(refused.reasons),
             closest=None
             if closest is None
-            else ClosestNodeAnswer(
+            else RefusingNodeAnswer(
                 node=closest.node, reason=closest.reason, detail=closest.detail, missing=closest.missing
             ),
         ),

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION, RemedyAnswer, RemedyStepAnswer
+from app.schemas.remedy_commands import step_commands
 from scheduler_core.extender.planning.remedy import Remedy
-from scheduler_core.extender.planning.remedy_commands import step_commands
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import Field
 
 from app.schemas.explain import Answer
-from app.schemas.pod_explanation import API_VERSION
+from app.schemas.pod_explanation import API_VERSION, RemedyAnswer
 from scheduler_core.extender.capacity_report import DiskUsage
 from scheduler_core.extender.placement_monitor import PlacementReport
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone
@@ -97,7 +97,7 @@ class UsageListAnswer(Answer):
     items: list[NodeUsageAnswer] | list[DiskUsageAnswer]
 
 
-class ClosestNodeAnswer(Answer):
+class ClosestCandidateAnswer(Answer):
     """The node that comes closest to taking a pod."""
 
     node: str
@@ -117,7 +117,11 @@ class WaitingPodAnswer(Answer):
     nodes: int = Field(description="number of all nodes")
     fits: int = Field(description="number of nodes that fit now; kube-scheduler has not retried the pod then")
     reasons: dict[str, int] = Field(description="numbers of the other nodes by reason, the most frequent first")
-    closest: ClosestNodeAnswer | None = Field(description="null if some node fits, or nothing can be said")
+    closest: ClosestCandidateAnswer | None = Field(description="null if some node fits, or nothing can be said")
+    remedy: RemedyAnswer | None = Field(
+        default=None,
+        description="the cheapest change that makes the pod fit; null if it fits, or none was sought or found",
+    )
     error: str = Field(description="why nothing can be decided about the pod; empty if it can")
 
 
@@ -222,7 +226,7 @@ def waiting_pod_answer(row: WaitingRow) -> WaitingPodAnswer:
         reasons=dict(row.reasons),
         closest=None
         if closest is None
-        else ClosestNodeAnswer(
+        else ClosestCandidateAnswer(
             node=closest.node, reason=closest.reason.text, missing=closest.missing, detail=closest.detail
         ),
         error=row.error,

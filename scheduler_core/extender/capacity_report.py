@@ -130,20 +130,37 @@ def _disk_reason(view: View, request: ReplicaRequest, disk: longhorn.Disk, space
     return REASONS[rule] if rule is not None else None
 
 
+class StorageClassNeeds(NamedTuple):
+    """What the new volumes of a StorageClass need.
+
+    Attributes:
+        classes: what they require of a node, None if Longhorn refuses them on every node
+        smallest: bytes of the smallest one
+    """
+
+    classes: VolumeClasses | None
+    smallest: int
+
+
+def storage_class_needs(view: View) -> dict[str, StorageClassNeeds]:
+    """Returns the needs of Longhorn's StorageClasses, by name."""
+    return {
+        name: StorageClassNeeds(_classes_of(view, entry), csi_size(0, file_system(entry.parameters)))
+        for name, entry in sorted(view.snapshot.storage_classes.items())
+        if entry.provisioner == DRIVER
+    }
+
+
 def largest_volumes(view: View) -> Cooperative[dict[str, int]]:
     """Returns `CapacityReport.largest_volumes`; equal classes are computed once."""
     sizes: dict[VolumeClasses, int] = {}
     largest: dict[str, int] = {}
-    for name, storage_class in sorted(view.snapshot.storage_classes.items()):
-        if storage_class.provisioner != DRIVER:
-            continue
-        classes = _classes_of(view, storage_class)
+    for name, (classes, smallest) in storage_class_needs(view).items():
         if classes is None:
             largest[name] = 0
             continue
         if classes not in sizes:
             sizes[classes] = yield from _largest_of_classes(view, classes)
-        smallest = csi_size(0, file_system(storage_class.parameters))
         largest[name] = sizes[classes] if sizes[classes] >= smallest else 0
     return largest
 
@@ -151,7 +168,7 @@ def largest_volumes(view: View) -> Cooperative[dict[str, int]]:
 def _largest_of_classes(view: View, classes: VolumeClasses) -> Cooperative[int]:
     largest = 0
     for count, node in enumerate(view.cluster.nodes.values(), start=1):
-        largest = max(largest, _largest_on_node(view, classes, node))
+        largest = max(largest, largest_volume_on_node(view, classes, node))
         if count % _NODES_PER_PAUSE == 0:
             yield
     return largest
@@ -172,7 +189,8 @@ def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None
     return VolumeClasses((request,))
 
 
-def _largest_on_node(view: View, classes: VolumeClasses, node: longhorn.Node) -> int:
+def largest_volume_on_node(view: View, classes: VolumeClasses, node: longhorn.Node) -> int:
+    """Returns the bytes of the largest new volume of which a node can take a replica."""
     disks = profile_node(view, classes, node.name)
     if isinstance(disks, Refused):
         return 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from scheduler_core.longhorn import node_stage
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
@@ -28,7 +28,12 @@ _READ_AFTER_WAIT: Final = (
     "replica-auto-balance-disk-pressure-percentage",
 )
 
+_NODES_PER_STEP: Final = 50
+
 Reasons = frozenset[ScheduleError]
+_Result = TypeVar("_Result")
+Steps = Generator[None, None, _Result]
+"""A computation that pauses, as `scheduler_core.cooperative` defines it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,27 @@ def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterabl
 
     `replicas` are all of this volume.
     """
+    return _result(_find_candidates(cluster, request, tuple(replicas)))
+
+
+def _find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: tuple[Replica, ...]) -> Steps[DiskCandidates]:
     nodes, error = node_candidates(cluster, request)
     if error is not None:
         return DiskCandidates(reasons=frozenset({error}))
+    yield
     disks = {node.name: prefilter_disks(cluster, request, node) for node in nodes.values()}
-    return disk_candidates(cluster, request, nodes, disks, tuple(replicas))
+    yield
+    return (yield from _disk_candidates(cluster, request, (nodes, disks), replicas, reuse=False))
+
+
+def _result(steps: Steps[_Result]) -> _Result:
+    """Takes all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: _Result = done.value
+            return result
 
 
 def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
@@ -133,6 +154,19 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
 
     With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
     """
+    return _result(_disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse))
+
+
+def _disk_candidates(
+    cluster: Cluster,
+    request: ReplicaRequest,
+    places: tuple[Mapping[str, Node], Mapping[str, Sequence[Disk]]],
+    replicas: tuple[Replica, ...],
+    *,
+    reuse: bool,
+) -> Steps[DiskCandidates]:
+    """See `disk_candidates`; `places` are its nodes and disks."""
+    nodes, disks = places
     refusal = cluster_refusal(cluster, request)
     if refusal is not None:
         return DiskCandidates(reasons=_reported_reasons([refusal]))
@@ -140,10 +174,12 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
     reasons: Reasons = frozenset()
     for tier, members in tiers_of(cluster, request, nodes, replicas, reuse=reuse):
         eligible: list[DiskCandidate] = []
-        for node in members:
+        for number, node in enumerate(members, start=1):
             candidates, refused = eligible_disks(cluster, request, node, disks[node.name], None if reuse else replicas)
             eligible += candidates
             reasons |= refused
+            if number % _NODES_PER_STEP == 0:
+                yield
         spread = spread_over_disks(eligible, replicas, soft=soft.disk, ignore_failed=reuse)
         if spread:
             return DiskCandidates(tuple(spread), tier)
@@ -209,15 +245,23 @@ def schedule_replica(
 
     `replicas` are all of this volume.
     """
+    return _result(schedule_replica_in_steps(cluster, volume, replica, replicas))
+
+
+def schedule_replica_in_steps(
+    cluster: Cluster, volume: Volume, replica: Replica, replicas: Iterable[Replica]
+) -> Steps[PlacementResult]:
+    """As `schedule_replica`, with a pause after each look at a few nodes: a large cluster takes long."""
     if replica.node_id:
         return PlacementResult(reasons=frozenset({ScheduleError.ALREADY_SCHEDULED}))
     if replica.failed_at and not replica.healthy_at:
         return PlacementResult(reasons=frozenset({ScheduleError.UNUSED_FAILED_REPLICA}))
     replicas = tuple(replicas)
     request = ReplicaRequest.for_replica(volume, replica)
-    candidates = find_candidates(cluster, request, replicas)
+    candidates = yield from _find_candidates(cluster, request, replicas)
     if not candidates.disks:
         return PlacementResult(reasons=candidates.reasons)
+    yield
     return PlacementResult(possible_choices(preferred_disks(volume, candidates.disks, replicas), request.replica_size))
 
 

@@ -9,7 +9,19 @@ import sys
 
 import typer
 
-from tests.bench import disk_schedules, generic, http, live, offers, orders, packing, scheduler_burst, soak, throughput
+from tests.bench import (
+    disk_schedules,
+    generic,
+    http,
+    live,
+    offers,
+    orders,
+    packing,
+    scheduler_burst,
+    soak,
+    status_page,
+    throughput,
+)
 
 BENCHES = {
     "packing": packing,
@@ -19,6 +31,7 @@ BENCHES = {
     "offers": offers,
     "generic": generic,
     "soak": soak,
+    "status-page": status_page,
 }
 
 ON_CONTROL_PLANE = {"throughput": throughput, "scheduler-burst": scheduler_burst, "disk-schedules": disk_schedules}

@@ -16,9 +16,23 @@ _SCRIPTS: Final = Path(__file__).with_name("checks.js").read_text()
 _MAX_TAB_STOPS: Final = 600
 
 
+# Comparing the colours of a thousand texts takes axe-core longer than all its other rules. Later rows have the colours of the first.
+_CONTRAST: Final = "color-contrast"
+_FIRST_ROWS: Final = {"exclude": [["tbody tr:nth-child(n+13)"]]}
+
+
 def axe_violations(page: Page) -> list[str]:
     """Returns the elements that break one of axe-core's rules, its best practices included."""
-    violations: list[dict[str, Any]] = Axe().run(page).response["violations"]
+    return [
+        *_run_axe(page, {}, {"rules": {_CONTRAST: {"enabled": False}}}),
+        *_run_axe(page, _FIRST_ROWS, {"runOnly": [_CONTRAST]}),
+    ]
+
+
+def _run_axe(page: Page, context: dict[str, Any], options: dict[str, Any]) -> list[str]:
+    violations: list[dict[str, Any]] = (
+        Axe().run(page, context, {**options, "resultTypes": ["violations"]}).response["violations"]
+    )
     return [
         f"{violation['id']}: {violation['help']}: {' '.join(map(str, node['target']))}: {node['html'][:120]}"
         for violation in violations

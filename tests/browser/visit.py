@@ -43,7 +43,8 @@ class Look:
 
 WIDE: Final = Look()
 NARROW: Final = Look(width=400)
-LOOKS: Final = (WIDE, Look(dark=True), NARROW, Look(width=400, dark=True))
+DARK_NARROW: Final = Look(width=400, dark=True)
+LOOKS: Final = (WIDE, Look(dark=True), NARROW, DARK_NARROW)
 
 
 @dataclass

@@ -48,6 +48,7 @@ COMMANDS: Final = (
     "maintenance",
     "compare",
     "remedies",
+    "rebalance",
     "scheduler-config",
     "snapshot",
     "schedule",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from scheduler_core.extender.planning.remedy import Intervention, Remedy, move_step
 from scheduler_core.extender.planning.replica_moves import replica_moves
-from tests.worlds.remedies import World, every_step, worlds
+from tests.worlds.remedies import World, every_step, full_worlds, worlds
 
 
-@given(worlds())
+@settings(max_examples=50)
+@given(worlds() | full_worlds())
 def test_every_remedy_works_and_no_step_or_byte_is_superfluous(world: World) -> None:
     """The commands are applied to the objects, and the decision is made anew."""
     assert not (world.fits and world.remedies)
@@ -25,6 +26,7 @@ def test_every_remedy_works_and_no_step_or_byte_is_superfluous(world: World) -> 
                 assert not world.fits_after(*less), remedy.text
 
 
+@settings(max_examples=50)
 @given(worlds())
 def test_remedies_come_in_the_order_of_their_cost(world: World) -> None:
     """A search for one remedy finds one of the least cost."""
@@ -33,7 +35,8 @@ def test_remedies_come_in_the_order_of_their_cost(world: World) -> None:
     assert [remedy.cost for remedy in world.find(1)] == costs[:1]
 
 
-@given(worlds())
+@settings(max_examples=50)
+@given(worlds() | full_worlds())
 def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
     """All steps on all nodes and disks are tried, with several sizes below the least one, or with all the space there is."""
     cost = next((remedy.cost for remedy in world.find(1)), None)
@@ -49,6 +52,7 @@ def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
             assert not world.works(remedy), step
 
 
+@settings(max_examples=50)
 @given(worlds())
 def test_where_no_remedy_is_found_no_two_steps_on_one_node_help(world: World) -> None:
     """The first changes a setting, and the second is any other step, with all the space there is."""

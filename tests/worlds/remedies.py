@@ -17,10 +17,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from app.schemas.remedy_commands import step_commands
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
-from scheduler_core.extender.planning.remedy_commands import step_commands
 from scheduler_core.extender.planning.replica_moves import DiskPlace
 from scheduler_core.extender.what_if.pod_decision import PodDecider
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, with_schedulable_condition
@@ -257,8 +257,28 @@ def worlds(draw: st.DrawFn) -> World:
     return World(objects)
 
 
-def _running_pods(chance: random.Random, names: list[str], listed: dict[str, dict[str, float]]) -> Iterator[Object]:
-    for number in range(chance.randint(0, 3)):
+@st.composite
+def full_worlds(draw: st.DrawFn) -> World:
+    """Two or three nodes with one open disk each, full of the replicas of running pods, and a pod with one claim."""
+    chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
+    names = [f"n{number}" for number in range(chance.randint(2, 3))]
+    listed: dict[str, dict[str, float]] = {name: {} for name in names}
+    objects: list[Object] = [storage_class("alone"), setting("storage-minimal-available-percentage", "0")]
+    for _ in range(2):
+        objects += _running_pods(chance, names, listed, first=len(objects))
+    for name in names:
+        used = sum(listed[name].values())
+        size = used + chance.choice((0, 5, 10, 20, 30))
+        raw_disk = disk(size, available=size - used, listed=listed[name])
+        objects += [kube_node(name), longhorn_node(name, {"disk-1": raw_disk})]
+    objects += [claim("claim-0", chance.choice((25, 35)), storage_class="alone")]
+    return World([*objects, pod("claim-0", name="db", uid="uid-db")])
+
+
+def _running_pods(
+    chance: random.Random, names: list[str], listed: dict[str, dict[str, float]], *, first: int = 0
+) -> Iterator[Object]:
+    for number in range(first, first + chance.randint(0, 3)):
         size = chance.choice((10, 20, 30))
         places = chance.sample(names, min(len(names), chance.randint(1, 2)))
         for place in places:

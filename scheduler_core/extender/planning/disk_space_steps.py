@@ -13,9 +13,13 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.model import longhorn
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.packing.items import reachable_sums
 
 # Floats are exact up to here, and no disk grows by more.
 _MOST_GROWTH: Final = 2**53
+# Of more volumes the sums are too many to try.
+_MAX_SUMMED_VOLUMES: Final = 4
+_WHOLE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,12 @@ class DiskNeeds:
 
     Attributes:
         least: bytes that the disk must have more at least, 0 if no bound is proven
-        guess: bytes that are likely to suffice
+        guesses: bytes that are likely to suffice
         written: bytes that volumes bring along, 0 for a new volume
     """
 
     least: int
-    guess: int
+    guesses: frozenset[int]
     written: frozenset[int]
 
 
@@ -39,7 +43,7 @@ class SpaceQuestion:
 
     Attributes:
         least: fewer bytes do not help
-        guess: how many bytes are tried first
+        guesses: how many bytes are tried first, in this order, at least one
         most: there are not more bytes than these
     """
 
@@ -47,13 +51,13 @@ class SpaceQuestion:
     node: str
     disk: longhorn.Disk
     least: int
-    guess: int
+    guesses: tuple[int, ...]
     most: int
 
     @property
     def order(self) -> tuple[int, int, int, str, str]:
         """Sorts questions, the one with the least bytes first."""
-        return self.least, self.guess, self.kind.rank, self.node, self.disk.name
+        return self.least, self.guesses[0], self.kind.rank, self.node, self.disk.name
 
     def step(self, size: int) -> Step:
         """Returns the step that frees or adds some bytes."""
@@ -79,6 +83,7 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
     """
     written = frozenset(volume.actual_size for volume in volumes)
     sizes = [volume.size for volume in volumes]
+    sums = reachable_sums(sizes) if len(sizes) <= _MAX_SUMMED_VOLUMES else ()
     needs: dict[str, DiskNeeds] = {}
     for name, space in spaces.items():
         others = [other.free for other_name, other in spaces.items() if other_name != name]
@@ -90,7 +95,8 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
             default=0,
         )
         least = max(0, least_free - space.free)
-        needs[name] = DiskNeeds(least, max(1, least), written)
+        guesses = {max(1, least), *(total - space.free for total in sums)}
+        needs[name] = DiskNeeds(least, frozenset(guess for guess in guesses if guess >= max(1, least)), written)
     return needs
 
 
@@ -98,7 +104,7 @@ def needs_of_one_volume(volumes: Collection[longhorn.Volume], spaces: Mapping[st
     """Returns the guess that a disk must take one more replica of some volume; nothing is proven."""
     written = frozenset(volume.actual_size for volume in volumes)
     return {
-        name: DiskNeeds(0, max(1, min((volume.size - space.free for volume in volumes), default=1)), written)
+        name: DiskNeeds(0, frozenset(max(1, volume.size - space.free) for volume in volumes), written)
         for name, space in spaces.items()
     }
 
@@ -116,9 +122,11 @@ def space_questions(
         if not (disk.ready and disk.in_spec and disk.in_status and settled):
             continue
         for kind, most in _most(disk).items():
-            bounds = _bounds(disk, kind, needs[disk.name], settings)
-            if bounds is not None and bounds[0] <= most:
-                yield SpaceQuestion(kind, node.name, disk, *bounds, most)
+            guesses = _guesses(disk, kind, needs[disk.name], settings)
+            if guesses and guesses[0] <= most:
+                # Where a bound is proven, it is the first guess.
+                least = guesses[0] if needs[disk.name].least or kind is RemedyKind.FREE_AVAILABLE else 1
+                yield SpaceQuestion(kind, node.name, disk, least, guesses, most)
 
 
 def _most(disk: longhorn.Disk) -> dict[RemedyKind, int]:
@@ -130,31 +138,36 @@ def _most(disk: longhorn.Disk) -> dict[RemedyKind, int]:
     }
 
 
-def _bounds(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: Settings) -> tuple[int, int] | None:
-    """Returns the least bytes of a kind that may help and those that are likely to; None if none help."""
+def _guesses(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: Settings) -> tuple[int, ...]:
+    """Returns how many bytes of a kind may suffice, ascending; none if no bytes do."""
     before = disk_space(disk, settings)
     # A volume needs more headroom than it has data.
-    lacking = [written - before.headroom + 1 for written in needs.written if written >= before.headroom]
+    headrooms = sorted(written + 1 for written in needs.written if written >= before.headroom)
     if kind is RemedyKind.FREE_AVAILABLE:
-        if needs.least or not lacking:
-            return None
-        headroom = before.headroom + min(lacking)
-        least = _least_size(min(lacking), lambda size: _space(disk, kind, size, settings).headroom >= headroom)
-        return least, least
+        return () if needs.least else tuple(_size_for_headroom(disk, kind, each, settings) for each in headrooms)
     if kind is RemedyKind.FREE_SCHEDULED:
-        return max(1, needs.least), needs.guess
-    percentage = settings.storage_over_provisioning_percentage
-    if percentage <= 0 < needs.least:
-        return None
+        return tuple(sorted(needs.guesses))
+    if settings.storage_over_provisioning_percentage <= 0:
+        return () if needs.least else (1,)
+    sizes = {_size_for_free(disk, kind, before.free + extra, settings) for extra in needs.guesses}
+    if kind is RemedyKind.GROW_DISK and settings.storage_minimal_available_percentage < _WHOLE:
+        least = min(sizes, default=1)
+        with_headroom = {_size_for_headroom(disk, kind, headroom, settings) for headroom in headrooms}
+        sizes |= {size for size in with_headroom if size > least}
+    return tuple(sorted(sizes))
 
-    def least_size(extra: int) -> int:
-        if percentage <= 0:
-            return 1
-        free = before.free + extra
-        return _least_size(extra * 100 // percentage, lambda size: _space(disk, kind, size, settings).free >= free)
 
-    least = least_size(needs.least) if needs.least else 1
-    return least, least if needs.guess == needs.least else least_size(needs.guess)
+def _size_for_headroom(disk: longhorn.Disk, kind: RemedyKind, headroom: int, settings: Settings) -> int:
+    """Returns the least bytes of a kind after which a disk has some headroom."""
+    lacking = headroom - disk_space(disk, settings).headroom
+    return _least_size(lacking, lambda size: _space(disk, kind, size, settings).headroom >= headroom)
+
+
+def _size_for_free(disk: longhorn.Disk, kind: RemedyKind, free: int, settings: Settings) -> int:
+    """Returns the least bytes of a kind after which a disk has some bytes left to schedule."""
+    lacking = free - disk_space(disk, settings).free
+    guess = lacking * _WHOLE // settings.storage_over_provisioning_percentage
+    return _least_size(guess, lambda size: _space(disk, kind, size, settings).free >= free)
 
 
 def _space(disk: longhorn.Disk, kind: RemedyKind, size: int, settings: Settings) -> DiskSpace:

@@ -19,7 +19,7 @@ from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusa
 from scheduler_core.extender.what_if.cluster_additions import Workload
 from scheduler_core.extender.what_if.pod_decision import PodDecider, attach_volumes, bind_pod
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.predicted_replicas import Choose, next_step
+from scheduler_core.extender.what_if.predicted_replicas import Choose, take_next_step
 from scheduler_core.extender.what_if.prediction import refusal_text, sort_by_count
 from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Situation
@@ -117,7 +117,7 @@ def fill_with_pods(
         if decision.node and decision.decision is not None:
             bound = bind_pod(waiting, pod, decision.node)
             attached = attach_volumes(bound, bound.snapshot.pods[generic_pod.key], decision.decision)
-            cluster, problem = _place_replicas(attached, attached.snapshot.pods[generic_pod.key], choose)
+            cluster, problem = yield from _place_replicas(attached, attached.snapshot.pods[generic_pod.key], choose)
             reasons = Counter({problem: 0} if problem else {})
         if reasons:
             return HeadroomOrder(tuple(nodes), FirstRefusal(generic_pod.key, waiting, reasons))
@@ -132,12 +132,14 @@ def _unused_numbers(cluster: PredictedCluster, template: Workload) -> Iterator[i
     return (number for number in count() if (template.namespace, template.pod_name(number)) not in pods)
 
 
-def _place_replicas(cluster: PredictedCluster, pod: kube.Pod, choose: Choose) -> tuple[PredictedCluster, str]:
+def _place_replicas(
+    cluster: PredictedCluster, pod: kube.Pod, choose: Choose
+) -> Cooperative[tuple[PredictedCluster, str]]:
     """Lets Longhorn place the replicas of a pod's volumes; returns the cluster, and why one is missing or ""."""
     for volume in cluster.volumes_of(pod):
-        step = next_step(cluster, volume.name, choose)
+        step = yield from take_next_step(cluster, volume.name, choose)
         while step.changed and not step.problem:
-            step = next_step(step.cluster, volume.name, choose)
+            step = yield from take_next_step(step.cluster, volume.name, choose)
         if step.problem:
             return cluster, f"volume {volume.name}: {step.problem}"
         cluster = step.cluster

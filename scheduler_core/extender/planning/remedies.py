@@ -202,18 +202,16 @@ class _Search:
         With one byte less it does not, which is decided, too.
         """
         low = 0
-        high = min(question.guess, question.most)
-        if (yield from self._fits(start, question, high)):
-            below = high - 1
-            while below and (yield from self._fits(start, question, below)):
-                high = below
-                below = min(below - 1, max(0, question.least - 1))
-            low = below
-        else:
+        high = 0
+        for high in (*(guess for guess in question.guesses if guess < question.most), question.most):
+            if (yield from self._fits(start, question, high)):
+                break
             low = high
-            high = question.most
-            if high <= low or not (yield from self._fits(start, question, high)):
-                return 0
+        if low == high:
+            return 0
+        # Most guesses are the least size.
+        if high - low > 1 and not (yield from self._fits(start, question, high - 1)):
+            low = high - 1
         while high - low > 1:
             middle = (low + high) // 2
             if (yield from self._fits(start, question, middle)):
@@ -235,7 +233,8 @@ def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:
         reason = candidate.reason
         if reason is None or reason in _NODE_ALLOWED:
             yield from allow_node_steps(candidate.node)
-        if reason is None or reason is Reason.NODE_TAGS:
+        # Of volumes of several classes, one may lack a disk, and another one the node's tag.
+        if reason is None or reason is Reason.NODE_TAGS or reason in _DISKS:
             yield from tag_node_steps(cluster, candidate.resolution, candidate.node)
         if reason is None or reason in _DISKS:
             yield from allow_disk_steps(candidate.node)

@@ -69,22 +69,32 @@ class ReplicaMove:
 def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = None) -> Iterator[ReplicaMove]:
     """Yields every move that is possible now, by volume and replica.
 
-    Only attached, healthy volumes of the data engine v1 can be moved: the webhook lets v2 volumes keep their number of replicas
-    only, and Longhorn rebuilds no detached volume. A local replica that data locality wants is not moved.
-
     `volumes` are the names of the volumes to look at, all by default.
     """
-    if not cluster.state.view.settings.concurrent_replica_rebuild_per_node_limit:
-        return
     shared = _linked_clone_sources(cluster)
     for name in sorted(cluster.snapshot.volumes) if volumes is None else volumes:
-        volume = cluster.snapshot.volumes.get(name)
-        if volume is not None and name not in shared and _can_take_extra_replica(cluster, volume):
-            yield from _moves_of_volume(cluster, volume)
+        replicas = movable_replicas(cluster, name)
+        if replicas and name not in shared:
+            yield from _moves_of_volume(cluster, cluster.snapshot.volumes[name], replicas)
+
+
+def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Replica, ...]:
+    """Returns the replicas of a volume that may be moved, by name, if Longhorn finds a disk for them.
+
+    Only attached, healthy volumes of the data engine v1 can be moved: the webhook lets v2 volumes keep their number of replicas
+    only, and Longhorn rebuilds no detached volume. A local replica that data locality wants is not moved.
+    """
+    volume = cluster.snapshot.volumes.get(name)
+    rebuilds = cluster.state.view.settings.concurrent_replica_rebuild_per_node_limit
+    if volume is None or not rebuilds or not _can_take_extra_replica(cluster, volume):
+        return ()
+    replicas = sorted(cluster.state.view.replicas_of(name), key=lambda each: each.name)
+    local = volume.data_locality == BEST_EFFORT
+    return tuple(replica for replica in replicas if not (local and _is_local(volume, replica)))
 
 
 def _linked_clone_sources(cluster: PredictedCluster) -> frozenset[str]:
-    """Returns the volumes whose replicas hold the data of linked clones."""
+    """Returns the volumes whose replicas hold the data of linked clones; these are not moved."""
     volumes = cluster.snapshot.volumes.values()
     requests = (ReplicaRequest.for_volume(volume) for volume in volumes if volume.clone_mode == LINKED_CLONE)
     return frozenset(request.linked_clone_source_volume for request in requests)
@@ -115,16 +125,17 @@ def _is_local(volume: longhorn.Volume, replica: longhorn.Replica) -> bool:
     return replica.node_id == volume.current_node_id
 
 
-def _moves_of_volume(cluster: PredictedCluster, volume: longhorn.Volume) -> Iterator[ReplicaMove]:
+def _moves_of_volume(
+    cluster: PredictedCluster, volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]
+) -> Iterator[ReplicaMove]:
     choices = new_replica_placement(cluster, _volume_while_moving(volume)).choices
     candidates = tuple(choice.candidate for choice in choices)
     if not candidates or not _has_backing_image(cluster, volume, candidates):
         return
     targets = tuple(DiskPlace(candidate.node.name, candidate.disk.name) for candidate in candidates)
-    replicas = cluster.state.view.replicas_of(volume.name)
-    for replica in sorted(replicas, key=lambda each: each.name):
+    for replica in replicas:
         place = cluster.disk_of(replica)
-        if place is None or (volume.data_locality == BEST_EFFORT and _is_local(volume, replica)):
+        if place is None:
             continue
         origin = DiskPlace(place[0].name, place[1].name)
         move = ReplicaMove(volume.name, replica.name, origin, targets, replica.size, volume.actual_size)
@@ -134,9 +145,12 @@ def _moves_of_volume(cluster: PredictedCluster, volume: longhorn.Volume) -> Iter
 
 def _targets_to_check(cluster: PredictedCluster, move: ReplicaMove) -> tuple[DiskPlace, ...]:
     """Returns the targets after which auto-balance might add a replica: none while it is disabled."""
-    volume = cluster.snapshot.volumes[move.volume]
-    mode = auto_balance_mode(volume, cluster.state.view.settings)
-    return () if mode == AUTO_BALANCE_DISABLED else move.targets
+    return move.targets if is_auto_balanced(cluster, cluster.snapshot.volumes[move.volume]) else ()
+
+
+def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
+    """Whether replica-auto-balance is in force for a volume."""
+    return auto_balance_mode(volume, cluster.state.view.settings) != AUTO_BALANCE_DISABLED
 
 
 def _is_steady(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:

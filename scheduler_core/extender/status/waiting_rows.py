@@ -23,7 +23,7 @@ _COMPARED_NODES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class ClosestNode:
+class NearestNode:
     """The node that comes closest to taking a pod.
 
     Attributes:
@@ -55,7 +55,7 @@ class WaitingRow:
     nodes: int = 0
     fitting: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict[str, int])
-    closest: ClosestNode | None = None
+    closest: NearestNode | None = None
     error: str = ""
 
 
@@ -105,7 +105,7 @@ def waiting_row(
 
 def _closest_node(
     pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
-) -> Cooperative[ClosestNode | None]:
+) -> Cooperative[NearestNode | None]:
     """Returns the node that lacks the fewest bytes; where all lack something else, the one that passed most rules.
 
     Only the nodes with most free bytes on one disk are compared byte by byte.
@@ -119,7 +119,7 @@ def _closest_node(
     explanation = yield from explain_part(pod, decision, names, state, options)
     verdicts = zip(names, explanation.verdicts, strict=True)
     name, verdict = min(verdicts, key=lambda entry: _distance(*entry))
-    return ClosestNode(name, verdict.reason, verdict.missing, verdict.detail)
+    return NearestNode(name, verdict.reason, verdict.missing, verdict.detail)
 
 
 def _distance(name: str, verdict: Verdict) -> tuple[bool, int, int, str]:

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
+from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.extender.strategies.strategy import Strategy
 from scheduler_core.extender.strategies.tally import Sample, Tally, placed_replicas
 from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
@@ -159,7 +159,7 @@ class _Run:
         self._attempts: Counter[PodKey] = Counter()
         self._decisions: dict[PodKey, PodDecision] = {}
         self._bound: set[PodKey] = set()
-        self._unfinished: set[str] = set(incomplete_volumes(self._cluster))
+        self._unfinished: set[str] = set(run_to_end(incomplete_volumes(self._cluster)))
         self._users: dict[str, list[PodKey]] = {}
         self._events: list[tuple[int, int, _Event]] = []
         self._event_numbers = count()

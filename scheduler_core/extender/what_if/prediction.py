@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import holds_data
 from scheduler_core.extender.what_if.seeded_order import OrderResult
 from scheduler_core.extender.what_if.situation import ExpansionOutcome, PodToPlace, Situation
@@ -232,14 +233,15 @@ def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[D
 
 def _volume_outcomes(after: Situation, results: Sequence[OrderResult]) -> tuple[FewerReplicas, ...]:
     names = {name for result in results for name in (*result.fewer_replicas, *result.incomplete)}
-    users = _pods_by_volume(after) if names else {}
+    users = pods_by_volume(after.cluster) if names else {}
     return tuple(_volume_outcome(name, results, users.get(name, ())) for name in sorted(names))
 
 
-def _pods_by_volume(after: Situation) -> dict[str, tuple[str, ...]]:
+def pods_by_volume(cluster: PredictedCluster) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the live pods that use each volume."""
     users: dict[str, tuple[str, ...]] = {}
-    for key, pod in sorted(after.cluster.snapshot.pods.items()):
-        for volume in after.cluster.volumes_of(pod) if pod.live else ():
+    for key, pod in sorted(cluster.snapshot.pods.items()):
+        for volume in cluster.volumes_of(pod) if pod.live else ():
             users[volume.name] = (*users.get(volume.name, ()), "/".join(key))
     return users
 

@@ -24,8 +24,8 @@ from scheduler_core.extender.what_if.predicted_replicas import (
     Choose,
     fail_replicas,
     holds_data,
-    next_step,
     replicas_on_node,
+    take_next_step,
 )
 from scheduler_core.extender.what_if.situation import PodToPlace, Situation, take_away
 from scheduler_core.generic.node_index import NodeIndex
@@ -36,6 +36,7 @@ from scheduler_core.model.generic import PodKey
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)
+_VOLUMES_PER_PAUSE = 200
 _NOT_CREATED = "the pod before it does not run"
 _DETACHED = "it is detached: Longhorn rebuilds it once it is attached"
 
@@ -82,16 +83,22 @@ def run_order(
     `choose` makes every choice that depends on chance in the cluster. `observe` is called before the first step and after each.
     """
     run = _Run(situation, options, choose, observe)
+    yield from run.find_incomplete_volumes()
     yield from run.settle()
     while run.finish_drains() or run.wait_for_failed_replicas():
         yield from run.settle()
     return run.result()
 
 
-def incomplete_volumes(cluster: PredictedCluster) -> frozenset[str]:
+def incomplete_volumes(cluster: PredictedCluster) -> Cooperative[frozenset[str]]:
     """Names of attached volumes that have fewer placed replicas than they should."""
-    volumes = (volume for volume in cluster.snapshot.volumes.values() if volume.node_id)
-    return frozenset(volume.name for volume in volumes if _is_incomplete(cluster, volume))
+    names: set[str] = set()
+    for number, volume in enumerate(cluster.snapshot.volumes.values(), start=1):
+        if volume.node_id and _is_incomplete(cluster, volume):
+            names.add(volume.name)
+        if number % _VOLUMES_PER_PAUSE == 0:
+            yield
+    return frozenset(names)
 
 
 def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
@@ -120,7 +127,7 @@ class _Run:
         self._bound: dict[PodKey, PodDecision] = {}
         self._to_attach: list[PodKey] = []
         self._attached: set[str] = set()
-        self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self._cluster))
+        self._volumes: list[str] = []
         # Placements that Longhorn's status does not show yet, oldest first.
         self._unlisted: list[StatusChange] = []
         self._refusals: dict[PodKey, Counter[str]] = {}
@@ -143,6 +150,11 @@ class _Run:
         to_evict = len(self._evictions) + len(self._refused_evictions)
         self._observe(OrderProgress(self._cluster, waiting, to_evict, self._copied, tuple(self._changed)))
         self._changed = []
+
+    def find_incomplete_volumes(self) -> Cooperative[None]:
+        """Lets Longhorn go on with the volumes that lack a replica, or whose replicas are to move."""
+        incomplete = yield from incomplete_volumes(self._cluster)
+        self._volumes = sorted(self._situation.evicted | incomplete)
 
     def settle(self) -> Cooperative[None]:
         """Decides pods and takes steps of volumes until nothing changes any more."""
@@ -184,7 +196,7 @@ class _Run:
             return
         number -= len(self._to_attach)
         if number < volumes:
-            self._take_step(number)
+            yield from self._take_step(number)
         else:
             self._evict(self._evictions.pop(number - volumes))
         yield
@@ -275,9 +287,9 @@ class _Run:
         if self._refused_evictions:
             self._retry_evictions(key)
 
-    def _take_step(self, position: int) -> None:
+    def _take_step(self, position: int) -> Cooperative[None]:
         name = self._volumes[position]
-        step = next_step(self._cluster, name, self._choose)
+        step = yield from take_next_step(self._cluster, name, self._choose)
         self._cluster, unlisted = hide_changes(self._cluster, step.cluster) if step.changed else (step.cluster, ())
         self._unlisted += unlisted
         self._changed.append(name)

@@ -228,13 +228,6 @@ async def test_every_endpoint_is_documented() -> None:
     assert {"/filter", "/preempt", "/explain", "/healthz", "/readyz", "/state", "/metrics"} <= paths.keys()
 
 
-async def test_the_root_redirects_to_the_documentation() -> None:
-    """A browser that opens the address shows /docs."""
-    async with small_service() as client:
-        response = await client.get("/")
-    assert (response.status_code, response.headers["location"]) == (307, "/docs")
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "problem"),
     [

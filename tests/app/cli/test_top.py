@@ -287,10 +287,21 @@ def test_a_waiting_pod_has_reasons_and_a_closest_node(tmp_path: Path, run: Run) 
     result = run("waiting", "--snapshot", write(tmp_path, shop(claim, make.pod("big", name="big"))))
     assert (result.code, result.err) == (1, "")
     assert rows(result.out) == [
-        "POD SINCE SIZE FITS WHY CLOSEST NODE",
-        "shop/orders-0 2026-01-02 03:04:05 50Gi 1 of 2 fits now; kube-scheduler has not tried again -",
-        "default/big - 120Gi 0 of 2 insufficient Longhorn storage (2) large: lacks 20Gi",
+        "POD SINCE SIZE FITS WHY CLOSEST NODE REMEDY",
+        "shop/orders-0 2026-01-02 03:04:05 50Gi 1 of 2 fits now; kube-scheduler has not tried again - -",
+        "default/big - 120Gi 0 of 2 insufficient Longhorn storage (2) large: lacks 20Gi grow disk large/disk-1 by 20Gi",
     ]
+
+
+def test_remedies_are_sought_for_some_pods(tmp_path: Path, run: Run) -> None:
+    """The oldest that fit nowhere; the others have none."""
+    big = [[make.claim(f"big-{number}", 120), make.pod(f"big-{number}", name=f"big-{number}")] for number in range(3)]
+    file = write(tmp_path, shop(*big))
+    for count in range(4):
+        answer = json.loads(run("waiting", "--snapshot", file, "--remedies", str(count), "-o", "json").out)
+        remedies = {entry["pod"]: entry["remedy"] and entry["remedy"]["text"] for entry in answer["items"]}
+        assert remedies.pop("shop/orders-0") is None
+        assert [bool(text) for text in remedies.values()] == [number < count for number in range(3)]
 
 
 def test_a_node_that_kube_scheduler_refuses_is_not_the_closest(tmp_path: Path, run: Run) -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from app.decisions.evaluator import Evaluator
 from app.extender.metrics import Metrics
-from app.extender.node_losses import ROUND_INTERVAL, NodeLosses
+from app.extender.node_losses import MAX_NODES, ROUND_INTERVAL, NodeLosses
 from app.runtime.metrics import PREFIX
 from app.runtime.time_slices import run_in_background
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
+from tests.builders import kube_node
 from tests.worlds.predicted_clusters import growing_class, node, running
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.virtual_time import virtual_loop, virtually
@@ -84,6 +85,15 @@ async def test_an_unchanged_state_is_not_predicted_again() -> None:
     before: list[object] = []
     await world.after(ROUND_INTERVAL + 5, world.losses.adopt, lambda: before.append(world.losses.latest["a"]))
     assert world.losses.latest["a"] is before[0]
+
+
+@virtually
+async def test_a_large_cluster_has_no_outcomes() -> None:
+    """A single step of a prediction would keep kube-scheduler waiting."""
+    world = World()
+    assert await world.after(5, world.losses.adopt) == {"a": False, "b": True}
+    nodes = [kube_node(f"n{number}") for number in range(MAX_NODES)]
+    assert await world.after(ROUND_INTERVAL + 5, lambda: world.cache.put(*nodes)) == {}
 
 
 @virtually

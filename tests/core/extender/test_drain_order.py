@@ -10,12 +10,21 @@ import pytest
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.drain_order import DrainOrder, MaintenanceRequest, find_drain_order
 from scheduler_core.extender.planning.node_maintenance import Maintenance, maintain_node, permanent_blockers
-from scheduler_core.extender.what_if.cluster_changes import SetSetting
+from scheduler_core.extender.what_if.cluster_changes import Drain, SetSetting
 from scheduler_core.extender.what_if.predicted_cluster import WhatIfError
 from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.situation import Situation
 from tests.builders import claim, persistent_volume, pod, replica, volume
-from tests.worlds.predicted_clusters import OPTIONS, after, node, owned_pod, running, situation
+from tests.worlds.predicted_clusters import (
+    OPTIONS,
+    after,
+    disruption_budget,
+    labelled,
+    node,
+    owned_pod,
+    running,
+    situation,
+)
 
 NONE: frozenset[tuple[str, str]] = frozenset()
 
@@ -75,10 +84,14 @@ def test_a_replica_comes_back_with_its_node() -> None:
     assert names(order_of(start, "a", "b")) == ["a", "b"]
 
 
-def test_a_cordoned_node_stays_cordoned() -> None:
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_cordoned_node_stays_cordoned(cordoned: bool) -> None:
     """The node's maintenance ends with what it was before."""
     start = situation(node("a"), node("b"))
+    if cordoned:
+        start = Situation(after(start, Drain(("a",))).cluster)
     result = maintain(start, "a")
+    assert result.cluster.snapshot.nodes["a"].unschedulable is cordoned
     assert result.cluster.snapshot.nodes == start.cluster.snapshot.nodes
     assert result.cluster.snapshot.longhorn_nodes == start.cluster.snapshot.longhorn_nodes
     assert result.cluster.scheduling.nodes["a"] == start.cluster.scheduling.nodes["a"]
@@ -116,20 +129,29 @@ def test_a_detached_volume_blocks_its_node_unless_a_pod_may_attach_it(used: bool
     assert bool(permanent_blockers(start.cluster, "a")) is not used
 
 
-def test_a_dead_end_is_left() -> None:
-    """Only b takes what runs on a, and only after b's own pod has left for c.
-
-    From a, which is tried first, the search goes on with the others.
-    """
+def test_a_pod_waits_for_room_that_another_drain_makes() -> None:
+    """db-0 fits on b only after db-1 has left b for c; so b is drained before a, although a is named first."""
     start = situation(
-        node("a", 50, listed={"db-0-a": 40}),
-        node("b", 50, listed={"db-1-b": 30}),
-        node("c", 35),
+        node("a", 60, listed={"db-0-a": 40}),
+        node("b", 60, listed={"db-1-b": 30}),
+        node("c", 45),
         running("db-0", "a", 40),
         running("db-1", "b", 30),
     )
-    order = order_of(start, "a", "b", "c")
-    assert names(order)[0] != "a"
+    start = after(start, SetSetting("node-drain-policy", "block-for-eviction"))
+    order = order_of(start, "a", "b")
+    assert (names(order), order.complete) == (["b", "a"], True)
+
+
+def test_disruption_budgets_hold_up_a_drain() -> None:
+    """The only pod of the budget may not be evicted; the other node is drained."""
+    web = labelled([owned_pod(name="web-0", node="a", owner="ReplicaSet")], ready=True, app="web")
+    order = order_of(situation(node("a"), node("b"), web, disruption_budget(minAvailable=1)), "a", "b")
+    assert names(order) == ["b"]
+    [failed] = order.failed
+    assert failed.problems == failed.first_problems
+    assert len(failed.problems) == 1
+    assert "PodDisruptionBudget default/web" in failed.problems[0]
 
 
 def test_where_every_order_was_tried_there_is_none() -> None:

@@ -1,0 +1,9 @@
+"""The status page: a read-only view of the cluster for people, rendered here and refreshed by a small script.
+
+routes      GET /, /pods, /nodes/..., /decision-log and the assets
+views       what each page shows, as plain values
+page_query  what a request may ask for, checked
+rendering   templates, escaping, security headers
+
+Templates and assets are files of this package. No page names another server, and none has inline styles or scripts.
+"""

@@ -1,0 +1,136 @@
+"""Renders templates, with everything escaped, and with headers that allow nothing but this page's own files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from fastapi import Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from scheduler_core.cooperative import Cooperative
+
+_FOLDER: Final = Path(__file__).parent
+_MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+# The address of an asset has a hash of its content.
+_ASSET_CACHE: Final = "public, max-age=31536000, immutable"
+# About a tenth of a millisecond.
+_PIECES_PER_PAUSE: Final = 64
+_DAY: Final = 86_400
+_BYTE_UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
+_UNITS: Final = ((_DAY, "d"), (3600, "h"), (60, "min"))
+
+
+def render(template: str, context: Mapping[str, object]) -> Cooperative[bytes]:
+    """Returns a page; pauses between its parts."""
+    pieces: list[str] = []
+    for number, piece in enumerate(_environment().get_template(template).generate(context), start=1):
+        pieces.append(piece)
+        if number % _PIECES_PER_PAUSE == 0:
+            yield
+    return "".join(pieces).encode()
+
+
+def page_response(page: bytes, status: int = 200) -> Response:
+    """Returns the answer with a page; no cache keeps it."""
+    return Response(page, status, {**_HEADERS, "Cache-Control": "no-store"}, media_type="text/html; charset=utf-8")
+
+
+def asset_response(name: str) -> Response | None:
+    """Returns a file that pages use, None if there is none of this name."""
+    content = _assets().get(name)
+    if content is None:
+        return None
+    media_type = _MEDIA_TYPES[Path(name).suffix]
+    return Response(content, headers={**_HEADERS, "Cache-Control": _ASSET_CACHE}, media_type=media_type)
+
+
+@cache
+def _assets() -> Mapping[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((_FOLDER / "assets").iterdir())}
+
+
+@cache
+def _asset_link(name: str) -> str:
+    return f"/assets/{name}?v={hashlib.sha256(_assets()[name]).hexdigest()[:12]}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "bytes": short_bytes,
+        "duration": duration,
+        "count": count,
+        "segment": _segment,
+        "utc": _utc,
+    }
+    environment.globals["asset"] = _asset_link
+    return environment
+
+
+def _segment(text: str) -> str:
+    """Returns a text as one segment of a path."""
+    return quote(text, safe="")
+
+
+def short_bytes(size: int) -> str:
+    """Returns a size in its largest binary unit, rounded down.
+
+    >>> short_bytes(0), short_bytes(1536 * 1024**2), short_bytes(-(100 * 1024**4))
+    ('0', '1.5Gi', '-100Ti')
+    """
+    sign = "-" if size < 0 else ""
+    size = abs(size)
+    power = min(max(0, (size.bit_length() - 1) // 10), len(_BYTE_UNITS) - 1)
+    tenths = size * 10 >> 10 * power
+    whole, tenth = divmod(tenths, 10)
+    decimals = f".{tenth}" if tenth and whole < 100 and power else ""
+    return f"{sign}{whole}{decimals}{_BYTE_UNITS[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration in its largest unit.
+
+    >>> duration(3.2), duration(90), duration(200_000)
+    ('3 s', '1 min', '2 d')
+    """
+    for length, unit in _UNITS:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Returns a number with its noun.
+
+    >>> count(1, "pod"), count(1200, "pod")
+    ('1 pod', '1,200 pods')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def _utc(time: datetime) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC")

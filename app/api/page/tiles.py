@@ -1,0 +1,108 @@
+"""The tiles of the first page: the cluster in a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from app.api.page.rendering import count, duration, short_bytes
+from app.schemas.state import ServiceState
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
+from scheduler_core.extender.status.report import StatusReport
+
+_ONLY_LEADER: Final = "known to the leader of a live cluster"
+UNKNOWN: Final = "n/a"
+_WORDS: Final = {"warn": "look at this", "bad": "act on this"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number.
+
+    Attributes:
+        mood: good, warn, bad, or "" where nothing can be said
+        note: what the number means
+        link: where there is more, "" for nowhere
+    """
+
+    label: str
+    number: str
+    mood: str
+    note: str
+    link: str = ""
+
+    @property
+    def word(self) -> str:
+        """The mood for readers that see no colours."""
+        return _WORDS.get(self.mood, "")
+
+
+def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome]) -> list[Tile]:
+    """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
+    leads = service is not None and service.answering
+    return [
+        _waiting(report, service),
+        _stuck(service if leads else None),
+        _misplaced(service if leads else None),
+        _largest(report),
+        _losses(report, losses),
+        _free(report),
+    ]
+
+
+def _waiting(report: StatusReport, service: ServiceState | None) -> Tile:
+    number = len(report.waiting)
+    longest = max((entry.seconds for entry in service.outstanding.waiting), default=0.0) if service else 0.0
+    note = f"the longest for {duration(longest)}" if longest else "pods with claims and without a node"
+    return Tile("Waiting pods", f"{number:,}", "warn" if number else "good", note, "/pods")
+
+
+def _stuck(service: ServiceState | None) -> Tile:
+    if service is None:
+        return Tile("Stuck pods", UNKNOWN, "", _ONLY_LEADER)
+    stuck = service.outstanding.report.stuck
+    note = f"{stuck[0].pod} on {stuck[0].node}" if stuck else "bound pods that lack a volume for a minute"
+    return Tile("Stuck pods", f"{len(stuck):,}", "bad" if stuck else "good", note)
+
+
+def _misplaced(service: ServiceState | None) -> Tile:
+    if service is None:
+        return Tile("Misplaced volumes", UNKNOWN, "", _ONLY_LEADER)
+    misplaced = service.outstanding.report.misplaced
+    overbooked = service.outstanding.overbookings.overbooked
+    note = f"{misplaced[0].volume}, wanted on {misplaced[0].node}" if misplaced else "new volumes on the wrong node"
+    if overbooked:
+        note += f"; {count(len(overbooked), 'overbooked disk')}"
+    mood = "bad" if misplaced or overbooked else "good"
+    return Tile("Misplaced volumes", f"{len(misplaced):,}", mood, note)
+
+
+def _largest(report: StatusReport) -> Tile:
+    largest = report.largest_volume
+    if largest is None:
+        return Tile("Largest volume that fits", UNKNOWN, "", "there is no StorageClass of Longhorn")
+    best = [name for name, size in report.largest_volumes.items() if size == largest]
+    note = f"of StorageClass {best[0]}" + (f" and {len(best) - 1} more" if len(best) > 1 else "")
+    return Tile("Largest volume that fits", short_bytes(largest), "good" if largest else "bad", note)
+
+
+def _losses(report: StatusReport, losses: Mapping[str, NodeLossOutcome]) -> Tile:
+    known = [losses[row.name] for row in report.rows if row.name in losses]
+    if not known:
+        return Tile("Nodes that can be lost", UNKNOWN, "", "not worked out yet")
+    safe = sum(loss.safe for loss in known)
+    note = "one at a time, by prediction"
+    if len(known) < len(report.rows):
+        note = f"of {len(known):,} that are worked out so far"
+    return Tile(
+        "Nodes that can be lost", f"{safe:,} of {len(report.rows):,}", "good" if safe == len(known) else "warn", note
+    )
+
+
+def _free(report: StatusReport) -> Tile:
+    space = report.space
+    share = space.free / space.limit if space.limit else 0.0
+    mood = "bad" if share < 0.05 else "warn" if share < 0.15 else "good"
+    note = f"{share:.0%} of the {short_bytes(space.limit)} that may be scheduled"
+    return Tile("Free by the rules", short_bytes(space.free), mood if report.disks else "", note)

@@ -1,0 +1,311 @@
+"""What each page shows, as plain values for the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+from app.api.dependencies import AppState
+from app.api.page.bars import DiskLine, disk_line, disks_per_row, lines_of, total_bar
+from app.api.page.page_query import PageQuery
+from app.api.page.tiles import tiles
+from app.extender.drain_reporter import NOTES
+from app.extender.status_sources import StatusSources
+from app.schemas.state import ServiceState
+from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
+from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
+from scheduler_core.extender.status.report import StatusReport
+from scheduler_core.extender.status.row_page import RowPage, page_of
+from scheduler_core.extender.status.waiting_rows import WaitingRow
+from scheduler_core.extender.what_if.prediction import Certainty, Prediction
+from scheduler_core.model.kube import Pod
+
+Context = Mapping[str, Any]
+BADGES: Final = {
+    NodeCondition.NO_DISKS: ("plain", "○"),
+    NodeCondition.OPEN: ("good", "●"),
+    NodeCondition.PARTLY_CLOSED: ("warn", "◐"),
+    NodeCondition.CLOSED: ("warn", "■"),
+    NodeCondition.OVER_LIMIT: ("bad", "▲"),
+    NodeCondition.NOT_READY: ("bad", "✕"),
+}
+_MAX_REMEDIES: Final = 5
+# The first page has so many of the pods that wait.
+_FIRST_WAITING: Final = 5
+REFRESH_SECONDS: Final = 10
+# While something is being worked out.
+SOON_SECONDS: Final = 1
+_MAX_LISTED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What every page is made of.
+
+    Attributes:
+        service: of a live cluster; None for a snapshot file
+    """
+
+    state: AppState
+    sources: StatusSources
+    service: ServiceState | None
+
+    @classmethod
+    def of(cls, state: AppState) -> Site:
+        """Returns the site of an application with a status page."""
+        if state.status is None:
+            raise TypeError("the application was made without a status page")
+        return cls(state, state.status, state.lifecycle.state() if state.lifecycle else None)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLine:
+    """One cache of the live cluster: its kind, by how many seconds it may be behind, and its problem."""
+
+    kind: str
+    phase: str
+    behind: float
+    problem: str
+
+
+def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) -> dict[str, Any]:
+    """Returns what every page shows: its title, the process that answers, and how fresh everything is."""
+    now = monotonic()
+    caches = [
+        CacheLine(kind, status.phase.value, status.behind(now), status.problem)
+        for kind, status in sorted(site.sources.caches().items())
+    ]
+    return {
+        "title": title,
+        "current": current,
+        "refresh": refresh,
+        "time": site.sources.now(),
+        "identity": site.sources.identity,
+        "service": site.service,
+        "caches": caches,
+        "behind": max((line.behind for line in caches), default=0.0),
+        "unreadable": site.service.unreadable if site.service else (),
+        "settings_refused": site.service.refused_settings if site.service else (),
+        "guard_problem": site.service.guard.problem if site.service and site.service.guard else "",
+        "max_listed": _MAX_LISTED,
+        "summary": "",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node of a page, its worst disks, and how many more it has."""
+
+    row: NodeRow
+    disks: Sequence[DiskLine]
+    more: int
+    loss: NodeLossOutcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneLines:
+    """The nodes of a zone that a page shows, or of all zones.
+
+    Attributes:
+        nodes, space: of the whole group, also of nodes on other pages
+    """
+
+    zone: str
+    nodes: int
+    space: SpaceTotal
+    lines: Sequence[NodeLine]
+
+
+async def overview(site: Site, query: PageQuery) -> Context:
+    """Returns the first page: tiles, the pods that wait longest, and the nodes, worst first."""
+    report = await site.sources.reporter.report()
+    waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
+    pods = await with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
+    shown = tiles(report, site.service, site.sources.node_losses())
+    refresh = SOON_SECONDS if any(row is None for row in waiting) else REFRESH_SECONDS
+    context = frame(site, "Cluster", "/", refresh)
+    return {
+        **context,
+        "query": query,
+        "tiles": shown,
+        "summary": ", ".join(f"{tile.label}: {tile.number}" for tile in shown),
+        "pods": pods,
+        "waiting_since": waiting_since(site),
+        "waiting_total": len(report.waiting),
+        "total_bar": total_bar(report.space),
+        "space": report.space,
+        "conditions": [
+            (each, report.count(each)) for each in sorted(NodeCondition, reverse=True) if report.count(each)
+        ],
+        "badges": BADGES,
+        "all_nodes": len(report.rows),
+        "disks": report.disks,
+        **_nodes(report, query, site.sources.node_losses()),
+    }
+
+
+def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLossOutcome]) -> dict[str, Any]:
+    rows = select_rows(report.rows, query.text, query.zone)
+    zones = group_by_zone(rows) if query.by_zone else ()
+    ordered = [row for zone in zones for row in zone.rows] if zones else rows
+    page: RowPage[NodeRow] = page_of(ordered, query.page)
+    per_row = disks_per_row(len(page.rows))
+    lines = [
+        NodeLine(row, lines_of(row.disks, per_row), max(0, len(row.disks) - per_row), losses.get(row.name))
+        for row in page.rows
+    ]
+    groups = [ZoneLines("", len(rows), report.space, lines)]
+    if query.by_zone:
+        groups = [
+            ZoneLines(zone.zone, len(zone.rows), zone.space, [line for line in lines if line.row.zone == zone.zone])
+            for zone in zones
+        ]
+    return {"page": page, "groups": [group for group in groups if group.lines], "losses": losses}
+
+
+def waiting_since(site: Site) -> Mapping[str, float]:
+    """Returns for how many seconds refused pods have waited, by UID, as far as this process knows."""
+    waiting = site.service.outstanding.waiting if site.service else ()
+    return {entry.pod.uid: entry.seconds for entry in waiting}
+
+
+async def with_remedies(
+    site: Site, pods: Sequence[Pod], rows: Sequence[WaitingRow | None]
+) -> list[tuple[Pod, WaitingRow | None, str | None]]:
+    """Returns pods with their rows and their first remedies; "" where there is none, None where that is not known.
+
+    A search takes longer than a decision, so remedies of only a few pods are looked for.
+    """
+    pairs = list(zip(pods, rows, strict=True))
+    refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
+    wanted = refused[:_MAX_REMEDIES]
+    results = await site.sources.remedies.remedies(wanted, wait=0)
+    texts = {
+        pod.key: remedies[0].text if remedies else ""
+        for pod, remedies in zip(wanted, results, strict=True)
+        if remedies is not None
+    }
+    return [(pod, row, texts.get(pod.key)) for pod, row in pairs]
+
+
+async def waiting_list(site: Site, query: PageQuery) -> Context:
+    """Returns the pods that wait, the oldest first."""
+    report = await site.sources.reporter.report()
+    words = query.text.casefold().split()
+    pods = [pod for pod in report.waiting if all(word in pod.key.casefold() for word in words)]
+    page = page_of(pods, query.page)
+    rows = await site.sources.reporter.waiting_rows(page.rows)
+    refresh = SOON_SECONDS if any(row is None for row in rows) else REFRESH_SECONDS
+    context = frame(site, "Waiting pods", "/pods", refresh)
+    return {
+        **context,
+        "query": query,
+        "page": page,
+        "pods": await with_remedies(site, page.rows, rows),
+        "waiting_since": waiting_since(site),
+        "waiting_total": len(report.waiting),
+        "summary": f"{len(report.waiting)} pods wait",
+    }
+
+
+async def decision_list(site: Site, query: PageQuery) -> Context:
+    """Returns the latest decisions that have a text."""
+    words = query.text.casefold().split()
+    log = site.state.decisions.page(DecisionQuery(limit=MAX_DECISIONS))
+    entries = [entry for entry in log.entries if not words or _has_words(entry, words)]
+    page = page_of(entries, query.page)
+    return {
+        **frame(site, "Decisions", "/decision-log"),
+        "query": query,
+        "page": page,
+        "decisions": page.rows,
+        "recorded": log.recorded,
+        "summary": f"{log.recorded} decisions",
+    }
+
+
+def _has_words(entry: LoggedDecision, words: Sequence[str]) -> bool:
+    texts = (entry.namespace, entry.pod, entry.verb, entry.outcome.value, entry.error, *entry.offered)
+    text = "\n".join((*texts, *(reason for reason, _ in entry.refused))).casefold()
+    return all(word in text for word in words)
+
+
+async def node_view(site: Site, name: str) -> Context | None:
+    """Returns a node with its disks and pods; None if there is no Longhorn node of this name."""
+    report = await site.sources.reporter.report()
+    row = next((each for each in report.rows if each.name == name), None)
+    if row is None:
+        return None
+    state = site.sources.reporter.state
+    live = (pod for pod in state.view.snapshot.pods.values() if pod.node_name == name and pod.live and pod.volumes)
+    pods = sorted(live, key=lambda pod: pod.key)
+    demands = state.demand.by_node.get(name) or ()
+    return {
+        **frame(site, f"Node {name}", ""),
+        "row": row,
+        "disks": [disk_line(usage) for usage in row.disks],
+        "bar": total_bar(row.space),
+        "badges": BADGES,
+        "loss": site.sources.node_losses().get(name),
+        "pods": pods,
+        "demands": demands,
+        "max_rows": 50,
+    }
+
+
+async def drain_view(site: Site, name: str) -> Context | None:
+    """Returns what the drain of a node leads to; None if there is no such node."""
+    snapshot = site.sources.reporter.state.view.snapshot
+    if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
+        return None
+    report = await site.sources.drains.report(name)
+    context = frame(site, f"May I drain {name}?", "", SOON_SECONDS if report is None else REFRESH_SECONDS)
+    prediction = report.prediction if report is not None else None
+    problems = drain_problems(prediction) if prediction is not None else []
+    return {
+        **context,
+        "node": name,
+        "report": report,
+        "prediction": prediction,
+        "problems": problems,
+        "safe": not problems,
+        "moved": [] if prediction is None else [outcome for outcome in prediction.pods if outcome.entry.left],
+        "notes": NOTES,
+        "is_longhorn": name in snapshot.longhorn_nodes,
+        "max_rows": 50,
+    }
+
+
+def drain_problems(prediction: Prediction) -> list[str]:
+    """Returns what goes wrong in a drain, as sentences; pods that waited before do not count."""
+    problems = [
+        f"The drain is held up in {drain.orders - drain.finished} of {drain.orders} orders: {blocker}."
+        for drain in prediction.drains
+        for blocker in drain.blockers
+    ]
+    problems += [
+        f"Pod {'/'.join(pod.entry.key)} finds no node in {pod.orders - pod.placed} of {pod.orders} orders."
+        for pod in prediction.pods
+        if pod.entry.left and pod.certainty is not Certainty.ALWAYS
+    ]
+    problems += [f"Pod {name} is gone: nothing creates it again." for name in prediction.gone_pods]
+    problems += [
+        f"Volume {volume.name} lacks a replica in the end: {volume.problem}."
+        for volume in prediction.volumes
+        if volume.incomplete
+    ]
+    return problems
+
+
+def not_ready(site: Site, problem: str) -> Context:
+    """Returns the page of a process that does not know the cluster yet."""
+    return {**frame(site, "Not ready", ""), "problem": problem, "refresh": SOON_SECONDS}
+
+
+def absent(site: Site, path: str) -> Context:
+    """Returns the page about something that does not exist."""
+    what = f"There is nothing at {path}: the pod or node does not exist, or has no Longhorn volumes or disks."
+    return {**frame(site, "Not found", ""), "what": what}

@@ -1,0 +1,43 @@
+"""What the status page reads: reports, and what others know of nodes, pods and caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from app.extender.drain_reporter import DrainReporter
+from app.extender.remedy_reporter import RemedyReporter
+from app.extender.status_reporter import StatusReporter
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
+
+if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
+    from app.kube.reflector import CacheStatus
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _no_caches() -> Mapping[str, CacheStatus]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """What the pages read.
+
+    Attributes:
+        node_losses: returns what the loss of each node would lead to, as far as that is known
+        caches: returns the status of every cache of the live cluster; none for a snapshot file
+        identity: of this process; "" for a snapshot file
+    """
+
+    reporter: StatusReporter
+    drains: DrainReporter
+    remedies: RemedyReporter
+    node_losses: Callable[[], Mapping[str, NodeLossOutcome]]
+    caches: Callable[[], Mapping[str, CacheStatus]] = _no_caches
+    identity: str = ""
+    now: Callable[[], datetime] = _now

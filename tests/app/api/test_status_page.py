@@ -1,0 +1,569 @@
+"""The status page: what it shows, to whom it answers, and that nothing in a name becomes markup."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from httpx import AsyncClient
+
+from app.api.dependencies import AppState
+from app.api.page.routes import router
+from app.bootstrap import application as application_of
+from app.kube.reflector import CacheStatus, Phase
+from app.schemas.state import OutstandingState, ServiceState
+from app.settings import Settings
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.extender.nudge import WaitingPod
+from scheduler_core.extender.placement_monitor import PlacementReport
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome
+from scheduler_core.extender.settings import Enforcement
+from scheduler_core.model.kube import Pod
+from scheduler_core.offers.ledger import Ledger
+from tests import builders as make
+from tests.builders import Object
+from tests.worlds.service import application, by_names, db_pod, http_client, small_cluster
+from tests.worlds.web_page import page_problems, read_page, rows
+
+if TYPE_CHECKING:
+    from app.extender.lifecycle import ExtenderLifecycle
+
+pytestmark = pytest.mark.anyio
+
+PAGES = ("/", "/pods", "/pods/default/db-0", "/nodes/node-1", "/decision-log")
+HOSTILE = '"><img src=x onerror=alert(1)>'
+SMALL = make.flat(small_cluster(), db_pod())
+
+
+@asynccontextmanager
+async def client_of(
+    *objects: Object | Iterable[Object], sources: Mapping[str, object] | None = None, **state: object
+) -> AsyncIterator[AsyncClient]:
+    """A client of the service over some objects; sources and parts of the state may be replaced."""
+    app = application(*objects)
+    services: AppState = app.state.services
+    status = services.status
+    assert status is not None
+    services = replace(services, status=replace(status, **(sources or {})), **state)  # type: ignore[arg-type]
+    async with http_client(application_of(services)) as client:
+        yield client
+
+
+async def get(path: str, *objects: Object | Iterable[Object]) -> str:
+    """The text of a page over some objects, which it has with status 200."""
+    async with client_of(*objects) as client:
+        response = await client.get(path)
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+def nodes(number: int, disks: int = 2) -> list[Object]:
+    """Nodes of two zones, the last by name the fullest."""
+    return [
+        make.longhorn_node(
+            f"worker-{index:04d}",
+            {
+                f"disk-{each}": make.disk(1000, scheduled=index / 2, available=900, reserved=100)
+                for each in range(disks)
+            },
+            zone=("east", "west")[index % 2],
+        )
+        for index in range(number)
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_pages_are_valid_and_accessible(path: str) -> None:
+    """Labels, headings in order, heads of rows and columns, no inline script or style, no other server."""
+    assert page_problems(await get(path, SMALL)) == []
+
+
+async def test_the_first_page_has_the_cluster_in_a_few_numbers() -> None:
+    """What only a leader knows is not available over a snapshot."""
+    page = read_page(await get("/", SMALL, make.claim("huge", 500), make.pod("huge", name="huge-0")))
+    tiles = {tile.one("dt").text: tile.one("dd", class_="number").text for tile in page.all("div") if tile.all("dt")}
+    assert tiles == {
+        "Waiting pods": "2 (look at this)",
+        "Stuck pods": "n/a",
+        "Misplaced volumes": "n/a",
+        "Largest volume that fits": "100Gi",
+        "Nodes that can be lost": "n/a",
+        "Free by the rules": "210Gi",
+    }
+
+
+async def test_waiting_pods_have_reason_and_closest_node() -> None:
+    """One that fits now says so."""
+    page = read_page(await get("/pods", SMALL, make.claim("huge", 500), make.pod("huge", name="huge-0", uid="u2")))
+    assert rows(page, "Waiting pods") == [
+        ["default/db-0", "50Gi", "fits on 2 nodes of 4 now", "", "none needed"],
+        [
+            "default/huge-0",
+            "500Gi",
+            "insufficient Longhorn storage (4)",
+            "node-1 lacks 400Gi on one disk",
+            "see the pod default/huge-0",
+        ],
+    ]
+
+
+async def test_nodes_come_worst_first_with_their_disks() -> None:
+    """Each has its condition, its bars and its numbers."""
+    full = make.disk(100, scheduled=120)
+    half = make.disk(200, scheduled=100, reserved=20, available=160)
+    page = read_page(
+        await get(
+            "/", make.longhorn_node("good", {"a": half}, zone="east"), make.longhorn_node("bad", {"b": full, "c": half})
+        )
+    )
+    assert rows(page, "Nodes") == [
+        [
+            "bad",
+            "▲ over limit insufficient Longhorn storage",
+            "b over limit c 80Gi free",
+            "220Gi of 280Gi",
+            "",
+            "80Gi 80Gi on one",
+            "40Gi of 300Gi",
+        ],
+        ["good east", "● open", "a 80Gi free", "100Gi of 180Gi", "", "80Gi", "40Gi of 200Gi"],
+    ]
+    labels = [bar.attributes["aria-label"] for bar in page.all("svg", role="img")]
+    assert labels[1] == "c: 100Gi scheduled and 0 promised of 180Gi, 80Gi free; 40Gi written and 20Gi reserved of 200Gi"
+    widths = [
+        (rect.attributes["class"], rect.attributes["width"]) for rect in page.all("svg", role="img")[1].all("rect")
+    ]
+    assert widths == [("t", "100"), ("s", "55.6"), ("t", "100"), ("w", "20.0"), ("r", "10.0")]
+
+
+async def test_fifty_nodes_are_on_a_page() -> None:
+    """Links lead to the others and keep the filter."""
+    async with client_of(nodes(120)) as client:
+        first = read_page((await client.get("/")).text)
+        last = read_page((await client.get("/?page=3")).text)
+        beyond = read_page((await client.get("/?page=99")).text)
+        found = read_page((await client.get("/?q=WORKER-00&page=2")).text)
+    names = [row[0].split()[0] for row in rows(first, "Nodes")]
+    assert names == [f"worker-{index:04d}" for index in range(119, 69, -1)]
+    assert [row[0].split()[0] for row in rows(last, "Nodes")] == [f"worker-{index:04d}" for index in range(19, -1, -1)]
+    assert rows(beyond, "Nodes") == rows(last, "Nodes")
+    assert len(rows(found, "Nodes")) == 50
+    pages = found.one("nav", aria_label="Pages of nodes")
+    assert "51 to 100 of 100 nodes" in pages.text
+    assert [link.attributes["href"] for link in pages.all("a")] == ["/?q=WORKER-00"]
+    assert first.one("a", rel="next").attributes["href"] == "/?page=2"
+
+
+async def test_nodes_are_grouped_by_zone() -> None:
+    """A group says how many nodes its zone has, also those of other pages."""
+    page = read_page(await get("/?group=zone&page=2", nodes(120)))
+    heads = [head.text for head in page.all("th", scope="rowgroup")]
+    assert [head.split(",")[0] for head in heads] == ["zone east 60 nodes", "zone west 60 nodes"]
+    assert len(rows(page, "Nodes")) == 50 + len(heads)
+    assert page.one("a", rel="next").attributes["href"] == "/?group=zone&page=3"
+
+
+async def test_one_zone_can_be_shown() -> None:
+    """The page says so, and leads back to every zone."""
+    page = read_page(await get("/?zone=west", nodes(4)))
+    assert [row[0] for row in rows(page, "Nodes")] == ["worker-0003 west", "worker-0001 west"]
+    assert "show every zone" in [link.text for link in page.all("a", href="/")]
+
+
+async def test_a_node_with_many_disks_shows_the_worst() -> None:
+    """A page of fifty nodes has room for two disks of each; the node's own page has all."""
+    async with client_of(nodes(50, disks=12)) as client:
+        many = read_page((await client.get("/")).text)
+        own = read_page((await client.get("/nodes/worker-0007")).text)
+    assert [len(item.all("li")) for item in many.all("ul", class_="disks")] == [2] * 50
+    assert "and 10 more disks" in many.text
+    assert len(rows(own, "Disks")) == 12
+
+
+async def test_a_pod_has_its_explanation() -> None:
+    """The closest nodes come first, with a plan or what is missing."""
+    page = read_page(await get("/pods/default/db-0", SMALL))
+    assert rows(page, "Why each node")[0] == [
+        "node-1",
+        "● yes",
+        "has room for all local volumes",
+        "",
+        "data-db-0 on disk-1",
+    ]
+    assert rows(page, "Why each node")[2] == [
+        "node-2", "○ no", "insufficient Longhorn storage", "10Gi",
+        "data-db-0 needs 50Gi; disk disk-1 has 40Gi left to schedule",
+    ]  # fmt: skip
+    assert rows(page, "Volumes")[0][:3] == ["default/data-db-0", "not created yet", "50Gi"]
+    assert "It fits on 2 nodes of 4." in page.text
+
+
+async def test_an_explanation_is_paged_and_filtered() -> None:
+    """Reasons count for all nodes, whatever page is shown."""
+    objects = [*nodes(120), make.storage_class(), make.claim("c", 5000), make.pod("c", name="p")]
+    page = read_page(await get("/pods/default/p?page=3", objects))
+    assert len(rows(page, "Why each node")) == 20
+    assert "120 nodes: insufficient Longhorn storage" in page.text
+    found = read_page(await get("/pods/default/p?q=0007+insufficient", objects))
+    assert [row[0] for row in rows(found, "Why each node")] == ["worker-0007"]
+
+
+async def test_the_reasons_of_a_page_are_those_of_the_whole_decision() -> None:
+    """A home is the only node that is offered, also when a page without it is explained."""
+    homes = [make.replica("r", "vol-c", "worker-0000", size=10, disk="disk-0")]
+    objects = [*nodes(60), make.storage_class(), *make.bound("c", 10), *homes, make.pod("c", name="p")]
+    page = read_page(await get("/pods/default/p?page=2", objects))
+    assert {row[2] for row in rows(page, "Why each node")} == {"volume replicas are on another node"}
+
+
+async def test_a_cordoned_node_is_refused_by_kube_scheduler() -> None:
+    """It comes last, and counts among the reasons."""
+    cordoned = make.kube_node("node-1")
+    cordoned["spec"] = {"unschedulable": True}
+    others = [entry for entry in SMALL if not (entry["kind"] == "Node" and entry["apiVersion"] == "v1")]
+    kube_nodes = [cordoned, *(make.kube_node(f"node-{number}") for number in (2, 3, 4))]
+    page = read_page(await get("/pods/default/db-0", others, kube_nodes))
+    assert rows(page, "Why each node")[-1] == ["node-1", "○ no", "node is unschedulable", "", ""]
+    assert "It fits on 1 node of 4." in page.text
+
+
+async def test_a_pod_that_cannot_be_decided_about_says_why() -> None:
+    """The page is there none the less."""
+    text = await get("/pods/default/pod", SMALL, make.pod("absent"))
+    assert "absent" in read_page(text).text
+    assert page_problems(text) == []
+
+
+async def test_a_running_pod_leads_to_its_node() -> None:
+    """It needs no remedy."""
+    page = read_page(await get("/pods/default/pod", SMALL, make.pod("data-db-0", node="node-3")))
+    assert page.all("a", href="/nodes/node-3")
+    assert "Where it could run" in [heading.text.split(" ●")[0] for heading in page.all("h2")]
+
+
+@pytest.mark.parametrize("path", ["/pods/default/absent", "/pods/x/db-0", "/nodes/absent", "/nodes/absent/drain"])
+async def test_what_does_not_exist_is_a_page_with_status_404(path: str) -> None:
+    """It leads back to the cluster."""
+    async with client_of(SMALL) as client:
+        response = await client.get(path)
+    assert (response.status_code, page_problems(response.text)) == (404, [])
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["page=0", "page=-1", "page=x", "page=1e3", "page=²", "page=99999999", "q=" + "x" * 101, "zone=" + "x" * 101,
+     "group=rack", "color=red", "page=1&page=2", "page="],
+)  # fmt: skip
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_bad_query_is_refused(path: str, query: str) -> None:
+    """The answer says what is wrong, as those of the API do."""
+    async with client_of(SMALL) as client:
+        response = await client.get(f"{path}?{query}")
+    assert response.status_code == 400
+    assert response.json()["error"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+async def test_pages_are_only_read(path: str, method: str) -> None:
+    """No other method is allowed."""
+    async with client_of(SMALL) as client:
+        assert (await client.request(method, path)).status_code == 405
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/nodes/absent"])
+async def test_pages_allow_nothing_but_their_own_files(path: str) -> None:
+    """Nothing inline is executed, no other site frames a page, and no cache keeps one."""
+    async with client_of(SMALL) as client:
+        headers = (await client.get(path)).headers
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'; script-src 'self';")
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+    assert (headers["referrer-policy"], headers["x-frame-options"]) == ("no-referrer", "DENY")
+
+
+async def test_assets_are_kept_by_their_content() -> None:
+    """Their address changes with them, so a new version is never mixed with an old page."""
+    async with client_of(SMALL) as client:
+        page = read_page((await client.get("/")).text)
+        addresses = {
+            element.attributes[name]
+            for element in page
+            for name in ("href", "src")
+            if "/assets/" in element.attributes.get(name, "")
+        }
+        answers = {address: await client.get(address) for address in addresses}
+        absent = [
+            await client.get(path)
+            for path in ("/assets/absent.css", "/assets/..%2Froutes.py", "/assets/%2e%2e/routes.py")
+        ]
+    assert {address.partition("?")[0] for address in addresses} == {
+        "/assets/icon.svg",
+        "/assets/status.css",
+        "/assets/status.js",
+    }
+    assert all("immutable" in answer.headers["cache-control"] for answer in answers.values())
+    types = {answer.headers["content-type"].partition(";")[0] for answer in answers.values()}
+    assert types == {"image/svg+xml", "text/css", "text/javascript"}
+    assert [answer.status_code for answer in absent] == [404, 404, 404]
+
+
+async def test_names_never_become_markup() -> None:
+    """Names, zones, tags and queries of any text are shown as they are."""
+    hostile_node = make.longhorn_node(HOSTILE, {HOSTILE: make.disk(tags=[HOSTILE])}, zone=HOSTILE, tags=[HOSTILE])
+    pod = make.pod(HOSTILE, name=HOSTILE, namespace="x", uid=HOSTILE)
+    pod["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": HOSTILE}
+    ]
+    address = quote(HOSTILE)
+    paths = (
+        "/",
+        "/?group=zone",
+        f"/?q={address}",
+        f"/?zone={address}",
+        "/pods",
+        f"/pods/x/{address}",
+        f"/nodes/{address}",
+        f"/nodes/{address}/drain",
+        "/decision-log",
+    )
+    async with client_of(hostile_node, make.storage_class(), pod) as client:
+        await client.post("/filter", json=by_names(pod, [HOSTILE]))
+        pages = [await client.get(path) for path in paths]
+    for path, response in zip(paths, pages, strict=True):
+        assert "<img src=x" not in response.text, path
+        assert page_problems(response.text) == [], path
+        assert "alert(1)" in response.text, path
+
+
+async def test_decisions_are_listed_the_latest_first() -> None:
+    """Each leads to its pod, whose page lists them, too."""
+    async with client_of(SMALL) as client:
+        for names in (["node-1", "node-2"], ["node-4"]):
+            await client.post("/filter", json=by_names(db_pod(), names))
+        everything = (await client.get("/decision-log")).text
+        found = read_page((await client.get("/decision-log?q=fits")).text)
+        pod = read_page((await client.get("/pods/default/db-0")).text)
+    page = read_page(everything)
+    assert page_problems(everything) == []
+    assert [row[1:6] for row in rows(page, "Decisions")] == [
+        ["default/db-0", "filter", "0 of 1", "", "insufficient Longhorn storage (1)"],
+        ["default/db-0", "filter", "1 of 2", "node-1", "insufficient Longhorn storage (1)"],
+    ]
+    assert len(rows(found, "Decisions")) == 1
+    assert len(rows(pod, "Decisions about this pod")) == 2
+
+
+async def test_a_thousand_decisions_are_paged() -> None:
+    """Fifty are on a page."""
+    async with client_of(SMALL) as client:
+        for _ in range(60):
+            await client.post("/filter", json=by_names(db_pod(), ["node-1"]))
+        page = read_page((await client.get("/decision-log?page=2")).text)
+    assert len(rows(page, "Decisions")) == 10
+
+
+async def test_the_page_can_be_switched_off() -> None:
+    """Then `/` leads to the description of the API."""
+    app = application(SMALL, settings=Settings(status_page=False))
+    async with http_client(app) as client:
+        root = await client.get("/")
+        others = [(await client.get(path)).status_code for path in PAGES[1:]]
+    assert (root.status_code, root.headers["location"]) == (307, "/docs")
+    assert set(others) == {404}
+
+
+async def test_pages_are_no_part_of_the_api_description() -> None:
+    """They are for people."""
+    async with client_of(SMALL) as client:
+        described = (await client.get("/openapi.json")).json()["paths"]
+    assert not {route.path for route in router.routes if hasattr(route, "path")} & described.keys()
+
+
+async def test_no_view_of_a_large_cluster_exceeds_100_kb() -> None:
+    """1,000 nodes with four disks each, and 200 waiting pods."""
+    waiting = [
+        [make.claim(f"c-{index}", 5000), make.pod(f"c-{index}", name=f"p-{index}", uid=f"u-{index}")]
+        for index in range(200)
+    ]
+    paths = ("/", "/?group=zone", "/?page=20", "/pods", "/pods/default/p-0", "/nodes/worker-0001")
+    async with client_of(nodes(1000, disks=4), make.storage_class(), *waiting) as client:
+        sizes = {path: len((await client.get(path)).content) for path in paths}
+    assert {path: size for path, size in sizes.items() if not 1_000 < size < 100_000} == {}
+
+
+class FakeLifecycle:
+    """What the routes ask of the lifecycle of a live cluster."""
+
+    def __init__(self, service: ServiceState, problem: str = "") -> None:
+        self._service = service
+        self.readiness_problem = problem
+        self.unreadable: tuple[str, ...] = ()
+
+    def state(self) -> ServiceState:
+        """What /state shows."""
+        return self._service
+
+
+def service(**fields: object) -> ServiceState:
+    """The state of a process that answers."""
+    values: dict[str, object] = {
+        "answering": True, "refusal": "", "leader": "pod-1", "enabled": True, "enforcement": Enforcement.ENFORCE,
+        "pod_scheduling_timeout": 5, "node_reservation_timeout": 5, "origins": {}, "refused_settings": (), "reserved_nodes": (),
+    }  # fmt: skip
+    return ServiceState(**(values | fields))  # type: ignore[arg-type]
+
+
+def lifecycle(problem: str = "", **fields: Any) -> ExtenderLifecycle:
+    """The lifecycle of a process in a live cluster."""
+    return FakeLifecycle(service(**fields), problem)  # type: ignore[return-value]
+
+
+def placement_report() -> PlacementReport:
+    """A pod on node-1 whose only volume Longhorn placed on node-3, a minute ago."""
+    replica = make.replica("r", "vol-m", "node-3", size=10, healthy=False)
+    claim = make.claim("m", 10, bound=True)
+    volume = [claim, make.persistent_volume("m", uid="uid-m"), make.volume("vol-m", 10), replica]
+    state = make.state(small_cluster(), volume, make.pod("m", name="m-0", node="node-1"))
+    report = PlacementReport()
+    for now in (0.0, 61.0):
+        report = run_to_end(report.update(state, Contention(), Ledger(), now))
+    return report
+
+
+async def test_a_leader_shows_what_it_watches() -> None:
+    """Stuck pods, misplaced volumes, how long pods wait, and how old caches are."""
+    outstanding = OutstandingState(
+        report=placement_report(), waiting=[WaitingPod(Pod("default", "db-0", "uid-db-0"), 200.0, 1)]
+    )
+    stale = CacheStatus(phase=Phase.SYNCED, disconnected_at=-100.0, problem="no answer")
+    sources = {
+        "identity": "pod-1",
+        "caches": lambda: {"nodes": stale},
+        "now": lambda: datetime(2026, 11, 23, tzinfo=UTC),
+    }
+    async with client_of(SMALL, sources=sources, lifecycle=lifecycle(outstanding=outstanding)) as client:
+        text = (await client.get("/")).text
+        waiting = read_page((await client.get("/pods")).text)
+    page = read_page(text)
+    assert page_problems(text) == []
+    assert "1 (act on this) default/m-0 on node-1" in page.text
+    assert "vol-m, wanted on node-1" in page.text
+    assert re.search(r"pod-1 answers ?; its caches may be \d+ \w+ behind · as of 2026-11-23 00:00:00 UTC", page.text)
+    assert rows(page, "How far each cache")[0][0::3] == ["nodes", "no answer"]
+    assert rows(waiting, "Waiting pods")[0][0] == "default/db-0 refused for 3 min"
+
+
+async def test_a_follower_says_that_it_does_not_answer() -> None:
+    """Its own caches are shown; what only a leader knows is not."""
+    fields: dict[str, Any] = {"answering": False, "refusal": "not the leader, pod-2 is", "leader": "pod-2"}
+    async with client_of(SMALL, lifecycle=lifecycle(**fields)) as client:
+        text = (await client.get("/")).text
+    assert page_problems(text) == []
+    assert "not the leader, pod-2 is." in read_page(text).text
+    assert "known to the leader of a live cluster" in text
+
+
+async def test_a_process_that_is_not_ready_shows_the_problem() -> None:
+    """The problem is that of /readyz, the status 503."""
+    async with client_of(SMALL, lifecycle=lifecycle("nodes not listed yet", answering=False)) as client:
+        responses = [await client.get(path) for path in PAGES]
+    assert {response.status_code for response in responses} == {503}
+    assert all("nodes not listed yet" in response.text for response in responses)
+    assert page_problems(responses[0].text) == []
+
+
+async def test_settings_and_objects_that_cannot_be_read_are_named() -> None:
+    """They explain why something is decided differently."""
+    fields: dict[str, Any] = {
+        "refused_settings": ["x must be a number"],
+        "unreadable": ["nodes: Node a"],
+        "enforcement": Enforcement.OBSERVE,
+    }
+    async with client_of(SMALL, lifecycle=lifecycle(**fields)) as client:
+        text = read_page((await client.get("/")).text).text
+    assert "Setting refused: x must be a number" in text
+    assert "1 object cannot be read and left out: nodes: Node a" in text
+    assert "Refusals are only counted and logged" in text
+
+
+async def test_the_loss_of_nodes_is_shown() -> None:
+    """Nodes whose loss is not predicted yet have no answer."""
+    outcomes = [
+        NodeLossOutcome("node-1", orders=3, pods=0, volumes=0, problems={}),
+        NodeLossOutcome("node-2", orders=3, pods=1, volumes=0, problems={"pod default/a-0 finds no node: x": 2}),
+    ]
+    sources = {"node_losses": lambda: {outcome.node: outcome for outcome in outcomes}}
+    async with client_of(small_cluster(), sources=sources) as client:
+        cluster = (await client.get("/")).text
+        node = read_page((await client.get("/nodes/node-2")).text)
+    page = read_page(cluster)
+    assert page_problems(cluster) == []
+    answers = {row[0]: row[-1] for row in rows(page, "Nodes")}
+    assert answers == {"node-1": "yes", "node-2": "no", "node-3": "n/a", "node-4": "n/a"}
+    assert "1 of 4" in page.text
+    assert "no: pod default/a-0 finds no node: x" in node.text
+
+
+async def eventually(client: AsyncClient, path: str, text: str) -> str:
+    """A page as soon as it has a text that is being worked out."""
+    for _ in range(100):
+        page = (await client.get(path)).text
+        if text in page:
+            return page
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{path} never has {text}")
+
+
+async def test_a_pod_that_fits_nowhere_has_remedies() -> None:
+    """The first is in the list, too, and the commands are on the pod's page."""
+    cordoned = make.longhorn_node("spare", 200, allow=False)
+    waiting = [make.claim("large", 150), make.pod("large", name="large-0")]
+    async with client_of(small_cluster(), cordoned, make.kube_node("spare"), waiting) as client:
+        pod = await eventually(client, "/pods/default/large-0", "kubectl -n longhorn-system patch")
+        await eventually(client, "/pods", "allow")
+        waiting_list = read_page((await client.get("/pods")).text)
+    assert page_problems(pod) == []
+    first = read_page(pod).all("li")
+    assert any("spare" in entry.text and "allowScheduling" in entry.text for entry in first)
+    assert "spare" in rows(waiting_list, "Waiting pods")[0][-1]
+
+
+@pytest.mark.parametrize(
+    ("size", "answer", "placed"),
+    [
+        pytest.param(50, "Yes: the drain finishes, and every pod that leaves finds another node.", "always", id="fits"),
+        pytest.param(90, "Not as the cluster is now.", "never", id="fits nowhere else"),
+    ],
+)
+async def test_a_drain_says_what_leaves(size: int, answer: str, placed: str) -> None:
+    """Its only harm can be a pod that finds no other node."""
+    volume = [*make.bound("m", size), make.replica("r", "vol-m", "node-1", size=size)]
+    runs = make.pod("m", name="m-0", node="node-1", phase="Running")
+    runs["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "m", "uid": "u"}]
+    async with client_of(small_cluster(), volume, runs) as client:
+        text = await eventually(client, "/nodes/node-1/drain", "What leaves")
+        idle = await eventually(client, "/nodes/node-4/drain", "What leaves")
+    assert page_problems(text) == page_problems(idle) == []
+    page = read_page(text)
+    assert [row[:2] for row in rows(page, "Pods that leave")] == [["default/m-0", placed]]
+    assert answer in page.text
+    assert "Yes: the drain finishes" in read_page(idle).text
+
+
+async def test_a_pod_without_a_controller_holds_up_a_drain() -> None:
+    """Kubectl refuses to delete it."""
+    async with client_of(small_cluster(), make.pod("data-db-0", name="lone", node="node-1")) as client:
+        text = await eventually(client, "/nodes/node-1/drain", "Answer")
+        text = await eventually(client, "/nodes/node-1/drain", "has no controller")
+    assert "pod default/lone has no controller" in read_page(text).text

@@ -1,0 +1,97 @@
+"""`longhorn-extender maintenance`: both outputs, exit codes and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import flat, pod
+from tests.worlds.command_line import Run
+from tests.worlds.predicted_clusters import growing_class, node, running
+
+
+def _write(file: Path, *objects: Any) -> str:
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
+    return str(file)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    """A snapshot file: db-0 runs on a with a replica there and on b; c is empty."""
+    nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
+    return _write(tmp_path / "snapshot.json", growing_class(), nodes, running("db-0", "a", replicas=["a", "b"]))
+
+
+def test_an_order_of_all_nodes_ends_with_0(run: Run, cluster: str) -> None:
+    """The table has one line per drain."""
+    result = run("maintenance", "--snapshot", cluster, "--rebuild-rate", "100Mi", "--orders", "2")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert result.code == 0
+    assert lines[0] == "DRAIN PODS FEWER REPLICAS REBUILDS TAKES"
+    assert lines[1] == "1 a 1 1 30Gi 0:05:07"
+    assert [line.split()[1] for line in lines[1:4]] == ["a", "b", "c"]
+    assert lines[-1] == "all 3 nodes can be drained in this order, in 2 orders of events"
+
+
+def test_only_the_named_nodes_are_drained(run: Run, cluster: str) -> None:
+    """A node that is named twice is drained once."""
+    answer = json.loads(run("maintenance", "c", "a", "c", "--snapshot", cluster, "-o", "json").out)
+    assert [step["node"] for step in answer["steps"]] == ["c", "a"]
+
+
+def test_json_is_stable(run: Run, cluster: str) -> None:
+    """Its keys are those of docs/planning.md."""
+    answer = json.loads(run("maintenance", "a", "--snapshot", cluster, "--orders", "2", "-o", "json").out)
+    assert list(answer) == [
+        "apiVersion", "kind", "orders", "seed", "rate", "succeeds", "exhaustive", "tries", "steps", "failed", "notes",
+    ]  # fmt: skip
+    assert (answer["kind"], answer["succeeds"], answer["exhaustive"], answer["tries"]) == ("Maintenance", True, True, 0)
+    assert list(answer["steps"][0]) == [
+        "node", "leastPods", "mostPods", "leastBytes", "mostBytes", "leastSeconds", "mostSeconds",
+        "leastReducedVolumes", "mostReducedVolumes",
+    ]  # fmt: skip
+
+
+def test_a_node_that_is_blocked_in_any_order_ends_with_1(run: Run, tmp_path: Path) -> None:
+    """The others are in the order."""
+    objects = (growing_class(), node("a"), node("b"), pod(name="bare", node="a", phase="Running"))
+    file = _write(tmp_path / "bare.json", *objects)
+    result = run("maintenance", "--snapshot", file, "--orders", "2")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert result.code == 1
+    assert lines[1] == "1 b 0 0 0"
+    assert "a in any order pod default/bare has no controller" in lines
+    assert lines[-1].startswith("1 of 2 nodes can be drained one after the other, in 2 orders of events; ")
+
+
+def test_where_no_drain_fits_every_order_was_tried(run: Run, tmp_path: Path) -> None:
+    """Neither node takes the other one's volume; the table says what happens first."""
+    nodes = [*node("a", 50, listed={"db-0-a": 40}), *node("b", 50, listed={"db-1-b": 40})]
+    file = _write(tmp_path / "full.json", growing_class(), nodes, running("db-0", "a", 40), running("db-1", "b", 40))
+    result = run("maintenance", "--snapshot", file, "--orders", "2")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert result.code == 1
+    assert any(line.startswith("a first ") and "finds no node" in line for line in lines)
+    assert lines[-1].endswith("every order was tried, so that no other one drains more")
+    answer = json.loads(run("maintenance", "--snapshot", file, "--orders", "2", "-o", "json").out)
+    assert [(entry["node"], entry["blocked"]) for entry in answer["failed"]] == [("a", False), ("b", False)]
+    assert all(entry["firstProblems"] for entry in answer["failed"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("absent",), "there is no node absent"),
+        (("--rebuild-rate", "fast"), "--rebuild-rate"),
+        (("--tries", "0"), "--tries"),
+    ],
+)
+def test_bad_input_ends_with_2(run: Run, cluster: str, arguments: tuple[str, ...], problem: str) -> None:
+    """One line says what is wrong."""
+    result = run("maintenance", *arguments, "--snapshot", cluster)
+    assert result.code == 2
+    assert problem in result.err
+    assert result.err.count("\n") == 1

@@ -1,0 +1,180 @@
+"""`longhorn-extender rebalance`: goals, both outputs, exit codes and bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.builders import Object, claim, flat, setting
+from tests.worlds.command_line import Run
+from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running
+
+GI = 1024**3
+
+
+def _write(file: Path, *objects: Any) -> str:
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
+    return str(file)
+
+
+def cluster_objects() -> list[Object]:
+    """The node a has 70 Gi free and the replica of db-0, the node b 60 Gi."""
+    pod = running("db-0", "a", locality="disabled")
+    return [growing_class(), *node("a", listed={"db-0-a": 30}), *node("b", 60), *pod]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    """A snapshot file of these objects."""
+    return _write(tmp_path / "snapshot.json", cluster_objects())
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> str:
+    """The same with a pod that waits for 90 Gi."""
+    pod = [owned_pod("data-web-0", name="web-0"), claim("data-web-0", 90)]
+    return _write(tmp_path / "waiting.json", cluster_objects(), pod)
+
+
+def test_the_plan_is_printed_with_its_commands(cluster: str, run: Run) -> None:
+    """One move empties the node a; the table says from where to where, and what it leads to."""
+    result = run("rebalance", "--snapshot", cluster)
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[1].split() == ["1", "vol-data-db-0", "db-0-a", "a/disk-1", "b/disk-1", "30Gi", "default/db-0"]
+    assert [shlex.split(line)[3] for line in lines if line.startswith("kubectl")] == [
+        *("patch", "wait", "wait", "patch", "delete")
+    ]
+    assert lines[-1] == (
+        "largest volume of longhorn: 70Gi now, 100Gi after 1 move, which copy 30Gi; fewer moves do not suffice"
+    )
+
+
+def test_the_plan_makes_a_waiting_pod_fit(waiting: str, run: Run) -> None:
+    """It is the goal where a pod waits."""
+    result = run("rebalance", "--snapshot", waiting)
+    assert result.code == 0
+    assert result.out.splitlines()[-1].startswith("waiting pods that fit: 0 of 1 now, 1 of 1 after 1 move")
+    assert result.out == run("rebalance", "--snapshot", waiting, "--goal", "waiting-pods").out
+
+
+def test_json_and_yaml_are_stable(cluster: str, run: Run) -> None:
+    """Their keys are those of docs/rebalance.md."""
+    result = run("rebalance", "--snapshot", cluster, "--longhorn-namespace", "longhorn-system", "-o", "json")
+    answer = json.loads(result.out)
+    assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Rebalance")
+    assert answer["goal"] == {
+        "name": "largest-volume",
+        "storageClass": "longhorn",
+        "unit": "bytes",
+        "before": 70 * GI,
+        "target": 70 * GI + 2 * 1024**2,
+        "after": 100 * GI,
+        "reached": True,
+    }
+    (move,) = answer["moves"]
+    assert move["commands"][4] == ["kubectl", "-n", "longhorn-system", "delete", "replicas.longhorn.io", "db-0-a"]
+    del move["commands"]
+    assert move == {
+        "volume": "vol-data-db-0",
+        "replica": "db-0-a",
+        "pods": ["default/db-0"],
+        "from": {"node": "a", "disk": "disk-1"},
+        "targets": [{"node": "b", "disk": "disk-1"}],
+        "size": 30 * GI,
+        "copiedBytes": 30 * GI,
+    }
+    assert (answer["copiedBytes"], answer["maxMoves"], answer["exhaustedMoves"]) == (30 * GI, 3, 1)
+    document = Path("docs/rebalance.md").read_text()
+    assert all(f"`{key}`" in document for key in answer)
+    again = run("rebalance", "--snapshot", cluster, "-o", "yaml")
+    assert yaml.safe_load(again.out) == json.loads(result.out)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "last"),
+    [
+        (["--size", "60Gi"], 0, "70Gi now; no move is needed"),
+        (["--size", "100Gi"], 0, "70Gi now, 100Gi after 1 move, which copy 30Gi; fewer moves do not suffice"),
+        (["--size", "101Gi"], 1, "70Gi now; no plan of up to 3 moves exists"),
+        (["--size", "101Gi", "--max-moves", "1"], 1, "70Gi now; no plan of up to 1 move exists"),
+    ],
+)
+def test_the_exit_code_says_whether_there_is_a_plan(
+    options: list[str], code: int, last: str, cluster: str, run: Run
+) -> None:
+    """A size that is reached already needs none."""
+    result = run("rebalance", "--snapshot", cluster, "--goal", "largest-volume=longhorn", *options)
+    assert (result.code, result.out.splitlines()[-1]) == (code, f"largest volume of longhorn: {last}")
+
+
+def test_a_pod_that_no_move_helps_has_no_plan(tmp_path: Path, run: Run) -> None:
+    """kube-scheduler's own filters refuse it everywhere."""
+    pod = owned_pod("data-web-0", name="web-0")
+    pod["spec"]["nodeSelector"] = {"disk": "none"}
+    result = run(
+        "rebalance", "--snapshot", _write(tmp_path / "s.json", cluster_objects(), pod, claim("data-web-0", 90))
+    )
+    assert result.code == 1
+    assert result.out.splitlines()[-1] == "waiting pods that fit: 0 of 1 now; no plan of up to 3 moves exists"
+
+
+def test_what_is_not_predicted_is_noted(tmp_path: Path, run: Run) -> None:
+    """Auto-balance may move other replicas."""
+    file = _write(tmp_path / "s.json", cluster_objects(), setting("replica-auto-balance", "best-effort"))
+    assert "note: replica-auto-balance is on" in run("rebalance", "--snapshot", file).out
+
+
+def test_a_volume_that_waits_for_the_freed_space_prevents_the_move(tmp_path: Path, run: Run) -> None:
+    """Longhorn would build its local replica there."""
+    objects = cluster_objects()
+    objects += running("db-1", "a", 72, replicas=["c"], locality="best-effort")
+    objects += node("c", 100, listed={"db-1-c": 72})
+    result = run("rebalance", "--snapshot", _write(tmp_path / "s.json", objects), "--goal", "largest-volume")
+    assert result.code == 1
+    assert "volumes of which Longhorn has to place replicas: 1" in result.out
+
+
+def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan in docs/rebalance.md, line by line."""
+    root = Path(__file__).parents[3]
+    monkeypatch.chdir(root)
+    page = (root / "docs/rebalance.md").read_text()
+    [(command, shown)] = re.findall(r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", page, re.DOTALL)
+    assert run(*shlex.split(command)).out == shown
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--goal", "balance"], "--goal balance: expected largest-volume"),
+        (["--goal", "largest-volume="], "--goal largest-volume=: expected"),
+        (["--goal", "largest-volume=gold"], "there is no StorageClass gold of Longhorn"),
+        (["--size", "much"], "--size: "),
+        (["--size", "0"], "--size must be positive"),
+        (["--goal", "waiting-pods", "--size", "1Gi"], "--size is for --goal largest-volume"),
+    ],
+)
+def test_bad_input_is_one_clear_line(options: list[str], error: str, cluster: str, run: Run) -> None:
+    """With exit code 2."""
+    result = run("rebalance", "--snapshot", cluster, *options)
+    assert result.code == 2
+    assert error in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_one_of_several_classes_must_be_named(tmp_path: Path, run: Run) -> None:
+    """The error names them; the default class needs no name."""
+    gold = {**growing_class(), "metadata": {"name": "gold"}}
+    file = _write(tmp_path / "s.json", cluster_objects(), gold)
+    result = run("rebalance", "--snapshot", file)
+    assert (result.code, "there are gold, longhorn" in result.err) == (2, True)
+    default = {"storageclass.kubernetes.io/is-default-class": "true"}
+    gold["metadata"] = {"name": "gold", "annotations": default}
+    assert "largest volume of gold" in run("rebalance", "--snapshot", _write(Path(file), cluster_objects(), gold)).out

@@ -1,0 +1,119 @@
+"""The status page of 1,000 nodes: the size of each view, its time, and what readers cost /filter.
+
+The budgets: a view has less than 100 kB and takes less than 50 ms, and readers do not delay /filter.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from tests import builders as make
+from tests.bench import cluster
+from tests.bench.http import TWO, connect, cpu_seconds, new_requirements, run_extender_process
+
+NODES = 1000
+WAITING = 60
+VIEWS = (
+    "/",
+    "/?group=zone",
+    "/?q=node-0007",
+    "/pods",
+    "/pods/default/waits-0",
+    f"/nodes/{cluster.name_of(7)}",
+    "/decision-log",
+)
+DRAIN = f"/nodes/{cluster.name_of(7)}/drain"
+REPEATS = 30
+FILTERS = 300
+
+
+def run() -> str:
+    """Measures everything and returns the tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "snapshot.json"
+        file.write_text(json.dumps(_snapshot()))
+        with run_extender_process(file) as (port, pid):
+            rows = [
+                f"{f'{NODES} nodes, {WAITING} waiting pods':<46}{'kB':>10}{'first ms':>10}{'p50 ms':>10}{'CPU ms':>10}"
+            ]
+            rows += [_measure_view(view, port, pid) for view in VIEWS]
+            rows += ["", f"{'/filter of 1,000 names, two volumes, new':<46}{'p50 ms':>10}{'p99 ms':>10}"]
+            rows += _measure_filter(port)
+    return "\n".join(["", *rows])
+
+
+def _snapshot() -> dict[str, Any]:
+    """Half of the nodes are full, and some pods fit nowhere."""
+    snapshot = cluster.snapshot(NODES, half=True)
+    for index in range(WAITING):
+        name = f"waits-{index}"
+        snapshot["items"] += [make.claim(name, 500 + index % 5), make.pod(name, name=name, uid=f"uid-{index}")]
+    return snapshot
+
+
+def _view(port: int, path: str) -> tuple[int, float]:
+    """Loads a view over a connection of its own; returns its bytes and the seconds."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    started = time.perf_counter()
+    connection.request("GET", path)
+    response = connection.getresponse()
+    size = len(response.read())
+    seconds = time.perf_counter() - started
+    connection.close()
+    if response.status != 200:
+        raise RuntimeError(f"{path} answered {response.status}")
+    return size, seconds
+
+
+def _measure_view(path: str, port: int, pid: int) -> str:
+    size, first = _view(port, path)
+    # The rows and remedies that the first view asked for are there by then.
+    time.sleep(3)
+    before = cpu_seconds(pid)
+    times = [_view(port, path)[1] for _ in range(REPEATS)]
+    cpu = (cpu_seconds(pid) - before) / REPEATS
+    return f"{path:<46}{size / 1000:>10.1f}{first * 1e3:>10.1f}{median(times) * 1e3:>10.1f}{cpu * 1e3:>10.1f}"
+
+
+def _measure_filter(port: int) -> Iterator[str]:
+    call = connect(port, "/filter")
+    cases: list[tuple[str, tuple[str, ...]]] = [
+        ("  nothing else", ()),
+        ("  one reader, one view after the other", VIEWS),
+        ("  and drains", (*VIEWS, DRAIN)),
+    ]
+    for turn, (label, views) in enumerate(cases):
+        with _readers(port, views) as loaded:
+            times = [call(new_requirements(TWO, turn * FILTERS + number, NODES)) for number in range(FILTERS)]
+        p99 = quantiles(times, n=100, method="inclusive")[98]
+        yield f"{label:<46}{median(times) * 1e3:>10.2f}{p99 * 1e3:>10.2f}" + (
+            f"   {len(loaded)} views" if views else ""
+        )
+
+
+@contextmanager
+def _readers(port: int, views: tuple[str, ...]) -> Iterator[list[float]]:
+    """Loads views all the time during the block; provides their times."""
+    times: list[float] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        while views and not ended.is_set():
+            times.append(_view(port, views[len(times) % len(views)])[1])
+
+    thread = threading.Thread(target=read, name="reader", daemon=True)
+    thread.start()
+    try:
+        yield times
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,204 @@
+"""The status page in Chromium: at 10 and at 1,000 nodes, for every way to read it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.checks import (
+    axe_violations,
+    keyboard_problems,
+    overflow_problems,
+    print_problems,
+    skip_link_problems,
+)
+from tests.browser.clusters import HOSTILE_DISK, HOSTILE_TAG, mixed_cluster, node_name
+from tests.browser.visit import DARK_NARROW, LOOKS, WIDE, Look, visit
+from tests.builders import pod
+from tests.worlds.service import serve_snapshot
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("browser")]
+REFRESH_MILLISECONDS = 10_000
+
+
+@dataclass(frozen=True)
+class Site:
+    """A process that serves a cluster of some nodes, and has decided about pods."""
+
+    port: int
+    nodes: int
+
+    def address(self, path: str = "/") -> str:
+        """The address of a view."""
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    @property
+    def views(self) -> Sequence[str]:
+        """The path of every view, with the most rows that it can have."""
+        node = quote(node_name(0), safe="")
+        return (
+            "/",
+            "/?group=zone",
+            "/?q=no-such-node",
+            f"/?page={self.nodes // 50 + 1}",
+            "/pods",
+            "/pods/default/warehouse-0",
+            "/pods/default/warehouse-2",
+            f"/nodes/{node}",
+            f"/nodes/{node}/drain",
+            "/decision-log",
+        )
+
+    def views_in(self, look: Look) -> Sequence[str]:
+        """Every view light and wide, and dark and narrow; otherwise the first, which has everything that others have."""
+        return self.views if look in (WIDE, DARK_NARROW) else self.views[:1]
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Site]]:
+    """The sites by their number of nodes."""
+    with ExitStack() as stack:
+        yield {nodes: _serve(stack, tmp_path_factory.mktemp("site"), nodes) for nodes in (10, 1000)}
+
+
+def _serve(stack: ExitStack, folder: Path, nodes: int) -> Site:
+    process = stack.enter_context(serve_snapshot(folder, objects=mixed_cluster(nodes)))
+    site = Site(process.port, nodes)
+    for index in range(3):
+        decide(site, f"decided-{index}")
+    return site
+
+
+def decide(site: Site, name: str) -> None:
+    """Sends a pod without volumes to /filter."""
+    names = [node_name(index) for index in range(site.nodes)]
+    body = {"Pod": pod(name=name, uid=f"uid-{name}"), "Nodes": None, "NodeNames": names}
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+    connection.request("POST", "/filter", json.dumps(body))
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+@pytest.mark.parametrize("nodes", [10, 1000])
+@pytest.mark.parametrize("look", LOOKS, ids=str)
+def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes: int, look: Look) -> None:
+    """axe-core finds nothing, and nothing is wider than the window."""
+    site = sites[nodes]
+    problems: dict[str, list[str]] = {}
+    with visit(chromium, site.address(), look) as opened:
+        for path in site.views_in(look):
+            opened.page.goto(site.address(path))
+            problems[path] = axe_violations(opened.page) + overflow_problems(opened.page)
+    assert {path: lines for path, lines in problems.items() if lines} == {}
+
+
+@pytest.mark.parametrize("nodes", [10, 1000])
+def test_everything_is_reached_by_keyboard(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
+    """One also sees where one is, and can skip the head."""
+    site = sites[nodes]
+    problems: dict[str, list[str]] = {}
+    with visit(chromium, site.address()) as opened:
+        for path in site.views if nodes == 10 else ("/", "/pods"):
+            opened.page.goto(site.address(path))
+            problems[path] = keyboard_problems(opened.page)
+            opened.page.goto(site.address(path))
+            problems[path] += skip_link_problems(opened.page)
+    assert {path: lines for path, lines in problems.items() if lines} == {}
+
+
+@pytest.mark.parametrize("nodes", [10, 1000])
+def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
+    """At 200 % nothing is wider than the window, and a dark page is printed in dark ink."""
+    site = sites[nodes]
+    problems: dict[str, list[str]] = {}
+    with visit(chromium, site.address(), Look(zoom=2, dark=True)) as opened:
+        for path in site.views:
+            opened.page.goto(site.address(path))
+            problems[path] = overflow_problems(opened.page) + print_problems(opened.page)
+    assert {path: lines for path, lines in problems.items() if lines} == {}
+
+
+def test_the_page_works_without_scripts(chromium: Browser, sites: dict[int, Site]) -> None:
+    """Everything is in the HTML: numbers, links, the filter and the next page."""
+    site = sites[1000]
+    with visit(chromium, site.address(), Look(scripts=False)) as opened:
+        page = opened.page
+        expect(page.get_by_role("button", name="refresh")).to_have_count(0)
+        # The head has the time.
+        assert page.locator("main > section").all_inner_texts() == _texts_with_scripts(chromium, site)
+        page.get_by_role("link", name="Next page").first.click()
+        assert page.url == site.address("/?page=2")
+        page.get_by_role("searchbox").fill("10-0-3-7.")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("link", name=node_name(757))).to_be_visible()
+        page.get_by_role("link", name=node_name(757)).first.click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text(node_name(757))
+
+
+def _texts_with_scripts(chromium: Browser, site: Site) -> list[str]:
+    with visit(chromium, site.address()) as opened:
+        return opened.page.locator("main > section").all_inner_texts()
+
+
+def test_names_are_text(chromium: Browser, sites: dict[int, Site]) -> None:
+    """A disk or a tag that looks like HTML is shown as it is."""
+    site = sites[10]
+    with visit(chromium, site.address(f"/nodes/{node_name(0)}")) as opened:
+        text = opened.page.locator("main").inner_text()
+        assert HOSTILE_DISK in text
+        assert HOSTILE_TAG in text
+        assert opened.page.locator("main img, main script").count() == 0
+
+
+def test_a_refresh_keeps_focus_and_scroll_position(chromium: Browser, sites: dict[int, Site]) -> None:
+    """What one reads stays where it is while the numbers change."""
+    site = sites[1000]
+    with visit(chromium, site.address(), Look(height=500)) as opened:
+        page = opened.page
+        page.clock.install()
+        page.goto(site.address())
+        links = page.locator("main a")
+        links.nth(links.count() - 3).focus()
+        page.evaluate("scrollTo(0, 900)")
+        before = _position(page)
+        refresh(page, site)
+        assert _position(page) == before
+    assert before["top"] == 900
+
+
+def refresh(page: Page, site: Site) -> None:
+    """Lets the time for the next refresh pass, and waits until the page has new content."""
+    page.locator("main").evaluate("main => main.classList.add('old')")
+    page.clock.fast_forward(REFRESH_MILLISECONDS)
+    expect(page.locator("main.old")).to_have_count(0)
+
+
+def _position(page: Page) -> dict[str, object]:
+    position: dict[str, object] = page.evaluate(
+        """() => ({
+            focus: [...document.querySelectorAll('main a')].indexOf(document.activeElement),
+            top: scrollY,
+            left: [...document.querySelectorAll('main .scroll')].map(element => element.scrollLeft),
+        })"""
+    )
+    return position
+
+
+def test_a_refresh_shows_what_has_changed(chromium: Browser, sites: dict[int, Site]) -> None:
+    """A new decision appears without a reload."""
+    site = sites[10]
+    with visit(chromium, site.address("/decision-log")) as opened:
+        opened.page.clock.install()
+        opened.page.goto(site.address("/decision-log"))
+        expect(opened.page.get_by_text("decided-later")).to_have_count(0)
+        decide(site, "decided-later")
+        refresh(opened.page, site)
+        expect(opened.page.get_by_text("decided-later")).not_to_have_count(0)

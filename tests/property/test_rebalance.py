@@ -1,0 +1,196 @@
+"""Every plan of replica moves leads to what it says, whatever Longhorn chooses, and no plan of fewer moves does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.capacity_report import CapacityReport
+from scheduler_core.extender.planning.move_search import Rebalance, find_moves
+from scheduler_core.extender.planning.rebalance_goals import (
+    Baseline,
+    LargestVolumeGoal,
+    LargestVolumes,
+    waiting_pods_goal,
+)
+from scheduler_core.extender.planning.replica_moves import ReplicaMove, apply_move, replica_moves
+from scheduler_core.extender.what_if.cluster_additions import Scale
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.predicted_replicas import Choose, next_step
+from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.model.generic import PodKey
+from tests.builders import GI
+from tests.property.test_what_if import workload, worlds
+from tests.worlds.predicted_clusters import OPTIONS, after, play
+
+CLASS = "longhorn"
+ORDERS = 3
+Plan = tuple[tuple[ReplicaMove, ...], tuple[PredictedCluster, ...]]
+
+
+@st.composite
+def situations(draw: st.DrawFn, *, pods: int = 0) -> Situation:
+    """A random cluster in which all volumes are healthy; `pods` new ones wait, most of them too large to fit."""
+    start = draw(worlds()).start
+    if not pods:
+        return start
+    size = largest_volume(start.cluster) // GI + draw(st.sampled_from((-10, 1, 5, 10, 20)))
+    return after(start, Scale(workload(max(1, size)), pods))
+
+
+def choices() -> list[Choose]:
+    """The choices of some orders."""
+    return [random.Random(seed).randrange for seed in range(ORDERS)]  # noqa: S311
+
+
+def largest_volume(cluster: PredictedCluster) -> int:
+    """The largest volume, by the capacity report on a view that is built from the objects."""
+    view = View.of(cluster.snapshot, cluster.state.view.cluster.now)
+    return CapacityReport.of(ClusterState.of(view), with_disks=False).largest_volumes[CLASS]
+
+
+def placed_pods(start: Situation, cluster: PredictedCluster) -> list[frozenset[PodKey]]:
+    """The pods that are placed in each order."""
+    results = play(replace(start, cluster=cluster), ORDERS)
+    return [frozenset(key for key in result.nodes if key not in result.stuck) for result in results]
+
+
+def find_largest(start: Situation, moves: int, size: int | None = None) -> Rebalance:
+    """The plan for the largest volume."""
+    baseline = run_to_end(Baseline.of(start, OPTIONS))
+    return run_to_end(find_moves(LargestVolumeGoal(start.cluster, CLASS, size), baseline, moves))
+
+
+def find_pods(start: Situation, moves: int) -> Rebalance:
+    """The plan for the waiting pods."""
+    baseline = run_to_end(Baseline.of(start, OPTIONS))
+    return run_to_end(find_moves(run_to_end(waiting_pods_goal(start, OPTIONS, choices)), baseline, moves))
+
+
+def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluster]:
+    """Every cluster that the plan may lead to, move by move as Longhorn offers them."""
+    clusters = [start]
+    for move in result.plan.moves if result.plan is not None else ():
+        following = []
+        for cluster in clusters:
+            (current,) = (each for each in replica_moves(cluster) if each.replica == move.replica)
+            assert {*current.targets} <= {*move.targets}
+            following += [apply_move(cluster, current, target) for target in current.targets]
+        clusters = following
+    return clusters
+
+
+def plans(start: PredictedCluster, length: int) -> Iterator[Plan]:
+    """Every sequence of so many moves of replicas that exist at the start, with every cluster that it may lead to."""
+    if not length:
+        yield (), (start,)
+        return
+    for moves, clusters in plans(start, length - 1):
+        offered = [{move.replica: move for move in replica_moves(cluster)} for cluster in clusters]
+        for name in sorted(start.snapshot.replicas):
+            if all(name in by_name for by_name in offered):
+                following = tuple(
+                    apply_move(cluster, by_name[name], target)
+                    for cluster, by_name in zip(clusters, offered, strict=True)
+                    for target in by_name[name].targets
+                )
+                yield (*moves, offered[0][name]), following
+
+
+def is_worse(before: PredictedCluster, cluster: PredictedCluster) -> bool:
+    """Whether a volume is smaller, or Longhorn can place a local replica that it could not place, or the reverse."""
+    unsettled = [
+        volume.name
+        for volume in before.snapshot.volumes.values()
+        if volume.data_locality == "best-effort"
+        and volume.current_node_id not in {replica.node_id for replica in before.state.view.replicas_of(volume.name)}
+    ]
+    steps = [next_step(each, name, lambda _: 0).changed for name in unsettled for each in (before, cluster)]
+    return largest_volume(cluster) < largest_volume(before) or steps[::2] != steps[1::2]
+
+
+@given(situations(), st.integers(1, 2))
+def test_the_largest_volume_is_as_large_as_the_plan_says(start: Situation, moves: int) -> None:
+    """In the worst case exactly so large, and larger than before."""
+    result = find_largest(start, moves)
+    sizes = [largest_volume(cluster) for cluster in outcomes(start.cluster, result)]
+    assert min(sizes) == result.value
+    assert result.before == largest_volume(start.cluster)
+    assert (result.plan is None) == (result.value == result.before)
+
+
+@settings(max_examples=40)
+@given(situations())
+def test_no_plan_of_fewer_or_equal_moves_is_better(start: Situation) -> None:
+    """By trying every sequence of up to two moves."""
+    result = find_largest(start, 2)
+    assert result.exhausted_moves == (1 if result.plan is not None and len(result.plan.moves) == 1 else 2)
+    for length in (1, 2):
+        values = [
+            (min(largest_volume(cluster) for cluster in clusters), -sum(move.copied_bytes for move in moves))
+            for moves, clusters in plans(start.cluster, length)
+            if not any(is_worse(start.cluster, cluster) for cluster in clusters)
+        ]
+        best = max(values, default=(0, 0))
+        if best[0] > result.before:
+            assert result.plan is not None
+            assert (len(result.plan.moves), result.value, -result.plan.copied_bytes) == (length, *best)
+            return
+    assert result.plan is None
+
+
+@given(situations(), st.integers(1, 150))
+def test_a_size_is_reached_or_there_is_no_plan(start: Situation, size: int) -> None:
+    """A plan that would only come closer is none."""
+    result = find_largest(start, 2, size * GI)
+    sizes = [largest_volume(cluster) for cluster in outcomes(start.cluster, result)]
+    assert result.reached == (min(sizes) >= size * GI)
+    assert result.reached or result.plan is None
+
+
+@settings(max_examples=40)
+@given(situations(pods=2))
+def test_the_waiting_pods_fit_after_the_plan(start: Situation) -> None:
+    """As many as it says are placed in every order, and those that always fitted before are among them."""
+    result = find_pods(start, 2)
+    before = placed_pods(start, start.cluster)
+    placed = [keys for cluster in outcomes(start.cluster, result) for keys in placed_pods(start, cluster)]
+    assert result.before == min(len(keys) for keys in before)
+    assert result.value == min(len(keys) for keys in placed)
+    assert all(keys >= frozenset.intersection(*before) for keys in placed)
+
+
+@settings(max_examples=40)
+@given(situations(pods=1))
+def test_no_single_move_makes_the_pod_fit_if_no_plan_says_so(start: Situation) -> None:
+    """By trying every move; of those that do, the one with the fewest bytes is the plan."""
+    result = find_pods(start, 1)
+    if result.before:
+        assert result.plan is None
+        return
+    copied = [
+        moves[0].copied_bytes
+        for moves, clusters in plans(start.cluster, 1)
+        if all(all(placed_pods(start, cluster)) for cluster in clusters)
+        and not any(is_worse(start.cluster, cluster) for cluster in clusters)
+    ]
+    assert result.exhausted_moves == 1
+    assert (result.plan is not None) == bool(copied)
+    assert result.plan is None or result.plan.copied_bytes == min(copied)
+
+
+@given(situations())
+def test_the_sizes_after_a_move_are_those_of_the_whole_cluster(start: Situation) -> None:
+    """Looking at the changed nodes alone is enough."""
+    largest = LargestVolumes(start.cluster.state.view)
+    for move in replica_moves(start.cluster):
+        for target in move.targets:
+            cluster = apply_move(start.cluster, move, target)
+            assert largest.after(cluster.state.view, {move.origin.node, target.node})[CLASS] == largest_volume(cluster)
