@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from app.api.page.rendering import environment
 from app.cli.svg_plots import LinePlot, Series, SizeBar, line_plot, size_bar
 from app.cli.what_if_tables import outcome_text, rebuild_line, summary
 from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes
 
-_TEMPLATES: Final = Path(__file__).parents[1] / "api/page/templates"
 _TEMPLATE: Final = "what_if_report.html"
 _GOOD: Final = "always"
 
@@ -65,6 +62,9 @@ def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
     pods = sorted(answer.pods, key=lambda pod: (pod.outcome == _GOOD, pod.outcome != "never"))
     context: Mapping[str, object] = {
         "answer": answer,
+        "capitalize": _capitalize,
+        "exact_bytes": format_bytes,
+        "outcome": outcome_text,
         "head": head,
         "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
         "summary": summary(answer),
@@ -74,24 +74,11 @@ def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
         "plots": step_plots(answer.shown_order),
         "rebuilds": rebuild_line(answer.rebuilds) if answer.rebuilds.most_bytes else "",
     }
-    return _environment().get_template(_TEMPLATE).render(context)
+    return environment().get_template(_TEMPLATE).render(context)
 
 
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    environment.filters |= {"bytes": format_bytes, "outcome": outcome_text, "capitalize_first": _capitalize_first}
-    return environment
-
-
-def _capitalize_first(text: str) -> str:
+def _capitalize(text: str) -> str:
+    """Returns a text that begins a sentence."""
     return text[:1].upper() + text[1:]
 
 

@@ -56,7 +56,7 @@ def scheduled_bytes(rig: Rig) -> dict[tuple[str, str], int]:
 def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], app: str = APP) -> None:
     """Asserts that every pod is where it was foreseen, and that every disk is as full as foreseen."""
     nodes = rig.nodes_of(app)
-    for entry in answer["pods"]:
+    for entry in (entry for entry in answer["pods"] if entry["pod"].startswith(f"default/{app}-")):
         node = nodes[entry["pod"].partition("/")[2]]
         assert node in entry["nodes"] if node else entry["outcome"] != "always", entry
     after = scheduled_bytes(rig)
@@ -178,7 +178,8 @@ def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, guarded: N
     before = scheduled_bytes(rig)
     answer = predict(rig, "--drain", "guarded-1")
     assert [entry["outcome"] for entry in answer["drains"]] == ["always"]
-    assert {step["waiting"] for step in answer["shownOrder"]["steps"]} == {0, 1}
+    waiting = [step["waiting"] for step in answer["shownOrder"]["steps"]]
+    assert max(waiting) - waiting[0] == 1  # pods of other tests may wait
     with ThreadPoolExecutor(1) as pool:
         drain = pool.submit(
             rig.cluster.kubectl, "drain", "guarded-1", "--ignore-daemonsets", "--timeout=100s", seconds=120

@@ -39,7 +39,7 @@ _UNITS: Final = ((_DAY, "d"), (3600, "h"), (60, "min"))
 def render(template: str, context: Mapping[str, object]) -> Cooperative[bytes]:
     """Returns a page; pauses between its parts."""
     pieces: list[str] = []
-    for number, piece in enumerate(_environment().get_template(template).generate(context), start=1):
+    for number, piece in enumerate(environment().get_template(template).generate(context), start=1):
         pieces.append(piece)
         if number % _PIECES_PER_PAUSE == 0:
             yield
@@ -71,7 +71,8 @@ def _asset_link(name: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Returns the templates of pages and reports; every value that they print is escaped."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,

@@ -68,11 +68,8 @@ class OrderResult:
     def unplaced_pods(self) -> frozenset[PodKey]:
         """The pods that were decided and that no node fits, without those that are not created yet or stay."""
         pods = self.cluster.snapshot.pods
-        return frozenset(
-            key
-            for key, reasons in self.refusals.items()
-            if key in pods and not pods[key].node_name and _NOT_CREATED not in reasons
-        )
+        waiting = (key for key in self.refusals if key in pods and not pods[key].node_name)
+        return frozenset(key for key in waiting if _NOT_CREATED not in self.refusals[key])
 
 
 def run_order(
@@ -176,9 +173,12 @@ class _Run:
 
     def _show_status(self) -> None:
         """Lets Longhorn's status show everything that was placed."""
+        if not self._unlisted:
+            return
         for change in self._unlisted:
             self._cluster = show_change(self._cluster, change)
         self._unlisted = []
+        self._report_progress()
 
     def _advance(self) -> Cooperative[None]:
         """Lets one pod or volume go on, or evicts a pod, at random."""

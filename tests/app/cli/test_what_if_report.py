@@ -76,16 +76,17 @@ def test_the_report_shows_what_the_table_shows(report: Page) -> None:
         "What-if: --drain a, --lose c",
         "snapshot <i>&.json",
         "Something does not always get its place: 0 of 3 pods are always placed, in 20 orders; 0 of 1 drains always finish",
-        "Rebuilds copy 30Gi, which takes 0:05:07 one after the other.",
+        "Rebuilds copy 30Gi to 60Gi, which takes 0:05:07 to 0:10:14 one after the other.",
         "default/web-0 a usually",
         "vol-data-web-0 2 1 incomplete in",
         "PodDisruptionBudget default/web needs 2 healthy pods and has 2",
         "Nothing creates them again: default/bare.",
         "It waits if the others are placed in this order first. default/web-0 default/web-",
-        "b/disk-1 b/disk-1 before: 0 of 50Gi 0 b/disk-1 after: 30Gi of 50Gi 30Gi 50Gi",
+        "b/disk-1 b/disk-1 before: 0 of 50Gi 0 b/disk-1 after: 30Gi to 60Gi of 50Gi 30Gi to 60Gi 50Gi",
+        "What would help Each was checked at the end of order 1: after it, the pod fits. default/web-2 Grow disk b/disk-1",
         "to be evicted: 3 at first, 1 in the end, at least 1, at most 3.",
         "the first one in which something fails",
-        "Longhorn's status counts as current",
+        "A node is chosen at random among those that kube-scheduler may choose.",
     ):
         assert text in report.words, report.words
 

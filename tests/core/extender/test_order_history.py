@@ -40,8 +40,8 @@ def test_a_move_is_seen_step_by_step() -> None:
         (1, 0, 17, 0),  # has a node
         (0, 1, 17, 0),  # its volume is attached there
         (0, 0, 14, written(30)),  # rebuilt
-        (0, 0, 17, written(30)),  # the old replica is removed
-        (0, 0, 17, written(30)),  # nothing is left to do
+        (0, 0, 14, written(30)),  # the old replica is removed, which the status does not show yet
+        (0, 0, 17, written(30)),  # the status shows it, and nothing is left to do
         (0, 0, 17, written(30)),  # the drain finishes
     ]
     assert [point.step for point in points] == list(range(7))
