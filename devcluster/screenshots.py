@@ -58,8 +58,8 @@ PICTURES: Final = (
     Picture("pod-page", "/pods/shop/orders-0"),
     Picture("drain-page", "/nodes/west-3/drain"),
 )
-REPORT: Final = Picture("what-if-report", "")
-WHAT_IF: Final = ("--drain", "west-3", "--scale", "sts/shop/orders=4")
+REPORT: Final = Picture("what-if-report", "", width=1000, height=1280)
+WHAT_IF: Final = ("--drain", "west-3")
 # Predictions appear on the pages when they are made.
 UNFINISHED: Final = ("worked out",)
 FINISH_SECONDS: Final = 120
@@ -130,8 +130,17 @@ def write_report(folder: Path) -> str:
         DevClusterError: the command failed
     """
     file = folder / "report.html"
-    argv = [find_extender(), "what-if", "--snapshot", EXAMPLE / "snapshot.yaml", *WHAT_IF, "--html", file]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 # an argument list, no shell
+    argv = [
+        find_extender(),
+        "what-if",
+        "--snapshot",
+        (EXAMPLE / "snapshot.yaml").relative_to(ROOT),
+        *WHAT_IF,
+        "--html",
+        file,
+    ]
+    # The report names the snapshot as the command does: not by a path of this machine.
+    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 # an argument list, no shell
     if not file.exists():
         raise DevClusterError(f"what-if ended with code {result.returncode}: {result.stderr.strip()}")
     return file.as_uri()

@@ -7,18 +7,25 @@
   let paused = false;
   let timer = 0;
 
-  const key = (element) => element && (element.id ? `#${CSS.escape(element.id)}` : element.getAttribute("href"));
-  const find = (main, name) =>
-    name && (name[0] === "#" ? main.querySelector(name) : [...main.querySelectorAll("a[href]")].find((link) => link.getAttribute("href") === name));
+  const CONTROLS = "a[href], button, input, select, summary, [tabindex]";
+  const nameOf = (element) => [element.localName, element.id, element.getAttribute("href"), element.getAttribute("aria-label")].join("\n");
+  // One address may be linked several times: the same one of them gets the focus again.
+  const likes = (main, element) => [main, ...main.querySelectorAll(CONTROLS)].filter((other) => nameOf(other) === nameOf(element));
 
   function show(next) {
     const main = document.getElementById("main");
-    const focused = main.contains(document.activeElement) ? key(document.activeElement) : null;
+    const focused = main.contains(document.activeElement) ? document.activeElement : null;
+    const position = focused ? likes(main, focused).indexOf(focused) : 0;
     const open = [...main.querySelectorAll("details[open][id]")].map((details) => details.id);
     const fresh = document.adoptNode(next.getElementById("main"));
     for (const id of open) fresh.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
+    const scrolled = [...main.querySelectorAll(".scroll")].map((table) => [likes(fresh, table)[0], table.scrollLeft]);
     main.replaceWith(fresh);
-    find(fresh, focused)?.focus({ preventScroll: true });
+    for (const [table, left] of scrolled) if (table) table.scrollLeft = left;
+    if (focused) {
+      const same = likes(fresh, focused);
+      (same[position] ?? same.at(-1))?.focus({ preventScroll: true });
+    }
     // A screen reader reads the summary, and only when it has changed.
     const text = next.getElementById("summary").textContent;
     if (summary.textContent !== text) summary.textContent = text;
