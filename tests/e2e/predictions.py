@@ -1,4 +1,4 @@
-"""What `what-if` predicts of random clusters, compared with what then happens to them, for `test_predictions.py` and the report.
+"""What `what-if` predicts of random clusters, compared with what then happens to them, for the report.
 
 Each seed makes nodes with disks, two StatefulSets and one change: a drain, a loss, more replicas or a larger claim. A snapshot is taken,
 the command predicts from it, the change is made, and once the cluster rests every pod, every disk and every drain is compared with the
