@@ -131,13 +131,13 @@ def write_report(folder: Path) -> str:
     """
     file = folder / "report.html"
     argv = [
-        find_extender(),
+        str(find_extender()),
         "what-if",
         "--snapshot",
-        (EXAMPLE / "snapshot.yaml").relative_to(ROOT),
+        str((EXAMPLE / "snapshot.yaml").relative_to(ROOT)),
         *WHAT_IF,
         "--html",
-        file,
+        str(file),
     ]
     # The report names the snapshot as the command does: not by a path of this machine.
     result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 # an argument list, no shell
