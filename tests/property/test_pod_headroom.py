@@ -38,7 +38,7 @@ def chooser(seed: int) -> Callable[[int], int]:
     return lambda count: count - 1 if count <= 2 else draw(count)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(worlds(), st.sampled_from((5, 20, 40)), st.integers(0, 3))
 def test_what_if_places_the_same_pods_one_by_one(world: World, size: int, seed: int) -> None:
     """Each pod gets the same node, and the first that does not fit gets none."""
