@@ -71,7 +71,7 @@ def _workload_of_member(
         claim = snapshot.claims.get((member.namespace, mount.claim))
         spec = claim.spec if claim is not None else None
         named = kind == STATEFUL_SET and mount.claim.endswith(f"-{member.name}")
-        if spec is not None and kind == _POD and not mount.ephemeral and not _is_shared(spec):
+        if spec is not None and kind == _POD and not mount.ephemeral and not _allows_several_nodes(spec):
             own_claim = f"{mount.claim}-{member.name}"
             mounts.append(replace(mount, claim=own_claim, template=replace(spec, volume_name="")))
         else:
@@ -81,7 +81,7 @@ def _workload_of_member(
     return Workload(kind, member.namespace, name, pod, generic_pod, in_order=kind == STATEFUL_SET)
 
 
-def _is_shared(spec: kube.ClaimSpec) -> bool:
+def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
     """Whether pods on several nodes may mount the claim."""
     return any(mode in ("ReadWriteMany", "ReadOnlyMany") for mode in spec.access_modes)
 

@@ -43,23 +43,23 @@ def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[st
     """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
     leads = service is not None and service.answering
     return [
-        _waiting(report, service),
-        _stuck(service if leads else None),
-        _misplaced(service if leads else None),
-        _largest(report),
-        _losses(report, losses),
-        _free(report),
+        _waiting_tile(report, service),
+        _stuck_tile(service if leads else None),
+        _misplacement_tile(service if leads else None),
+        _largest_volume_tile(report),
+        _losses_tile(report, losses),
+        _free_space_tile(report),
     ]
 
 
-def _waiting(report: StatusReport, service: ServiceState | None) -> Tile:
+def _waiting_tile(report: StatusReport, service: ServiceState | None) -> Tile:
     number = len(report.waiting)
     longest = max((entry.seconds for entry in service.outstanding.waiting), default=0.0) if service else 0.0
     note = f"the longest for {duration(longest)}" if longest else "pods with claims and without a node"
     return Tile("Waiting pods", f"{number:,}", "warn" if number else "good", note, "/pods")
 
 
-def _stuck(service: ServiceState | None) -> Tile:
+def _stuck_tile(service: ServiceState | None) -> Tile:
     if service is None:
         return Tile("Stuck pods", UNKNOWN, "", _ONLY_LEADER)
     stuck = service.outstanding.report.stuck
@@ -67,7 +67,7 @@ def _stuck(service: ServiceState | None) -> Tile:
     return Tile("Stuck pods", f"{len(stuck):,}", "bad" if stuck else "good", note)
 
 
-def _misplaced(service: ServiceState | None) -> Tile:
+def _misplacement_tile(service: ServiceState | None) -> Tile:
     if service is None:
         return Tile("Misplaced volumes", UNKNOWN, "", _ONLY_LEADER)
     misplaced = service.outstanding.report.misplaced
@@ -79,7 +79,7 @@ def _misplaced(service: ServiceState | None) -> Tile:
     return Tile("Misplaced volumes", f"{len(misplaced):,}", mood, note)
 
 
-def _largest(report: StatusReport) -> Tile:
+def _largest_volume_tile(report: StatusReport) -> Tile:
     largest = report.largest_volume
     if largest is None:
         return Tile("Largest volume that fits", UNKNOWN, "", "there is no StorageClass of Longhorn")
@@ -88,7 +88,7 @@ def _largest(report: StatusReport) -> Tile:
     return Tile("Largest volume that fits", short_bytes(largest), "good" if largest else "bad", note)
 
 
-def _losses(report: StatusReport, losses: Mapping[str, NodeLossOutcome]) -> Tile:
+def _losses_tile(report: StatusReport, losses: Mapping[str, NodeLossOutcome]) -> Tile:
     known = [losses[row.name] for row in report.rows if row.name in losses]
     if not known:
         limit = f"not predicted for more than {MAX_NODES} nodes"
@@ -104,7 +104,7 @@ def _losses(report: StatusReport, losses: Mapping[str, NodeLossOutcome]) -> Tile
     )
 
 
-def _free(report: StatusReport) -> Tile:
+def _free_space_tile(report: StatusReport) -> Tile:
     space = report.space
     share = space.free / space.limit if space.limit else 0.0
     mood = "bad" if share < 0.05 else "warn" if share < 0.15 else "good"

@@ -164,10 +164,10 @@ def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
     if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
         return False
     alone = volume.number_of_replicas <= 1 and volume.data_locality != BEST_EFFORT
-    return (alone or _is_unused(cluster, volume)) and is_last_replica(cluster, replica, ())
+    return (alone or _has_no_user(cluster, volume)) and is_last_replica(cluster, replica, ())
 
 
-def _is_unused(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
+def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
     """Whether a volume is detached, and no pod mounts a claim of it."""
     view = cluster.state.view
     names = view.indexes.volumes_by_handle.get(volume.name) or ()

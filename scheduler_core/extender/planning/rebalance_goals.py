@@ -282,7 +282,7 @@ class Baseline:
             largest,
             largest.after(cluster.state.view, ()),
             tuple(key for key in fits if fits[key]),
-            {name: _can_be_placed(cluster, name) for name in sorted(_unsettled_volumes(cluster))},
+            {name: _finds_place(cluster, name) for name in sorted(_unsettled_volumes(cluster))},
             frozenset(name for name, demand in cluster.state.demand.by_node.items() if demand),
         )
 
@@ -296,7 +296,7 @@ class Baseline:
             sizes = self.largest.after(cluster.state.view, changed_nodes)
             if any(sizes[name] < size for name, size in self.sizes.items()):
                 return False
-            if any(_can_be_placed(cluster, name) != before for name, before in self.unsettled.items()):
+            if any(_finds_place(cluster, name) != before for name, before in self.unsettled.items()):
                 return False
             for key in self.fitting_pods:
                 if not (yield from _fits(key, cluster, self.options)):
@@ -320,5 +320,5 @@ def _lacks_local_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> 
     return not any(replica.node_id == volume.current_node_id and not replica.failed_at for replica in replicas)
 
 
-def _can_be_placed(cluster: PredictedCluster, name: str) -> bool:
+def _finds_place(cluster: PredictedCluster, name: str) -> bool:
     return next_step(cluster, name, _first).changed

@@ -44,7 +44,7 @@ class Trials:
         if self.exhausted:
             return PodDecision()
         changes = step_changes(self.cluster, steps)
-        self._latest = self._latest.update({**self._restored(), **changes.objects})
+        self._latest = self._latest.update({**self._reverse_changes(), **changes.objects})
         self._changed = changes.objects
         scheduling = self.cluster.scheduling
         for node in changes.nodes:
@@ -55,7 +55,7 @@ class Trials:
         """Returns the decision after a move to one of its targets; an empty one once the trials are exhausted."""
         if self.exhausted:
             return PodDecision()
-        before = self._latest.update(self._restored())
+        before = self._latest.update(self._reverse_changes())
         self._latest = apply_move(before, move, target)
         replicas = {*before.state.view.replicas_of(move.volume), *self._latest.state.view.replicas_of(move.volume)}
         self._changed = {("replicas", replica.name): None for replica in replicas}
@@ -68,7 +68,7 @@ class Trials:
         yield
         return decision
 
-    def _restored(self) -> ChangesByObject:
+    def _reverse_changes(self) -> ChangesByObject:
         """Returns the changes that take back the latest trial."""
         return {key: getattr(self.cluster.snapshot, key[0]).get(key[1]) for key in self._changed}
 

@@ -175,17 +175,17 @@ class _Run:
         self._place_volumes(sorted(self._unfinished))
         while True:
             self._handle_due_events()
-            if self._queue and not self._is_locked():
+            if self._queue and not self._holds_lock():
                 yield from self._decide(self._queue.popleft())
                 self._step += 1
             elif self._events:
                 yield
                 following = self._events[0][0]
-                self._step = min(following, self._locked_until) if self._is_locked() else following
+                self._step = min(following, self._locked_until) if self._holds_lock() else following
             else:
                 return
 
-    def _is_locked(self) -> bool:
+    def _holds_lock(self) -> bool:
         """Whether the proposal's write lock is held; it is released at the pod-scheduling time-out."""
         if self._step >= self._locked_until:
             self._locked_by = None

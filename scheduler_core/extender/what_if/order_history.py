@@ -106,13 +106,13 @@ class OrderHistory:
     def _note_volumes(self, cluster: PredictedCluster, names: Iterable[str]) -> None:
         for name in names:
             volume = cluster.snapshot.volumes.get(name)
-            if volume is not None and _is_misplaced(cluster, volume):
+            if volume is not None and _lacks_local_replica(cluster, volume):
                 self._misplaced.add(name)
             else:
                 self._misplaced.discard(name)
 
 
-def _is_misplaced(cluster: PredictedCluster, volume: Volume) -> bool:
+def _lacks_local_replica(cluster: PredictedCluster, volume: Volume) -> bool:
     node = volume.current_node_id
     if not node or volume.data_locality not in (BEST_EFFORT, STRICT_LOCAL):
         return False

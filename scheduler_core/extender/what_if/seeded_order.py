@@ -211,7 +211,7 @@ class _Run:
         self._changed += names
         self._cluster = take_away(self._cluster, pod)
         # Longhorn does not rebuild a volume that was detached, unless its replicas are to leave the node.
-        detached = {name for name in names - self._situation.evicted if not self._is_attached(name)}
+        detached = {name for name in names - self._situation.evicted if not self._has_attachment(name)}
         self._volumes = [name for name in self._volumes if name not in detached]
         for name in detached:
             self._problems.pop(name, None)
@@ -326,7 +326,7 @@ class _Run:
             for volume in sorted({replica.volume for replica in failed}):
                 self._note_replicas(volume)
                 self._changed.append(volume)
-                if self._is_attached(volume) and volume not in self._volumes:
+                if self._has_attachment(volume) and volume not in self._volumes:
                     self._volumes.append(volume)
 
         if self._open_drains:
@@ -353,7 +353,7 @@ class _Run:
         self._delayed = {}
         return True
 
-    def _is_attached(self, name: str) -> bool:
+    def _has_attachment(self, name: str) -> bool:
         volume = self._cluster.snapshot.volumes.get(name)
         return volume is not None and bool(volume.node_id)
 
@@ -384,7 +384,7 @@ class _Run:
             if not self._healthy_replicas(name):
                 self._problems[name] = NO_DATA
         for name in self._situation.degraded:
-            if not self._is_attached(name) and self._lacks_replicas(name):
+            if not self._has_attachment(name) and self._lacks_replicas(name):
                 self._problems.setdefault(name, _DETACHED)
         stuck = {key: reason for key in self._bound if (reason := self._stuck_reason(key))}
         return OrderResult(
