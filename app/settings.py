@@ -1,4 +1,7 @@
-"""The configuration of `serve`: every value is a flag, and most an environment variable too."""
+"""The configuration of `serve`.
+
+Every value is a flag, and most are an environment variable too.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class BestEffort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files in PEM form, by which the port of the service speaks HTTPS.
+    """Files in PEM form, with which the service's port speaks HTTPS.
 
     Attributes:
         certificate: the server's, and those that lead to its authority

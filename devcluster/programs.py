@@ -1,4 +1,4 @@
-"""Starts the programs that run on top of a cluster, one function per program.
+"""Starts the programs of a cluster, one function per program.
 
 They are the Longhorn simulator, a candidate of the extender, the forwarder from kube-scheduler to the leading candidate, and
 Prometheus.
@@ -169,9 +169,9 @@ def start_prometheus(cluster: DevCluster, program: Path, targets: Mapping[str, s
 
 
 class _DeferredProbe:
-    """A readiness probe that is true once, so that starting does not wait.
+    """A readiness probe that is true once.
 
-    Later calls return the result of another probe.
+    So starting does not wait. Later calls return the result of another probe.
     """
 
     def __init__(self, probe: Ready) -> None:

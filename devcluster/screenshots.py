@@ -1,6 +1,7 @@
-"""Takes the pictures of README and docs: `python -m devcluster.screenshots` writes them into docs/images.
+"""Takes the pictures of README and docs.
 
-The extender serves the bundled example and is asked about a few of its pods, and Chromium opens its pages.
+`python -m devcluster.screenshots` writes them into docs/images. The extender serves the bundled example and is asked
+about a few of its pods, and Chromium opens its pages.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ MAX_BYTES: Final = 150_000
 
 @dataclass(frozen=True)
 class Picture:
-    """A page and how it is seen; the height is that of the window, or that of the page if it is less."""
+    """A page and how it is seen.
+
+    The height is that of the window, or that of the page if it is less.
+    """
 
     name: str
     path: str
@@ -66,7 +70,10 @@ FINISH_SECONDS: Final = 120
 
 
 def main() -> None:
-    """Takes every picture; ends with code 1 and one line if one cannot be taken."""
+    """Takes every picture.
+
+    It ends with code 1 and one line if one cannot be taken.
+    """
     program = find_chromium()
     if program is None:
         sys.exit("screenshots: there is no chromium on PATH: install Debian's package chromium")
@@ -82,7 +89,9 @@ def main() -> None:
 
 @contextmanager
 def serve_example() -> Iterator[str]:
-    """Runs the extender over the bundled example, with decisions about its pods; yields its address.
+    """Runs the extender over the bundled example.
+
+    It makes decisions about the example's pods, and yields the address.
 
     Raises:
         DevClusterError: it does not start, or does not answer
@@ -124,7 +133,7 @@ def request_decision(address: str, pod: dict[str, Any]) -> None:
 
 
 def write_report(folder: Path) -> str:
-    """Writes a report of `what-if` about the example into a folder; returns its address.
+    """Writes a what-if report about the example, and returns its address.
 
     Raises:
         DevClusterError: the command failed

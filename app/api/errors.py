@@ -1,6 +1,7 @@
-"""Turns errors into JSON answers: ``{"error": "..."}`` with a 4xx or 5xx status, never a traceback.
+"""Errors as JSON answers with a 4xx or 5xx status.
 
-Only `/filter` says with status 200 why it cannot answer now, in the form that kube-scheduler shows to users.
+The body is ``{"error": "..."}``, never a traceback. Only `/filter` says with status 200 why it cannot answer now, in
+the form that kube-scheduler shows to users.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _NO_NODES: Final[Mapping[str, object]] = {
 
 
 class RequestError(Exception):
-    """A request that cannot be read; the text says what is wrong and where."""
+    """A request that cannot be read.
+
+    The text says what is wrong and where.
+    """
 
     status = 400
 

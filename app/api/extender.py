@@ -100,7 +100,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 def _undecided_answer(
     state: AppState, args: ExtenderArgs, error: Exception, started: float, *, observes: bool
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the answer about a pod that cannot be decided about, as `_result`.
+    """Returns the answer about an undecidable pod, as `_result`.
 
     While refusals are only observed, every node fits, even if this process may not decide.
 
@@ -129,7 +129,7 @@ def _close_if_unavailable(response: Response, error: Exception) -> Response:
 def _result(
     args: ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the bytes before the nodes, the nodes, and the bytes after them.
+    """Returns the bytes before the nodes, the nodes, and those after.
 
     The answer has the form of the request.
 
@@ -263,7 +263,7 @@ def _record_preemption(
 def _undecided_preemption(
     state: AppState, args: PreemptionArgs, error: Exception, started: float, *, observes: bool
 ) -> Response:
-    """Returns the answer about a preemption that cannot be decided about, as `_undecided_answer` for /filter.
+    """Returns the answer about an undecidable preemption, as `_undecided_answer` for /filter.
 
     Raises:
         UnavailableError: another process may answer

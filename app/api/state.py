@@ -1,4 +1,4 @@
-"""GET /state and /decisions, and whether /readyz is well: what an administrator and a kubelet read."""
+"""GET /state and /decisions, and whether /readyz is well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Wires the HTTP service over a snapshot file; `app/bootstrap/live.py` does so for a live cluster."""
+"""Wires the HTTP service over a snapshot file.
+
+`app/bootstrap/live.py` does so for a live cluster.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
 
 
 def plain_probes(app: FastAPI) -> FastAPI:
-    """Returns an application that says whether an `application` is well, and not why it is not.
+    """Returns an application that says only whether an `application` is well.
 
     It is for a kubelet, which has no certificate, so any other caller may ask it as well.
     """

@@ -222,7 +222,10 @@ def _read_state(cache: ClusterCache, elector: Elector) -> None:
 
 
 def _placement_guard(shared: _Shared, contenders: Callable[[], Contenders]) -> PlacementGuard:
-    """Returns what decides about Longhorn's placements, and has `--packing auto` follow its health."""
+    """Returns what decides about Longhorn's placements.
+
+    `--packing auto` follows its health from then on.
+    """
     settings = shared.live_settings
     context = GuardContext(lambda: settings().placement_guard, contenders)
     guard = PlacementGuard(shared.cache, shared.evaluator, context, shared.metrics, monotonic)

@@ -1,4 +1,4 @@
-"""Wires what the status page reads, over a snapshot file and in a live cluster."""
+"""Wires what the status page reads, from a snapshot or live cluster."""
 
 from __future__ import annotations
 

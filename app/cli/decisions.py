@@ -78,10 +78,11 @@ def decisions(
     ] = None,
     longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
-    """Show what the extender decided lately: which nodes it offered to which pod, and why it refused the others.
+    """Show what the extender decided lately.
 
-    The leader keeps its latest 1,000 decisions of /filter and /preempt. It is asked through the API server, as by doctor,
-    or at --url. An extender with TLS is asked with curl: docs/tls.md.
+    It shows which nodes it offered to which pod, and why it refused the others. The leader keeps its latest 1,000
+    decisions of /filter and /preempt. They are read through the API server, as by doctor, or at --url. From an extender
+    with TLS, read them with curl: docs/tls.md.
 
     Exit code 0: printed. 2: bad input, or no leader.
     """

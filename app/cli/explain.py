@@ -189,7 +189,7 @@ class _Question:
             )
 
     def ask_with_remedy(self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str) -> PodExplanation:
-        """Returns the explanation of a pod, with a remedy if it fits nowhere.
+        """Returns a pod's explanation, with a remedy if it fits nowhere.
 
         A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without kube-scheduler.
 
@@ -242,7 +242,10 @@ class _Question:
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
-    """Warns of nodes that do not exist; they are answered for none the less."""
+    """Warns of nodes that do not exist.
+
+    They are answered for none the less.
+    """
     for name in names or ():
         if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
             typer.echo(f"warning: --node {name}: there is no such node", err=True)

@@ -1,4 +1,4 @@
-"""Which pods `longhorn-extender explain` is about, and where their cluster is read from."""
+"""The pods that `longhorn-extender explain` is about, and their cluster."""
 
 from __future__ import annotations
 
@@ -126,7 +126,10 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
 
 
 def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
-    """Returns the pod of a name or namespace/name; `text` is how the user wrote it."""
+    """Returns the pod of a name or namespace/name.
+
+    `text` is how the user wrote it.
+    """
     named_namespace, slash, _ = name.partition("/")
     if slash and namespace is not None and namespace != named_namespace:
         raise CoreError(f"{text}: contradicts --namespace {namespace}")

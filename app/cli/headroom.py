@@ -65,10 +65,10 @@ def headroom(
     ] = None,
     longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
-    """Say how many more pods of a template fit, and what limits them.
+    """Say how many more pods of a template fit.
 
-    The pods are placed one after the other, in several random orders: kube-scheduler's filters, the extender's decision, and
-    Longhorn's placement of the replicas. Pods that wait already come first.
+    It also says what limits them. The pods are placed one after the other, in several random orders: kube-scheduler's
+    filters, the extender's decision, and Longhorn's placement of the replicas. Pods that wait already come first.
 
     Nothing is changed in the cluster.
 
@@ -94,7 +94,7 @@ def headroom(
 def _predict(
     cluster: PredictedCluster, template: Workload, options: FilterOptions, seeds: Sequence[str], limit: int
 ) -> tuple[Headroom, ClosestNode | None]:
-    """Returns the headroom, and the node that came closest to the first pod that does not fit."""
+    """Returns the headroom, and the node closest to the first refused pod."""
     results = [
         # A seed is reproducible, not secret.
         run_to_end(fill_with_pods(cluster, template, options, random.Random(seed).randrange, limit))  # noqa: S311

@@ -1,4 +1,4 @@
-"""How commands print lists: as a table, as JSON or YAML, or as names."""
+"""How commands print lists: as tables, JSON, YAML or names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class ListOutput(StrEnum):
 
 
 def show_list(data: dict[str, Any], output: ListOutput, table: Callable[[Console], None], names: Iterable[str]) -> None:
-    """Prints a list; each name is printed once, in the order of the list."""
+    """Prints a list.
+
+    Each name is printed once, in the order of the list.
+    """
     if output is ListOutput.NAME:
         for name in dict.fromkeys(names):
             typer.echo(printable(name))
@@ -42,5 +45,8 @@ def plain_table(*headers: str) -> Table:
 
 
 def printable(text: str) -> str:
-    """Returns a text whose control characters are escaped, so that no name can change the terminal."""
+    """Returns a text with its control characters escaped.
+
+    So no name can change the terminal.
+    """
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

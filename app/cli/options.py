@@ -129,7 +129,7 @@ def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
 
 
 def check_url(url: str) -> None:
-    """Returns if a URL of the leader can be used, or none is given.
+    """Returns if a URL of the leader can be used, or is missing.
 
     Raises:
         CoreError: it has no scheme
@@ -230,5 +230,8 @@ def read_snapshot_file(source: str) -> Snapshot:
 
 
 def now() -> datetime:
-    """Returns the present time; a snapshot does not say when it was taken."""
+    """Returns the present time.
+
+    A snapshot does not say when it was taken.
+    """
     return datetime.now(UTC)

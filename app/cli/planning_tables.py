@@ -23,7 +23,7 @@ _MAX_PROBLEMS: Final = 2
 
 
 def print_headroom(answer: HeadroomAnswer, console: Console) -> None:
-    """Prints the pods per node, and why the first pod that does not fit is refused."""
+    """Prints the pods per node, and why the next one is refused."""
     if answer.nodes:
         table = new_table("NODE", "PODS")
         for node in answer.nodes:
@@ -52,7 +52,7 @@ def _print_refused_pod(answer: HeadroomAnswer, refused: RefusedPodAnswer, consol
 
 
 def print_maintenance(answer: MaintenanceAnswer, console: Console) -> None:
-    """Prints the order of the nodes, and why the others cannot be drained."""
+    """Prints the order of nodes, and why others cannot be drained."""
     if answer.steps:
         table = new_table("", "DRAIN", "PODS", "FEWER REPLICAS", "REBUILDS", *(["TAKES"] if answer.rate else []))
         for number, step in enumerate(answer.steps, start=1):

@@ -1,4 +1,4 @@
-"""The remedies for a pod of the command line, which `remedies` and `explain` print."""
+"""The remedies for a pod, as `remedies` and `explain` print them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _MAX_AVOIDED: Final = 10
 
 
 def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
-    """Returns the cluster that a pod is decided in, with the other objects of the pod's file.
+    """Returns the cluster that a pod is decided in.
+
+    It has the other objects of the pod's file.
 
     Raises:
         WhatIfError: it is a cluster that cannot be predicted
@@ -35,9 +37,10 @@ def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster
 def remedy_after(
     cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
 ) -> RemedyAnswer | None:
-    """Returns the cheapest remedy that a short search finds for a pod of a predicted cluster, None without one.
+    """Returns the cheapest remedy of a short search, None without one.
 
-    Nodes in `avoided` are not changed: one that is drained is not to be uncordoned.
+    The pod is one of a predicted cluster. Nodes in `avoided` are not changed: one that is drained is not to be
+    uncordoned.
     """
     pod = cluster.snapshot.pods[key]
     limit = 1 + min(len(avoided), _MAX_AVOIDED)

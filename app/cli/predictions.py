@@ -1,4 +1,4 @@
-"""What the commands share that predict: their options, their cluster, their orders and their progress."""
+"""Options, cluster, orders and progress, shared by commands that predict."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
 
 
 def read_rate(text: str | None) -> int | None:
-    """Returns the bytes per second of `--rebuild-rate`, None if it is not given.
+    """Returns the bytes per second of `--rebuild-rate`, None without it.
 
     Raises:
         CoreError: it is no positive quantity
@@ -84,7 +84,10 @@ def source_notes(objects: SchedulingObjects, *, drains: bool) -> list[str]:
 
 @contextmanager
 def progress_of(total: int, text: str) -> Iterator[Callable[[int], None]]:
-    """Shows on a terminal how much of a total is done; yields a function that takes the number."""
+    """Shows on a terminal how much of a total is done.
+
+    It yields a function that takes the number.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""Shows a table again and again on a terminal, as `--watch` asks for, until Ctrl-C."""
+"""Refreshes a table on a terminal until Ctrl-C, for `--watch`."""
 
 from __future__ import annotations
 

@@ -427,7 +427,7 @@ def _advertised_address(advertise: str, host: str) -> str:
 
 
 def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
-    """Returns the largest body, and what all requests together may hold, in bytes.
+    """Returns the most bytes of one body, and of all requests together.
 
     3/8 of the memory is for the process itself and its caches of the cluster. A body may take `PEAK_FACTOR` times its size.
     """

@@ -59,7 +59,10 @@ class _Layout:
 
     @classmethod
     def of(cls, answer: UsageListAnswer, console: Console, *, grouped: bool) -> _Layout:
-        """Returns the layout for a console; bars are as wide as the other columns leave."""
+        """Returns the layout for a console.
+
+        Bars are as wide as the other columns leave.
+        """
         if not console.is_terminal:
             return cls(reasons=True, state_width=None, letters=_LETTERS, grouped=grouped)
         letters = _ASCII_LETTERS if console.options.ascii_only else _LETTERS
@@ -189,7 +192,10 @@ def _space_cells(space: SpaceAnswer, layout: _Layout) -> list[Text]:
 
 
 def _bar(space: SpaceAnswer, layout: _Layout) -> Text:
-    """Returns a bar whose whole width is the disk's size, or what it holds and takes if that is more."""
+    """Returns a bar of a disk.
+
+    Its whole width is the disk's size, or what it holds and takes if that is more.
+    """
     sizes = [max(0, size) for size in (space.scheduled, space.promised, space.free, space.reserved)]
     total = max(space.maximum, sum(sizes), 1)
     bar = ""

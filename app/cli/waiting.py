@@ -1,4 +1,4 @@
-"""`longhorn-extender waiting`: the pods that wait for a node, since when and why.
+"""`longhorn-extender waiting`: pods that wait for a node, and why.
 
 Data flow: a cluster or a snapshot file → kube-scheduler's own filters, then the decision of `/filter`, for each waiting pod → rows.
 No extender needs to run.
@@ -71,10 +71,11 @@ def waiting(
     ] = None,
     longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
-    """Show the pods with claims that wait for a node: since when, why, the closest node and the cheapest remedy.
+    """Show the pods with claims that wait for a node.
 
-    Each pod is decided about as by explain: kube-scheduler's filters, then Longhorn's disks, with the space that other pods'
-    volumes will take. Nothing is asked of a running extender.
+    It shows since when and why they wait, the closest node and the cheapest remedy. Each pod is decided about as by
+    explain: kube-scheduler's filters, then Longhorn's disks, with the space that other pods' volumes will take. No
+    extender needs to run.
 
     Exit code 0: no pod waits. 1: some pod waits. 2: bad input, or no cluster.
     """

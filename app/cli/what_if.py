@@ -1,4 +1,4 @@
-"""`longhorn-extender what-if`: what a drain, a loss or a new size would lead to."""
+"""`longhorn-extender what-if`: what a drain, loss or change leads to."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ class CommandWithOrder(TyperCommand):
     """A command that knows in which order its options were given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments; the names of the options given go to the context."""
+        """Parses the arguments.
+
+        The names of the options given go to the context.
+        """
         _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[_ORDER_KEY] = [parameter.name for parameter in parameters]
         return super().parse_args(ctx, args)
@@ -153,7 +156,9 @@ def what_if(
 
 
 def _check_place(file: Path | None) -> None:
-    """Returns if a report may be written to a file, before anything is predicted; None is for no report.
+    """Returns if a report may be written to a file.
+
+    This is checked before anything is predicted; None is for no report.
 
     Raises:
         CoreError: it is a folder, or in no folder
@@ -179,7 +184,7 @@ def _report(file: Path | None, answer: WhatIfAnswer, verbs: Sequence[str], snaps
 
 
 def _in_order(names: Sequence[str], given: dict[str, list[str] | None]) -> list[tuple[str, str]]:
-    """Returns each verb with its text, in the order of the command line."""
+    """Returns verbs with their texts, as ordered on the command line."""
     texts = {name: iter(values or ()) for name, values in given.items()}
     return [(name, next(texts[name])) for name in names if name in texts]
 
@@ -196,7 +201,7 @@ def _predict(
     seeds: Sequence[str],
     longhorn_namespace: str,
 ) -> tuple[Prediction, OrderAnswer, tuple[str, ...]]:
-    """Returns the prediction, the order that is shown, and what the prediction does not take into account."""
+    """Returns the prediction, the shown order, and what is not predicted."""
     before, after = _situations(source, changes)
     results = _play(after, options, seeds)
     order = _shown_order(after, options, results, seeds)
@@ -225,7 +230,10 @@ def _choose(seed: str) -> Choose:
 def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
 ) -> list[PodRemedyAnswer]:
-    """Returns what would help the first pods that no node fits at the end of an order."""
+    """Returns what would help the first pods without a fitting node.
+
+    These are pods that no node fits at the end of an order.
+    """
     avoided = {*after.drained, *after.lost}
     answers: list[PodRemedyAnswer] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
@@ -238,7 +246,10 @@ def _remedies(
 def _shown_order(
     after: Situation, options: FilterOptions, results: Sequence[OrderResult], seeds: Sequence[str]
 ) -> OrderAnswer:
-    """Plays the first order in which something fails again, or the first one, and returns its steps."""
+    """Plays the first failing order again, and returns its steps.
+
+    Where no order fails, it plays the first one.
+    """
     unlucky = unlucky_order(results)
     number = unlucky or 0
     history = OrderHistory(after.cluster)

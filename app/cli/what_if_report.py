@@ -1,4 +1,7 @@
-"""The report of `longhorn-extender what-if --html`: one file without scripts and without anything from elsewhere."""
+"""The report of `longhorn-extender what-if --html`.
+
+It is one file without scripts, which loads nothing from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def _capitalize(text: str) -> str:
 
 
 def step_plots(order: OrderAnswer) -> list[LinePlot]:
-    """Returns the plots of an order's steps; none for an order without steps."""
+    """Returns the plots of an order's steps, none without steps."""
     steps = order.steps
     if len(steps) < 2:  # one point is no course
         return []

@@ -18,7 +18,10 @@ _MAX_REASONS: Final = 2
 
 
 def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
-    """Prints what becomes of pods, drains, volumes and disks; a part without entries is left out."""
+    """Prints what becomes of pods, drains, volumes and disks.
+
+    A part without entries is left out.
+    """
     if answer.pods:
         print_table(console, _pod_table(answer))
     for pod in answer.pods:
@@ -149,7 +152,7 @@ def format_duration(seconds: float) -> str:
 
 
 def summary(answer: WhatIfAnswer) -> str:
-    """Returns the last line: how much always gets its place, and whatever fails."""
+    """Returns the last line: what always succeeds, and whatever fails."""
     always = sum(pod.outcome == "always" for pod in answer.pods)
     parts = [f"{always} of {len(answer.pods)} pods are always placed, in {answer.orders} orders"]
     if answer.drains:

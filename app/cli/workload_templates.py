@@ -1,4 +1,7 @@
-"""Reads workloads whose pods a prediction creates: from a file, from the cluster, or from one of their pods."""
+"""Reads workloads whose pods a prediction creates.
+
+They come from a file, from the cluster, or from one of their pods.
+"""
 
 from __future__ import annotations
 
@@ -87,9 +90,10 @@ def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
 
 
 def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tuple[Workload, Snapshot]:
-    """Returns the template that an argument names, and the cluster with the other objects of its file.
+    """Returns the template that an argument names, and its cluster.
 
-    The argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod.
+    The cluster has the other objects of the argument's file. The argument is what `explain` takes: a file, a workload
+    such as ``sts/NAME``, or the name of a pod.
 
     Raises:
         CoreError: there is none, or it is of a DaemonSet, whose pods no scheduler distributes

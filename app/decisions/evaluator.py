@@ -105,9 +105,10 @@ class Evaluator:
         return await self._run(pod, lambda state: filter_nodes(pod, candidates, state, self.options, contenders()))
 
     async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
-        """Decides as `filter`, but fetches no missing objects, and counts allowed placements where they are.
+        """Decides as `filter`, but fetches no missing objects.
 
-        There is no I/O, so a caller may hold a lock meanwhile. Placements that are allowed meanwhile count, too.
+        Allowed placements count where they are. There is no I/O, so a caller may hold a lock meanwhile. Placements that
+        are allowed meanwhile count, too.
 
         Raises:
             MissingObjectError: the state lacks an object that the pod names; see `fetch_missing`
@@ -201,7 +202,10 @@ class Evaluator:
         return await run_in_slices(computation, self._clock, self._no_decision)
 
     async def run_in_background(self, computation: Cooperative[_Result]) -> _Result:
-        """Runs a computation that nothing waits for: while no decision runs, and in a tenth of the time."""
+        """Runs a computation that nothing waits for.
+
+        It runs only while no decision does, in a tenth of the time.
+        """
         return await run_in_background(computation, self._clock, self._no_decision)
 
     async def _run(

@@ -1,4 +1,7 @@
-"""Metrics of the space on disks, and of nodes that can be lost, computed only when Prometheus scrapes."""
+"""Metrics of disk space, and of nodes that can be lost.
+
+They are computed only when Prometheus scrapes.
+"""
 
 from __future__ import annotations
 

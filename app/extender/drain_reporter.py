@@ -1,4 +1,7 @@
-"""Predicts drains of nodes for the status page: on demand, one at a time, and only while no decision runs."""
+"""Predicts drains of nodes for the status page, on demand.
+
+One drain is predicted at a time, and only while no decision runs.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class DrainReporter:
         )
 
     async def report(self, node: str) -> DrainReport | None:
-        """Returns what the drain of a node leads to; None while that is worked out."""
+        """Returns what a node's drain leads to, None until it is known."""
         (report,) = await self._reports.request((node,))
         return report
 
@@ -73,7 +76,7 @@ class DrainReporter:
 def predict_drain(
     cluster: PredictedCluster, node: str, options: FilterOptions, orders: int = ORDERS
 ) -> Cooperative[Prediction]:
-    """Returns what the drain of one node leads to, over some orders of events.
+    """Returns what a node's drain leads to, over some orders.
 
     Raises:
         WhatIfError: there is no such node

@@ -165,7 +165,7 @@ class InstallationReader:
         return replace(facts, reports=reports, denied=denied, failures=failures, unknown=tuple(self._unknown))
 
     async def _pod_after_admission(self) -> InstalledPod | None:
-        """Returns a new pod with a claim after admission, None if it is refused."""
+        """Returns a new pod with a claim after admission, None if refused."""
         probe = self._options.probe
         namespace = (probe.namespace if probe is not None else "") or _TRIAL_NAMESPACE
         try:
@@ -183,7 +183,7 @@ class InstallationReader:
         return given or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
 
     async def _probe(self, scheduler: str, *, without_resource: bool) -> tuple[ProbeResult | None, ProbeResult | None]:
-        """Probes with a pod that requests the resource, and with a plain one.
+        """Probes with a pod that requests the resource, and a plain one.
 
         The plain one names neither the resource nor a scheduler.
         """
@@ -200,7 +200,7 @@ class InstallationReader:
         return first.result(), second.result()
 
     async def _claiming_pods(self, pods: list[InstalledPod], classes: list[StorageClass]) -> tuple[InstalledPod, ...]:
-        """Returns the pods with a claim of a Longhorn StorageClass, without system pods."""
+        """Returns pods with a claim of a Longhorn StorageClass, without system pods."""
         names = {entry.name for entry in classes if entry.provisioner == DRIVER}
         claims = await self._list(CLAIMS, "", _read_as(CLAIMS))
         keys = {key for key, claim in claims if claim.spec.storage_class in names}
@@ -247,7 +247,10 @@ class InstallationReader:
         return values
 
     def _note(self, error: ApiError) -> None:
-        """Notes what may not be read; what does not exist is a fact."""
+        """Notes what may not be read.
+
+        What does not exist is a fact.
+        """
         if error.forbidden:
             self._unknown.append(str(error))
         elif not error.not_found:
@@ -293,7 +296,7 @@ class InstallationReader:
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
 
     async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
-        """Returns the problems of processes that serve TLS, as their probe ports tell them.
+        """Returns problems of processes that serve TLS, from their probe ports.
 
         These processes answer callers with a certificate only, and the API server has none.
         """
@@ -313,7 +316,10 @@ def _addresses(raw: bytes) -> tuple[str, ...]:
 
 
 def _read_as(resource: Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:
-    """Returns what converts an object of a kind, as a snapshot does, with its name."""
+    """Returns the decoder of a kind's objects, as snapshots use it.
+
+    It returns an object's name and model.
+    """
     return KINDS[resource.group, resource.kind].decode
 
 

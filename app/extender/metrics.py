@@ -1,4 +1,7 @@
-"""Metrics of the extender; four have the names and labels of Longhorn's scheduler-extender proposal."""
+"""Metrics of the extender.
+
+Four have the names and labels of Longhorn's scheduler-extender proposal.
+"""
 
 from __future__ import annotations
 
@@ -351,7 +354,10 @@ class Metrics:
         self._policy.reloads.labels(result=result).inc()
 
     def count_unsafe_answer(self, reasons: Collection[Reason]) -> None:
-        """Counts one answer of /filter by its worst `UNSAFE` reason; without any, nothing."""
+        """Counts one answer of /filter by its worst `UNSAFE` reason.
+
+        An answer without such a reason is not counted.
+        """
         if reasons:
             worst = Reason.ORDER_UNSAFE if Reason.ORDER_UNSAFE in reasons else Reason.STALE_UNSAFE
             self._unsafe_answers.labels(reason=worst.name.lower()).inc()
@@ -361,11 +367,17 @@ class Metrics:
         self._requests.count("error")
 
     def count_guarded_placement(self, outcome: str) -> None:
-        """Counts one placement that the guard was asked about, by the value of its `GuardOutcome`."""
+        """Counts one placement that the guard decided.
+
+        `outcome` is the value of its `GuardOutcome`.
+        """
         self._guard.placements.labels(outcome=outcome).inc()
 
     def count_guard_observation(self, observation: str) -> None:
-        """Counts one placement that a watch has shown, by the value of its `Observation`."""
+        """Counts one placement that a watch has shown.
+
+        `observation` is the value of its `Observation`.
+        """
         self._guard.observations.labels(observation=observation).inc()
 
     def observe_guard_answer(self, seconds: float) -> None:
@@ -422,7 +434,7 @@ class Metrics:
         self._guard.certificate_expiry.set(expires)
 
     def tls_certificate(self, expires: float) -> None:
-        """Sets when the certificate that kube-scheduler is shown expires, in seconds since 1970."""
+        """Sets when the serving certificate expires, in seconds since 1970."""
         self._tls.certificate_expiry.set(expires)
 
     def count_tls_reload(self, result: str) -> None:
@@ -445,11 +457,17 @@ class Metrics:
         self.registry.register(CapacityCollector(read, with_disks=with_disks))
 
     def node_losses(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
-        """Adds whether each node can be lost; `read` is called in another thread when Prometheus scrapes."""
+        """Adds whether each node can be lost.
+
+        `read` is called in another thread when Prometheus scrapes.
+        """
         self.registry.register(NodeLossCollector(read))
 
     def request_memory(self, budget: MemoryBudget) -> None:
-        """Adds what requests hold of their memory budget, and how many were refused for it."""
+        """Adds what requests hold of their memory budget.
+
+        It also adds how many were refused for it.
+        """
         self.registry.register(_BudgetCollector(budget))
 
     def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:

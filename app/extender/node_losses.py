@@ -48,7 +48,10 @@ class NodeLosses:
 
     @property
     def latest(self) -> Mapping[str, NodeLossOutcome]:
-        """The outcome of each node that is known, by name; it does not change, and may be read from any thread."""
+        """The known outcomes of nodes, by name.
+
+        The mapping does not change, and may be read from any thread.
+        """
         return self._latest
 
     def adopt(self) -> None:
@@ -106,5 +109,8 @@ class NodeLosses:
 
 
 def _has_same_objects(first: Snapshot, second: Snapshot) -> bool:
-    """Whether two versions have the very same objects; what did not change is shared."""
+    """Whether two versions have the very same objects.
+
+    What did not change is shared.
+    """
     return all(getattr(first, name) is getattr(second, name) for name in Snapshot.__dataclass_fields__)

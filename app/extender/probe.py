@@ -1,4 +1,4 @@
-"""Creates a pod that fits on no node, and reads what kube-scheduler says about it.
+"""Creates a pod that fits nowhere, and reads kube-scheduler's answer.
 
 Data flow: StorageClass, namespace, claim and pod are created → the pod and its claim are read until kube-scheduler has said something,
 or chosen a node → everything is deleted, whatever happened.
@@ -55,7 +55,10 @@ class ProbeOptions:
 
 
 class Probe:
-    """One probe pod and what it needs, all of one name that no other object has."""
+    """One probe pod and what it needs.
+
+    All of it has one name that no other object has.
+    """
 
     def __init__(self, client: KubeClient, options: ProbeOptions) -> None:
         self._client = client
@@ -132,7 +135,7 @@ class Probe:
 
 
 async def admitted_pod(client: KubeClient, namespace: str) -> InstalledPod:
-    """Returns a new pod with a claim as the API server would store it.
+    """Returns a new pod with a claim as the API stores it.
 
     Policies and webhooks have changed it. Nothing is created (server-side dry run).
 

@@ -1,4 +1,7 @@
-"""Results that take too long for one request: worked out by a task once they are asked for, and kept for later requests."""
+"""Results that take too long for one request.
+
+A task computes them once they are requested, and keeps them for later requests.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +44,14 @@ class RequestedResults(Generic[_Key, _Result]):
         self._task: asyncio.Task[None] | None = None
 
     def latest(self, key: _Key) -> _Result | None:
-        """Returns the result that was worked out last, None if there is none."""
+        """Returns the result that was computed last, None without one."""
         entry = self._results.get(key)
         return None if entry is None else entry[1]
 
     async def request(self, keys: Sequence[_Key], wait: float = _WAIT) -> list[_Result | None]:
-        """Returns the latest results after `wait` seconds, or as soon as all are there.
+        """Returns the latest results after at most `wait` seconds.
 
-        None for a result that is still being worked out.
+        It returns as soon as all are there. None for a result that is still being worked out.
         """
         if not all(map(self._is_current, keys)):
             self._requested = keys

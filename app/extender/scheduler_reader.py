@@ -1,4 +1,7 @@
-"""Reads Kubernetes' version, how kube-scheduler runs, and where it can call the extender."""
+"""Reads how kube-scheduler runs, and where it can call the extender.
+
+It also reads Kubernetes' version.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ class _Version(msgspec.Struct, rename="camel"):
 
     @property
     def text(self) -> str:
-        """The version; of a build without one, the version whose behaviour it has."""
+        """The version.
+
+        For a build without one it is the version whose behaviour the build has.
+        """
         unversioned = self.git_version.startswith("v0.0.0") and self.emulation_major
         return f"v{self.emulation_major}.{self.emulation_minor}" if unversioned else self.git_version
 
@@ -57,7 +63,7 @@ async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | N
 
 
 async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
-    """Returns the port of an extender that listens on its node's loopback alone.
+    """Returns the port of an extender that listens on loopback alone.
 
     None if it listens on other addresses, or pods may not be read.
 

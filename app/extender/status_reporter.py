@@ -81,7 +81,7 @@ class StatusReporter:
         return await self._evaluator.run_between_decisions(computation)
 
     async def report(self) -> StatusReport:
-        """Returns the report of a state that is at most `MIN_AGE` seconds old."""
+        """Returns the report of a state, at most `MIN_AGE` seconds old."""
         async with self._lock:
             state = self._evaluator.state
             if state.view.version != self._version and self._clock() - self._made_at >= MIN_AGE:
@@ -91,9 +91,10 @@ class StatusReporter:
             return self._report
 
     async def waiting_rows(self, pods: Sequence[Pod]) -> list[WaitingRow | None]:
-        """Returns the rows of some waiting pods; None for a row that is still being worked out.
+        """Returns the rows of some waiting pods.
 
-        A row may be that of an earlier state, until the next one is there.
+        None stands for a row that is still being worked out. A row may be that of an earlier state, until the next one
+        is there.
         """
         return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
 
@@ -133,6 +134,9 @@ class StatusReporter:
 
 
 def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:
-    """Returns the nodes that kube-scheduler refuses every pod without a toleration, with its reason."""
+    """Returns the nodes that take no pod without a toleration.
+
+    Each has the reason that kube-scheduler gives.
+    """
     nodes = state.view.snapshot.nodes.values()
     return {node.name: UNSCHEDULABLE for node in nodes if node.unschedulable}

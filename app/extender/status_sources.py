@@ -1,4 +1,4 @@
-"""What the status page reads: reports, and what others know of nodes, pods and caches."""
+"""What the status page reads: reports, nodes, pods and caches."""
 
 from __future__ import annotations
 

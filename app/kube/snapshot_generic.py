@@ -64,7 +64,7 @@ def load_cluster(source: str, policy: Policy, *, longhorn: bool) -> LoadedCluste
 
 
 class _Reader:
-    """Reads the objects that the generic scheduler reads, and leaves out all others."""
+    """Reads the objects that the generic scheduler reads, and no others."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}

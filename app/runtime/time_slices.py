@@ -1,4 +1,7 @@
-"""Runs long computations in slices, so that the event loop serves others in between."""
+"""Runs long computations in slices.
+
+The event loop serves others in between.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ async def run_in_slices(
 async def run_in_background(
     computation: Cooperative[_Result], clock: Callable[[], float], idle: asyncio.Event
 ) -> _Result:
-    """Runs a computation in a tenth of the time, and only while `idle` is set; returns its result."""
+    """Runs a computation in a tenth of the time.
+
+    It runs only while `idle` is set.
+    """
     while True:
         await idle.wait()
         began = clock()

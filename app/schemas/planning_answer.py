@@ -28,7 +28,10 @@ class RefusingNodeAnswer(Answer):
 
 
 class RefusedPodAnswer(Answer):
-    """The first pod that does not fit, in the order with the fewest pods."""
+    """The first pod that does not fit.
+
+    It is the one of the order with the fewest pods.
+    """
 
     pod: str = Field(description="namespace/name")
     reasons: dict[str, int] = Field(description="number of nodes per reason; 0 for one that is not about nodes")
@@ -117,7 +120,10 @@ class FailedDrainAnswer(Answer):
 
 
 class MaintenanceAnswer(Answer):
-    """An order of nodes in which every drain fits, or the longest that was found."""
+    """An order of nodes in which every drain fits.
+
+    Where there is none, it is the longest one of the search.
+    """
 
     api_version: str = Field(default=API_VERSION, serialization_alias="apiVersion")
     kind: str = "Maintenance"
@@ -133,7 +139,10 @@ class MaintenanceAnswer(Answer):
 
 
 def maintenance_answer(order: DrainOrder, seed: int, rate: int | None, notes: list[str]) -> MaintenanceAnswer:
-    """Returns an order of drains as plain data; `rate` is in bytes per second."""
+    """Returns an order of drains as plain data.
+
+    `rate` is in bytes per second.
+    """
     blocked = [
         FailedDrainAnswer(node=node, blocked=True, problems=list(texts), first_problems=list(texts))
         for node, texts in order.blocked.items()

@@ -58,7 +58,7 @@ class DiskOutcomeAnswer(Answer):
 
 
 class VolumeOutcomeAnswer(Answer):
-    """A volume that has fewer healthy replicas than it should, meanwhile or in the end."""
+    """A volume that lacks healthy replicas, meanwhile or in the end."""
 
     name: str
     replicas: int = Field(description="how many it should have")
@@ -109,7 +109,10 @@ class PodRemedyAnswer(Answer):
 
 
 class OrderAnswer(Answer):
-    """How one order goes on; of a long one not every step is listed."""
+    """How one order goes on.
+
+    Of a long order not every step is listed.
+    """
 
     number: int = Field(description="from 0; it determines the order together with the seed")
     fails: bool = Field(description="whether something does not get its place in it")

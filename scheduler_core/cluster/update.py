@@ -179,7 +179,10 @@ class _Builder:
         return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
 
     def _updated_free_space(self, nodes: Mapping[str, longhorn.Node]) -> Mapping[str, FreeSpace]:
-        """Returns a copy with the changed nodes: every request reads all nodes, and updates are few."""
+        """Returns a copy with the changed nodes.
+
+        Every request reads all nodes, and updates are few.
+        """
         free_space = dict(self.free_space)
         settings = self._view.settings
         schedules = self.snapshot.disk_schedules

@@ -1,4 +1,4 @@
-"""Objects of a file, as the API server would take them from `kubectl apply`."""
+"""Objects of a file, as `kubectl apply` would store them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ class _Workload(Wire):
 
 
 def with_namespace(raw: Any, namespace: str) -> Any:
-    """Returns a namespaced object in the namespace that it gets if it names none."""
+    """Returns an object, in this namespace if it names none.
+
+    An object without metadata stays as it is.
+    """
     metadata = raw.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("namespace"):
         return raw
@@ -25,7 +28,7 @@ def with_namespace(raw: Any, namespace: str) -> Any:
 
 
 def workload_replicas(kind: str, raw: object) -> int | None:
-    """Returns the number of pods that a workload asks for, None if it names none.
+    """Returns how many pods a workload requests, None if it names none.
 
     Raises:
         ObjectError: it is no number

@@ -97,7 +97,10 @@ def generic_node(wire: GenericNode) -> Node:
 
 
 def _allocatable(status: _NodeStatus, subject: Subject) -> dict[str, int]:
-    """What pods may request; the capacity without it, as the API server fills it in."""
+    """What pods may request of a node.
+
+    Without it, it is the capacity, as the API server fills it in.
+    """
     field = "status.capacity" if status.allocatable is None else "status.allocatable"
     amounts = status.capacity if status.allocatable is None else status.allocatable
     return {
@@ -179,7 +182,10 @@ def generic_pod(wire: GenericPod) -> Pod:
 
 
 def is_ready(wire: GenericPod) -> bool:
-    """Whether a pod is ready; a running pod of a file that names no conditions is."""
+    """Whether a pod is ready.
+
+    A running pod of a file that names no conditions is.
+    """
     status = wire.status or _PodStatus()
     ready = condition(conditions(status.conditions), "Ready")
     return ready.status == "True" or (not status.conditions and status.phase == "Running")
@@ -295,7 +301,7 @@ class GenericVolume(Wire):
 
 
 def volume_affinity(wire: GenericVolume) -> tuple[NodeSelectorTerm, ...] | None:
-    """The terms of a PersistentVolume's node affinity; None if every node will do."""
+    """The terms of a PersistentVolume's node affinity, None for every node."""
     affinity = wire.spec.node_affinity if wire.spec else None
     return None if affinity is None or affinity.required is None else node_selector_terms(affinity.required)
 

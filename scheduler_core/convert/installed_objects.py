@@ -1,4 +1,7 @@
-"""Wire types of the objects that a diagnosis reads, and their conversion: pods, Services and Events."""
+"""Wire types of the objects that a diagnosis reads.
+
+These are pods, Services and Events, with their conversion.
+"""
 
 from __future__ import annotations
 

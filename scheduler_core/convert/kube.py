@@ -1,4 +1,7 @@
-"""Wire types of core/v1 and storage.k8s.io/v1 (nodes, pods, claims, classes, attachments) and their conversion to models."""
+"""Wire types of core/v1 and storage.k8s.io/v1, and their conversion.
+
+These are nodes, pods, claims, classes and attachments.
+"""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ def _scheduling_fields(*, cancel_eviction: bool) -> dict[str, Any]:
 
 
 def set_node_tags(name: str, namespace: str, tags: Sequence[str]) -> Command:
-    """Returns the command that gives a Longhorn node these tags and no others."""
+    """Returns the command that sets all tags of a Longhorn node."""
     return _patch_node(name, namespace, {"tags": list(tags)})
 
 
 def set_disk_tags(node: str, disk: str, namespace: str, tags: Sequence[str]) -> Command:
-    """Returns the command that gives a Longhorn disk these tags and no others."""
+    """Returns the command that sets all tags of a Longhorn disk."""
     return _patch_disk(node, disk, namespace, {"tags": list(tags)})
 
 

@@ -39,7 +39,7 @@ PROVISIONER: Final = "driver.longhorn.io"
 
 
 def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """The redacted object as data, ready to be printed as JSON or YAML.
+    """The redacted object as data, to be printed as JSON or YAML.
 
     Raises:
         ObjectError: it cannot be read
@@ -105,7 +105,10 @@ def _selector_keys(value: Any) -> Iterator[str]:
 
 
 def _merge(first: Any, second: Any) -> Any:
-    """Both values in one; lists are of equal length, because both are of one object."""
+    """Both values in one.
+
+    Lists are of equal length, because both are of one object.
+    """
     if isinstance(first, dict) and isinstance(second, dict):
         return {**first, **{key: _merge(first[key], entry) if key in first else entry for key, entry in second.items()}}
     if isinstance(first, list) and isinstance(second, list):

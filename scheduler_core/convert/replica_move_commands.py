@@ -1,4 +1,7 @@
-"""The kubectl commands that move one replica to another disk, in the order of their execution."""
+"""The kubectl commands that move one replica to another disk.
+
+They are in the order of their execution.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ _UNTIL_HEALTHY: Final = "24h"
 
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:
-    """Returns the commands that make one more replica of a volume, and then delete an old one.
+    """Returns the commands that move a replica of a volume.
 
-    Each command must succeed before the next one: the replica is deleted only when the volume has one more healthy replica than
-    it needs.
+    They make one more replica, and then delete the old one. Each command must succeed before the next one: the replica
+    is deleted only when the volume has one more healthy replica than it needs.
 
     Args:
         volume: the volume as it is now; its fields are set back to these values

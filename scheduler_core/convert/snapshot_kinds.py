@@ -60,7 +60,7 @@ class SnapshotKind:
         return self._convert_wire(decode_object(self.label, raw, self.wire))
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, object]:
-        """The key and the model of one object as the API server sends it.
+        """The key and the model of an object of the API server.
 
         Raises:
             ObjectError: as `read`

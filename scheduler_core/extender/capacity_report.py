@@ -1,4 +1,4 @@
-"""What every disk holds and takes, and the largest volume that each StorageClass can still get.
+"""What disks hold and take, and the largest volume per StorageClass.
 
 The numbers are those that decisions read, so a diagram of them shows what kube-scheduler is answered.
 """
@@ -76,7 +76,10 @@ class CapacityReport:
 
     @classmethod
     def of(cls, state: ClusterState, *, with_disks: bool = True) -> CapacityReport:
-        """Reports a state; the cost grows with disks, and with nodes times different StorageClasses."""
+        """Reports a state.
+
+        The cost grows with disks, and with nodes times different StorageClasses.
+        """
         view = state.view
         nodes = sorted(view.cluster.nodes)
         reported = nodes if with_disks else []
@@ -114,7 +117,10 @@ def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
 
 
 def _node_reason(view: View, request: ReplicaRequest, node: longhorn.Node) -> Reason | None:
-    """Returns why a node takes no new replica of a data engine, whatever its tags."""
+    """Returns why a node takes no new replica of a data engine.
+
+    Tags do not count.
+    """
     refused = new_replica_refusal(view, node.name)
     if refused is not None:
         return refused.reason
@@ -190,7 +196,7 @@ def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None
 
 
 def largest_volume_on_node(view: View, classes: VolumeClasses, node: longhorn.Node) -> int:
-    """Returns the bytes of the largest new volume of which a node can take a replica."""
+    """Returns the bytes of the largest new replica for a node."""
     disks = profile_node(view, classes, node.name)
     if isinstance(disks, Refused):
         return 0

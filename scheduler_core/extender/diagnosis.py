@@ -1,4 +1,4 @@
-"""Every check of an installation, in the order in which they are printed."""
+"""Every check of an installation, in the order of the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain_nodes`: the decision of `filter_nodes` with plans and numbers for people to read.
+"""`explain_nodes`: the decision of `filter_nodes` with plans and numbers.
 
 Where a node fits, the explanation shows a plan. Where it does not, it shows what is missing. The decision itself is not questioned here.
 """
@@ -98,9 +98,10 @@ def explain_nodes(
 def explain_part(
     pod: Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
 ) -> Cooperative[Explanation]:
-    """Explains a decision on some of its candidates; the reasons stay those of the whole decision.
+    """Explains a decision on some of its candidates.
 
-    `state`, `options`: those of the decision. The explanation has the names that are candidates, in their order.
+    The reasons stay those of the whole decision. `state`, `options`: those of the decision. The explanation has the
+    names that are candidates, in their order.
     """
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     shown = [name for name in names if name in reasons]
@@ -111,7 +112,10 @@ def explain_part(
 def explain_decision(
     pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
 ) -> Cooperative[Explanation]:
-    """Returns a verdict for every candidate of a decision; `state` and `options` are those of the decision."""
+    """Returns a verdict for every candidate of a decision.
+
+    `state` and `options` are those of the decision.
+    """
     candidates = decision.candidates
     verdicts = []
     details_without_room: dict[tuple[str, ...], str] = {}
@@ -145,7 +149,7 @@ def explain_decision(
 
 
 def _competing_volumes(volumes: Volumes, view: View) -> tuple[CompetingVolume, ...]:
-    """Returns volumes of other pods with the pods that use them, largest first."""
+    """Returns volumes of other pods with their pods, largest first."""
     competing = []
     for volume in volumes:
         namespace, _, claim = volume.claim.partition("/")
@@ -221,7 +225,10 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
 
 
 def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meeting | None]:
-    """Returns whether a node is stale-safe, and volumes that may meet on a disk otherwise."""
+    """Returns whether a node is stale-safe.
+
+    Otherwise it also returns volumes that may meet on a disk.
+    """
     overbooking = evaluation.overbooking()
     if overbooking is None and node.left_out and evaluation.required.sizes:
         evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors + node.left_out)
@@ -269,7 +276,7 @@ def _uncertain_volumes(node: _Node) -> str:
 
 
 def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
-    """Names volumes that no disk takes, each with the nearest disk and its rule.
+    """Names volumes that no disk takes, with nearest disk and rule.
 
     Only as many are sought as are named: each takes a look at every disk.
     """
@@ -325,7 +332,7 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ve
 
 
 def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
-    """Returns the index of the volume that lacks most bytes when placed alone."""
+    """Returns the index of the volume that lacks most bytes alone."""
     masks = _allowed_masks(evaluation)
     profile = evaluation.profile
     return -max(

@@ -115,7 +115,9 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The facts about an installation; None is a fact that is not known.
+    """The facts about an installation.
+
+    None is a fact that is not known.
 
     Attributes:
         namespace: of Longhorn and of the extender
@@ -177,7 +179,7 @@ class Installation:
 
     @property
     def leader(self) -> InstalledPod | None:
-        """The pod that holds the Lease, None if it is none of the extender's."""
+        """The extender's pod that holds the Lease, None for another holder."""
         return leading_pod(self.pods, self.lease.holder if self.lease is not None else "")
 
 

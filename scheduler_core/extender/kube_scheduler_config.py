@@ -1,6 +1,7 @@
-"""The KubeSchedulerConfiguration that registers the extender, by platform, and the steps that install it.
+"""The KubeSchedulerConfiguration that registers the extender, by platform.
 
-It is the file of kube-scheduler-config with the address and the kubeconfig of a cluster; docs/kube-scheduler.md explains the lines.
+The steps that install it belong to it. It is the file of kube-scheduler-config with the address and the kubeconfig of a
+cluster; docs/kube-scheduler.md explains the lines.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class SentPods(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFlags:
-    """What the flags of a running kube-scheduler name; "" for a flag that is not there."""
+    """What the flags of a running kube-scheduler name.
+
+    A flag that is not there is "".
+    """
 
     kubeconfig: str = ""
     config: str = ""
@@ -87,7 +91,10 @@ _KUBECONFIGS: Final = {
 
 
 def default_kubeconfig(platform: Platform) -> str:
-    """The kubeconfig of kube-scheduler, "" if its pod has credentials of its own."""
+    """The kubeconfig of kube-scheduler.
+
+    It is "" if its pod has credentials of its own.
+    """
     return _KUBECONFIGS.get(platform, "")
 
 
@@ -97,7 +104,7 @@ def configuration_path(platform: Platform) -> str:
 
 
 def client_folder(platform: Platform) -> str:
-    """The folder of the certificate that kube-scheduler shows, its key, and the authority that it trusts."""
+    """The folder of kube-scheduler's client certificate, key and trusted authority."""
     folder = _FOLDERS.get(platform)
     return f"{folder}/{PROGRAM}" if folder is not None else _SECOND_CLIENT_FOLDER
 
@@ -150,7 +157,10 @@ def _tls_config(registration: Registration) -> dict[str, Any]:
 
 
 def certificate_steps(registration: Registration) -> tuple[str, ...]:
-    """What to do about certificates before `steps`, one line each; nothing without TLS."""
+    """What to do about certificates before `steps`.
+
+    Each step is one line; without TLS there is none.
+    """
     if not registration.tls:
         return ()
     folder = client_folder(registration.platform)
@@ -167,7 +177,7 @@ def certificate_steps(registration: Registration) -> tuple[str, ...]:
 
 
 def policy_folder(kubernetes_version: str, scheduler_name: str) -> str:
-    """The overlay of the policy that sends pods with claims to the extender.
+    """The overlay that sends pods with claims to the extender.
 
     "" if Kubernetes has no such policies; a version that cannot be read counts as a new one.
     """
@@ -180,7 +190,10 @@ def policy_folder(kubernetes_version: str, scheduler_name: str) -> str:
 
 
 def apply_policy(kubernetes_version: str, scheduler_name: str) -> str:
-    """The command that lets pods with claims ask, or what to do where no policy can."""
+    """The command that sends pods with claims to the extender.
+
+    Where no policy can, it says what to do instead.
+    """
     folder = policy_folder(kubernetes_version, scheduler_name)
     if folder:
         return f"kubectl apply -k {folder}"
@@ -190,9 +203,9 @@ def apply_policy(kubernetes_version: str, scheduler_name: str) -> str:
 
 
 def steps(platform: Platform, pods: SentPods, kubernetes_version: str = "") -> tuple[str, ...]:
-    """What to do with the file, and afterwards, one line each; commands are indented.
+    """What to do with the file, and afterwards.
 
-    Without a version, the policies of all versions are named.
+    Each step is one line; commands are indented. Without a version, the policies of all versions are named.
     """
     if platform is Platform.SECOND_SCHEDULER:
         ask = ("Then let pods with claims use it:", *_policy_steps(kubernetes_version, SECOND_SCHEDULER))

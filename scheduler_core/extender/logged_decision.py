@@ -1,4 +1,7 @@
-"""A decision about a pod as the decision log keeps it, and what selects decisions of the log."""
+"""A decision about a pod as the decision log keeps it.
+
+What selects decisions of the log is here, too.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class DecisionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """What a decision about a pod says; the log stores the parts that it has room for.
+    """What a decision about a pod says.
+
+    The log stores the parts that it has room for.
 
     Attributes:
         nodes: number of nodes in the request

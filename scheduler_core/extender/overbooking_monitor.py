@@ -185,7 +185,10 @@ class OverbookingReport:
         )
 
     def _new_placements(self, view: View, deliveries: Deliveries) -> Cooperative[_Placements]:
-        """Returns the placements since the previous view by disk, in order of delivery."""
+        """Returns the placements since the previous view, by disk.
+
+        They are in the order of delivery.
+        """
         placements: dict[str, list[_Placement]] = {}
         for number, ((name, uuid), at) in enumerate(deliveries.items(), start=1):
             replica = view.snapshot.replicas.get(name)
@@ -235,7 +238,7 @@ class OverbookingReport:
 
 
 def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:
-    """Returns the last placements, from the first one that Longhorn cannot have counted.
+    """Returns the last placements, from the first certainly uncounted one.
 
     Longhorn placed the last replica, so what it had counted left space for that.
     """
@@ -249,14 +252,17 @@ def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tu
 
 
 def _on_disk(placements: Iterable[_Placement], uuid: str, view: View) -> tuple[_Placement, ...]:
-    """Returns the placements of replicas that are still on a disk, the latest of each."""
+    """Returns the placements of replicas that are still on a disk.
+
+    Of each replica it is the latest.
+    """
     latest = {placement.replica: placement for placement in placements}
     replicas = {replica.name for replica in view.indexes.replicas_by_disk.get(uuid) or ()}
     return tuple(sorted(placement for name, placement in latest.items() if name in replicas))
 
 
 def _disk(view: View, uuid: str) -> _Disk | None:
-    """Returns a disk with its bytes, or None if it is not monitored.
+    """Returns a disk with its bytes, None if it is not monitored.
 
     It is not monitored if no node has it, its size is unknown, or a DiskSchedule promises its space.
     """
@@ -271,7 +277,10 @@ def _disk(view: View, uuid: str) -> _Disk | None:
 
 
 def bytes_over(view: View, uuid: str) -> int:
-    """Returns how far a disk exceeds its scheduling limit; not positive if it does not, or is not monitored."""
+    """Returns by how many bytes a disk exceeds its scheduling limit.
+
+    It is not positive if the disk does not, or is not monitored.
+    """
     disk = _disk(view, uuid)
     return 0 if disk is None else disk.bytes_over
 

@@ -1,4 +1,4 @@
-"""Checks of kube-scheduler: whether it calls the extender, and what its events say.
+"""Checks of kube-scheduler: its calls of the extender, and its events.
 
 Each check yields what is wrong, and nothing if all is well.
 """
@@ -172,7 +172,10 @@ def check_resource(facts: Installation) -> Iterator[Finding]:
 
 
 def check_registration_removal(facts: Installation) -> Iterator[Finding]:
-    """Whether kube-scheduler calls the extender no more, so that it can be removed."""
+    """Whether kube-scheduler no longer calls the extender.
+
+    Then the extender can be removed.
+    """
     if facts.probe is None:
         yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")
         return
@@ -206,7 +209,10 @@ def _shows_a_call(message: str) -> bool:
 
 
 def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
-    """Whether pods would wait for a resource or a kube-scheduler that is gone."""
+    """Whether pods would wait for something that is gone.
+
+    This is a resource or a kube-scheduler.
+    """
     if facts.requesting_pods:
         yield Finding(
             _REQUESTING_PODS,

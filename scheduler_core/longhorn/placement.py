@@ -251,7 +251,10 @@ def schedule_replica(
 def schedule_replica_in_steps(
     cluster: Cluster, volume: Volume, replica: Replica, replicas: Iterable[Replica]
 ) -> Steps[PlacementResult]:
-    """As `schedule_replica`, with a pause after each look at a few nodes: a large cluster takes long."""
+    """As `schedule_replica`, with a pause after each few nodes.
+
+    A large cluster takes long.
+    """
     if replica.node_id:
         return PlacementResult(reasons=frozenset({ScheduleError.ALREADY_SCHEDULED}))
     if replica.failed_at and not replica.healthy_at:

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many pods of a selection must stay healthy while pods are evicted."""
+"""PodDisruptionBudgets: how many pods must stay healthy during evictions."""
 
 from __future__ import annotations
 
@@ -48,11 +48,14 @@ class DisruptionBudget:
 
     @property
     def counts_controllers(self) -> bool:
-        """Whether the number of expected pods is that of their controllers, and not of the pods."""
+        """Whether the expected pods are those that controllers should have.
+
+        Otherwise they are the pods that exist.
+        """
         return self.max_unavailable is not None or (self.min_available is not None and self.min_available.percent)
 
     def desired_healthy(self, expected: int) -> int:
-        """Returns how many pods must stay healthy, of those that are expected (getExpectedPodCount)."""
+        """Returns how many of the expected pods must stay healthy (getExpectedPodCount)."""
         if self.max_unavailable is not None:
             return max(0, expected - self.max_unavailable.of(expected))
         return self.min_available.of(expected) if self.min_available is not None else 0

@@ -1,4 +1,7 @@
-"""The objects of a cluster at one moment: all that a decision may read, immutable."""
+"""The objects of a cluster at one moment.
+
+They are all that a decision may read, and immutable.
+"""
 
 from __future__ import annotations
 

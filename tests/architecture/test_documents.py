@@ -27,7 +27,10 @@ def test_every_reason_is_documented_with_its_text() -> None:
 
 
 def test_reasons_hold_no_numbers_and_are_short() -> None:
-    """kube-scheduler groups equal texts; a dozen of them must fit into an event."""
+    """kube-scheduler groups equal texts.
+
+    A dozen of them must fit into an event.
+    """
     texts = [reason.text for reason in Reason if not reason.fits]
     assert not any(re.search(r"\d", text) for text in texts)
     assert sum(sorted((len(f"5000 {text}, ") for text in texts), reverse=True)[:12]) < 1024

@@ -1,6 +1,7 @@
-"""Runs all benchmarks but those on the real control plane: `make bench`; or some: `python -m tests.bench packing live`.
+"""Runs the benchmarks: `make bench`, or some by `python -m tests.bench NAME`.
 
-`python -m tests.bench throughput`, `scheduler-burst` and `disk-schedules` run there, take long, and have options of their own.
+Those on the real control plane are left out. `python -m tests.bench throughput`, `scheduler-burst` and `disk-schedules`
+run there, take long, and have options of their own.
 """
 
 from __future__ import annotations

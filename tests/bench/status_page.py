@@ -1,4 +1,4 @@
-"""The status page of 1,000 nodes: the size of each view, its time, and what readers cost /filter.
+"""The status page of 1,000 nodes: sizes, times, and /filter meanwhile.
 
 The budgets: a view has less than 100 kB and takes less than 50 ms, and readers do not delay /filter.
 """
@@ -61,7 +61,10 @@ def _snapshot() -> dict[str, Any]:
 
 
 def _view(port: int, path: str) -> tuple[int, float]:
-    """Loads a view over a connection of its own; returns its bytes and the seconds."""
+    """Loads a view over a connection of its own.
+
+    Returns its bytes and the seconds.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     started = time.perf_counter()
     connection.request("GET", path)
@@ -103,7 +106,10 @@ def _measure_filter(port: int) -> Iterator[str]:
 
 @contextmanager
 def _reader(port: int, views: tuple[str, ...], pause: float) -> Iterator[list[float]]:
-    """Loads views during the block, with a pause of seconds after each; provides their times."""
+    """Loads views during the block, with a pause of seconds after each.
+
+    Provides their times.
+    """
     times: list[float] = []
     ended = threading.Event()
 

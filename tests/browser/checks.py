@@ -1,6 +1,6 @@
-"""What a reader needs from a page: axe-core's rules, the keyboard, a narrow window, and paper.
+"""What a reader needs from a page.
 
-Each check returns what is wrong, one line each.
+This is axe-core's rules, the keyboard, a narrow window, and paper. Each check returns what is wrong, one line each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _FIRST_ROWS: Final = {"exclude": [["tbody tr:nth-child(n+13)"]]}
 
 
 def axe_violations(page: Page) -> list[str]:
-    """Returns the elements that break one of axe-core's rules, its best practices included."""
+    """Returns the elements that break one of axe-core's rules.
+
+    Its best practices are included.
+    """
     return [
         *_run_axe(page, {}, {"rules": {_CONTRAST: {"enabled": False}}}),
         *_run_axe(page, _FIRST_ROWS, {"runOnly": [_CONTRAST]}),
@@ -59,7 +62,7 @@ class TabStop:
 
 
 def tab_stops(page: Page) -> list[TabStop]:
-    """Presses Tab from the top of the page to its end, and returns what got the focus."""
+    """Presses Tab through the page, and returns what got the focus."""
     page.evaluate(_SCRIPTS)
     page.evaluate("() => checks.listControls()")
     stops: list[TabStop] = []
@@ -89,7 +92,10 @@ def keyboard_problems(page: Page) -> list[str]:
 
 
 def skip_link_problems(page: Page) -> list[str]:
-    """Returns why the first press of Tab and Enter does not lead past the head of the page."""
+    """Returns why the skip link does not lead past the page's head.
+
+    It is reached by the first press of Tab, and followed by Enter.
+    """
     page.evaluate(_SCRIPTS)
     page.keyboard.press("Tab")
     first: str = page.evaluate("() => document.activeElement.getAttribute('href') ?? ''")
@@ -108,7 +114,7 @@ def overflow_problems(page: Page) -> list[str]:
 
 
 def print_problems(page: Page) -> list[str]:
-    """Returns the texts that are not readable on white paper, and those that are cut off.
+    """Returns texts that are unreadable on white paper, or cut off.
 
     Browsers print no backgrounds, except where `print-color-adjust` is `exact`.
     """

@@ -1,4 +1,7 @@
-"""Clusters of any size with everything that a page shows: zones, unlike and broken disks, long names, waiting pods."""
+"""Clusters of any size with everything that a page shows.
+
+They have zones, unlike and broken disks, long names, and waiting pods.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def node_name(index: int) -> str:
 
 
 def mixed_cluster(nodes: int) -> list[Object]:
-    """Nodes with one running pod each, two replicas apart, and a waiting pod for every sixteen nodes, at least three."""
+    """Nodes with one running pod each, and some waiting pods.
+
+    A volume's two replicas are apart. A pod waits for every sixteen nodes, and at least three do.
+    """
     return flat(
         growing_class(),
         setting("storage-over-provisioning-percentage", "150"),
@@ -44,7 +50,10 @@ def _pod_name(index: int) -> str:
 
 
 def _node(index: int, nodes: int) -> Iterator[Object]:
-    """Of ten nodes one is cordoned, one is not ready, one has a full disk, and one a disk that is closed."""
+    """Of ten nodes four have one problem each.
+
+    One is cordoned, one is not ready, one has a full disk, and one has a disk that is closed.
+    """
     name = node_name(index)
     zone = ZONES[index % len(ZONES)]
     kind = index % 10
@@ -71,7 +80,10 @@ def _running_pod(index: int, nodes: int) -> list[Object]:
 
 
 def _waiting_pod(index: int) -> list[Object]:
-    """Of three pods one fits nowhere, one fits on some nodes, and one mounts a claim that does not exist."""
+    """Of three pods one fits nowhere, and one on some nodes.
+
+    The third mounts a claim that does not exist.
+    """
     name = f"warehouse-{index}"
     if index % 3 == 2:
         return [pod(f"missing-{name}", name=name, uid=f"uid-{name}")]

@@ -1,4 +1,7 @@
-"""The checks of this folder can fail: each bad page breaks one of them, and the good page none."""
+"""The checks of this folder can fail.
+
+Each bad page breaks one of them, and the good page none.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class Pages:
     written: int = 0
 
     def write(self, body: str = "", style: str = "", old: str = "", new: str = "") -> str:
-        """Writes the good page with something added or replaced; returns its address, which is new."""
+        """Writes the good page with something added or replaced.
+
+        Returns its address, which is new.
+        """
         self.written += 1
         name = f"page-{self.written}.html"
         (self.folder / name).write_text(GOOD.substitute(body=body, style=style).replace(old, new))
@@ -117,7 +123,7 @@ def test_errors_and_outside_requests_fail_a_visit(chromium: Browser, pages: Page
 
 
 def test_a_broken_content_security_policy_fails_a_visit(chromium: Browser, pages: Pages) -> None:
-    """A browser that refuses a script or a style says so in its console."""
+    """A browser says in its console what it refuses."""
     url = pages.write(
         "<script>1</script>", '</style><meta http-equiv="Content-Security-Policy" content="script-src \'none\'"><style>'
     )
@@ -194,7 +200,7 @@ def test_each_bad_page_breaks_its_check(page: Page, pages: Pages, check: Check, 
     ],
 )
 def test_a_page_needs_a_skip_link_that_works(page: Page, pages: Pages, old: str, new: str, problem: str) -> None:
-    """With a keyboard one does not walk through the head of the page each time."""
+    """With a keyboard, it saves many presses at each page's head."""
     page.goto(pages.write(old=old, new=new))
     assert skip_link_problems(page) == problem.splitlines()
 

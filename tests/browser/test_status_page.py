@@ -1,4 +1,7 @@
-"""The status page in Chromium: at 10 and at 1,000 nodes, for every way to read it."""
+"""The status page in Chromium: at 10 and at 1,000 nodes.
+
+It is tested for every way to read it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ REFRESH_MILLISECONDS = 10_000
 
 @dataclass(frozen=True)
 class Site:
-    """A process that serves a cluster of some nodes, and has decided about pods."""
+    """A process that serves a cluster and has decided about pods."""
 
     port: int
     nodes: int
@@ -42,7 +45,7 @@ class Site:
 
     @property
     def views(self) -> Sequence[str]:
-        """The path of every view, with the most rows that it can have."""
+        """The path of every view, with the most rows of it."""
         node = quote(node_name(0), safe="")
         return (
             "/",
@@ -58,7 +61,10 @@ class Site:
         )
 
     def views_in(self, look: Look) -> Sequence[str]:
-        """Every view light and wide, and of the small cluster dark and narrow, too; otherwise the first."""
+        """Every view, light and wide; else the first one.
+
+        Views of the small cluster are dark and narrow, too.
+        """
         return self.views if look == WIDE or (look == DARK_NARROW and self.nodes == 10) else self.views[:1]
 
 
@@ -117,7 +123,10 @@ def test_everything_is_reached_by_keyboard(chromium: Browser, sites: dict[int, S
 
 @pytest.mark.parametrize("nodes", [10, 1000])
 def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
-    """At 200 % nothing is wider than the window, and a dark page is printed in dark ink."""
+    """At 200 % nothing is too wide, and paper has dark ink.
+
+    That is so for a dark page, too.
+    """
     site = sites[nodes]
     problems: dict[str, list[str]] = {}
     with visit(chromium, site.address(), Look(zoom=2, dark=True)) as opened:
@@ -128,7 +137,7 @@ def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -
 
 
 def test_the_page_works_without_scripts(chromium: Browser, sites: dict[int, Site]) -> None:
-    """Everything is in the HTML: numbers, links, the filter and the next page."""
+    """Everything is in the HTML: numbers, links, filter and next page."""
     site = sites[1000]
     with visit(chromium, site.address(), Look(scripts=False)) as opened:
         page = opened.page
@@ -150,7 +159,7 @@ def _texts_with_scripts(chromium: Browser, site: Site) -> list[str]:
 
 
 def test_names_are_text(chromium: Browser, sites: dict[int, Site]) -> None:
-    """A disk or a tag that looks like HTML is shown as it is."""
+    """A disk or a tag that looks like HTML stays text."""
     site = sites[10]
     with visit(chromium, site.address(f"/nodes/{node_name(0)}")) as opened:
         text = opened.page.locator("main").inner_text()
@@ -186,7 +195,7 @@ def stop_clock(page: Page) -> None:
 
 
 def refresh(page: Page) -> None:
-    """Lets the time for the next refresh pass, and waits until the page has new content."""
+    """Waits for the next refresh, until the page has new content."""
     page.locator("main").evaluate("main => main.classList.add('old')")
     page.clock.fast_forward(REFRESH_MILLISECONDS)
     expect(page.locator("main.old")).to_have_count(0)

@@ -1,4 +1,7 @@
-"""A visit to a page in Chromium that fails if the page reports an error, or asks another server for anything."""
+"""A visit to a page in Chromium that fails at any error.
+
+It also fails if the page requests anything from another server.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ class Visit:
     problems: list[str] = field(default_factory=list)
 
     def is_own(self, url: str) -> bool:
-        """Whether a page of its server may ask for an address; a file asks for nothing but itself."""
+        """Whether a page of its server may ask for an address.
+
+        A file asks for nothing but itself.
+        """
         own = urlsplit(self.url)
         other = urlsplit(url)
         if own.scheme == "file":

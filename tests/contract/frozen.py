@@ -1,6 +1,7 @@
-"""What the outside relies on, as texts by file name: help pages, OpenAPI, metrics, log events, manifests, vectors.
+"""What the outside relies on, as texts by file name.
 
-`python -m tests.contract.frozen` writes them to `tests/golden/contract`; `test_frozen.py` compares them.
+These are help pages, OpenAPI, metrics, log events, manifests and vectors. `python -m tests.contract.frozen` writes them
+to `tests/golden/contract`; `test_frozen.py` compares them.
 """
 
 from __future__ import annotations

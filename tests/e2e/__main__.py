@@ -126,9 +126,10 @@ def main(  # noqa: PLR0917 # the options of the command
         Path | None, typer.Option("--json", metavar="FILE", help="Also write every repetition here.")
     ] = None,
 ) -> None:
-    """Run the proposal's test plan with and without the extender, and compare ways to place pods, each as a table.
+    """Run the proposal's test plan with and without the extender.
 
-    Exit code 1: with the extender something else happened than the plan says, or without it nothing went wrong.
+    Ways to place pods are compared, too. Each result is a table. Exit code 1: with the extender something else happened
+    than the plan says, or without it nothing went wrong.
     """
     if version:
         os.environ[kubernetes_version.VARIABLE] = version  # for every cluster of this process
@@ -245,7 +246,10 @@ class _Report:
         self._console.print(agreement.text())
 
     def tight_burst(self, seeds: int) -> None:
-        """Runs and prints tight bursts without the extender and with each packing mode, or with the placement guard."""
+        """Runs and prints tight bursts without the extender and with it.
+
+        It runs with each packing mode, or with the placement guard.
+        """
         tallies = tight_burst.run(self._folder / Section.TIGHT_BURST, range(1, seeds + 1), guard=bool(self._guard))
         for way, tally in tallies.items():
             promises = self._guard or way == Packing.STALE_SAFE
@@ -265,14 +269,17 @@ class _Report:
         self._console.print(harsh_burst.table(outcomes))
 
     def disk_schedules(self, repetitions: int) -> None:
-        """Runs and prints a burst that exactly fits, without DiskSchedules and with them."""
+        """Runs and prints a burst that exactly fits, with and without DiskSchedules."""
         results = disk_schedule_burst.run(self._folder / Section.DISK_SCHEDULES, repetitions)
         self._failures += disk_schedule_burst.failures(results)
         self._write(Section.DISK_SCHEDULES, {way: [asdict(each) for each in runs] for way, runs in results.items()})
         self._console.print(disk_schedule_burst.table(results))
 
     def tight_nodes(self, clusters: int) -> None:
-        """Computes and prints bursts on tight clusters, with each packing mode and with the placement guard."""
+        """Computes and prints bursts on tight clusters.
+
+        It does so with each packing mode and with the placement guard.
+        """
         seeds = range(1, clusters + 1)
         tallies = tight_nodes.run(seeds)
         self._failures += tight_nodes.failures(tallies)

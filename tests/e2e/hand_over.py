@@ -70,7 +70,10 @@ class Load:
         return sum(self.nodes.values())
 
     def add_nodes(self, rig: Rig) -> None:
-        """Adds the nodes, each with one disk that the pods fill, and nodes for the other pods."""
+        """Adds nodes for the pods that fill them, and for others.
+
+        Each of the former has one disk.
+        """
         rig.add_nodes(GROUP, {name: [f"{_SIZE_GI * count * self.claims}Gi"] for name, count in self.nodes.items()})
         if self.others:
             count = -(-self.others // _MAX_PODS)
@@ -163,9 +166,9 @@ class ServiceMonitor:
 
 
 def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOver:
-    """Creates the pods, ends leaders while they are being placed, and waits until all pods run.
+    """Creates the pods, and ends leaders while they are placed.
 
-    `end_leaders` returns the number of offers that each of them had.
+    It waits until all pods run. `end_leaders` returns the number of offers that each of them had.
     """
     with LeaderMonitor(rig) as monitor, ServiceMonitor(rig) as service, PlacementAudit(rig) as audit:
         creating = threading.Thread(target=load.create, args=(rig,))
@@ -184,9 +187,10 @@ def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOv
 
 
 def terminate_leader(rig: Rig, *, offers: int) -> list[int]:
-    """Sends SIGTERM to the leader once it has so many offers; returns how many it had.
+    """Sends SIGTERM to the leader once it has so many offers.
 
-    The leader hands them over, so that its successor need not wait until the Lease has run out.
+    Returns how many it had. The leader hands them over, so that its successor need not wait until the Lease has run
+    out.
     """
     leader, count = _wait_for_offers(rig, offers)
     process = rig.cluster.processes[leader]
@@ -196,9 +200,10 @@ def terminate_leader(rig: Rig, *, offers: int) -> list[int]:
 
 
 def kill_leader(rig: Rig, *, offers: int, recorded: bool = False) -> list[int]:
-    """Kills the leader once it has so many offers; returns how many it had.
+    """Kills the leader once it has so many offers.
 
-    With `recorded` once its record has them, too: a killed leader's offers of the last third of a second are lost.
+    Returns how many it had. With `recorded` once its record has them, too: a killed leader's offers of the last third
+    of a second are lost.
     """
     leader, count = _wait_for_offers(rig, offers)
     while recorded and _count_recorded(rig) < count:
@@ -214,9 +219,10 @@ def _count_recorded(rig: Rig) -> int:
 
 
 def update_candidates(rig: Rig, *, offers: int) -> list[int]:
-    """Replaces all candidates one by one, as a Deployment does, once there are so many offers.
+    """Replaces all candidates one by one, as a Deployment does.
 
-    The leader goes first, so that another candidate leads before it is replaced, too.
+    It begins once there are so many offers. The leader goes first, so that another candidate leads before it is
+    replaced, too.
     """
     leader, count = _wait_for_offers(rig, offers)
     counts = []

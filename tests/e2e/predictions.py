@@ -1,4 +1,4 @@
-"""What `what-if` predicts of random clusters, compared with what then happens to them, for the report.
+"""What `what-if` predicts of random clusters, compared with what happens.
 
 Each seed makes three to nine nodes with disks, two StatefulSets and one change: a drain, a loss, more replicas or a larger claim. A snapshot is taken,
 the command predicts from it, the change is made, and once the cluster rests every pod, every disk and every drain is compared with the
@@ -173,7 +173,7 @@ class Observation:
 
 
 class RandomCluster:
-    """The cluster of a seed, and the change that is made to it."""
+    """The cluster of a seed, and the change made to it."""
 
     def __init__(self, rig: Rig, seed: int) -> None:
         self._rig = rig
@@ -239,7 +239,7 @@ class RandomCluster:
         )
 
     def rest(self) -> None:
-        """Waits until pods, replicas and disks have been the same for some seconds."""
+        """Waits until pods, replicas and disks are stable for some seconds."""
         last = self._fingerprint()
         since = time.monotonic()
         deadline = since + _REST_TIMEOUT
@@ -259,7 +259,10 @@ class RandomCluster:
         return self._rig.items(LONGHORN_VOLUMES.path(NAMESPACE))
 
     def choose_change(self) -> Change:
-        """Returns the change of this seed; every fourth seed has the same verb."""
+        """Returns the change of this seed.
+
+        Every fourth seed has the same verb.
+        """
         changes = (self._drain, self._lose, self._scale, self._expand)
         return changes[self._seed % _VERBS]()
 
@@ -279,7 +282,10 @@ class RandomCluster:
         return Change("drain", ["--drain", node], make)
 
     def _holds_up(self, node: str) -> bool:
-        """Whether Longhorn's budget would hold up the drain: a volume is attached there, or has its last healthy replica there."""
+        """Whether Longhorn's budget would hold up the drain.
+
+        It does if a volume is attached there, or has its last healthy replica there.
+        """
         attached = {raw["spec"].get("nodeID") for raw in self._volumes()}
         replicas = self.observe().replicas
         healthy = [(volume, place) for volume, place, _, failed in replicas if place and not failed]

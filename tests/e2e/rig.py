@@ -105,7 +105,10 @@ class Rig:
         self._stack.use_simulator(config)
 
     def start_candidate(self, name: str) -> Process:
-        """Starts a process of the extender; a former name gets its port again."""
+        """Starts a process of the extender.
+
+        A former name gets its port again.
+        """
         return self._stack.start_candidate(name)
 
     @property
@@ -146,7 +149,7 @@ class Rig:
         return dict(answer) if code == 200 else {"unreachable": str(answer)}
 
     def misplacements(self) -> int:
-        """How often a local volume's replica was placed on another node so far.
+        """How often a local replica was placed on another node.
 
         Mended ones are included.
         """
@@ -167,7 +170,7 @@ class Rig:
         return float(value)
 
     def add_nodes(self, group: str, disks: Mapping[str, Sequence[Disk]]) -> None:
-        """Adds nodes with disks of some sizes, for the pods of `group` alone.
+        """Adds nodes with disks for the pods of `group` alone.
 
         Returns once Longhorn reports every disk, and their capacity where kube-scheduler looks at it.
         """
@@ -191,7 +194,7 @@ class Rig:
         self.until("the nodes are gone", are_gone)
 
     def _has_capacity(self, nodes: Iterable[str]) -> bool:
-        """Whether each node has capacity for every class that waits for a consumer.
+        """Whether each node has capacity for every class with late binding.
 
         It is also true if kube-scheduler looks at no capacity.
         """
@@ -257,9 +260,9 @@ class Rig:
         )
 
     def misplaced_pods(self, app: str, *, placed: bool = False) -> list[str]:
-        """The app's pods with a local volume without a replica on their node.
+        """Pods with a local volume that has no replica there.
 
-        With `placed`, only a volume counts that has a replica on another node.
+        They are those of the app. With `placed`, only a volume counts that has a replica on another node.
         """
         claims = {_name(entry): entry for entry in self.items("/api/v1/namespaces/default/persistentvolumeclaims")}
         handles = {
@@ -307,7 +310,7 @@ class Rig:
         return int(values.get("storage-over-provisioning-percentage", 100))
 
     def remove(self, *apps: str) -> None:
-        """Deletes the objects and volumes of apps, and waits until their space is free."""
+        """Deletes the objects and volumes of apps, and awaits their space."""
         for resource in (_STATEFUL_SETS, PODS, CLAIMS):
             for app in apps:
                 self._remove_all(resource, app)
@@ -400,7 +403,10 @@ def _is_ready(longhorn_node: Object) -> bool:
 
 
 def disk_limits(node: Object, percentage: int) -> dict[str, tuple[str, int]]:
-    """The name of each of a Longhorn node's disks, and how many bytes it may promise, by the disk's UUID."""
+    """A Longhorn node's disks by UUID, each with its limit.
+
+    It has the disk's name, and how many bytes may be promised.
+    """
     limits: dict[str, tuple[str, int]] = {}
     for name, status in disk_statuses(node).items():
         reserved = (node["spec"]["disks"].get(name) or {}).get("storageReserved", 0)

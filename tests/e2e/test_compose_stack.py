@@ -1,4 +1,7 @@
-"""The services of compose.yaml as processes of this machine: what their command lines and variables make of the parts."""
+"""The services of compose.yaml as processes of this machine.
+
+What their command lines and variables make of the parts is tested.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 def start_service(stack: Stack, name: str) -> None:
-    """Starts a candidate as its service describes it, with this machine's folder, port and address."""
+    """Starts a candidate as its service describes it.
+
+    Folder, port and address are this machine's.
+    """
     service = SERVICES[name]
     port = str(stack.cluster.free_port())
     words = [word.replace("/run/cluster", str(stack.cluster.directory)) for word in service["command"]]
@@ -63,7 +69,10 @@ def placed(stack: Stack) -> int:
 
 
 def test_two_services_place_the_example_and_one_takes_over(stack: Stack) -> None:
-    """Both run under the extender's account; kube-scheduler reaches the leader, and its successor after a kill."""
+    """kube-scheduler reaches the leader, and its successor after a kill.
+
+    Both run under the extender's account.
+    """
     for name in NAMES:
         start_service(stack, name)
     until("a leader", lambda: leader(stack).startswith(NAMES))

@@ -1,4 +1,7 @@
-"""The documented way with the real kube-scheduler: workloads without any change, asked for by a policy."""
+"""The documented way with the real kube-scheduler.
+
+A policy sends workloads to the extender without any change.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ LEASE = ("--lease-duration", "15", "--renew-deadline", "10", "--retry-period", "
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """A way from a cluster without the extender to a workload that it protects.
+    """From a cluster without the extender to a workload under it.
 
     Attributes:
         seconds: after which each step was done, by step
@@ -56,7 +59,10 @@ class Journey:
 
 @pytest.fixture(scope="module")
 def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A cluster with Longhorn: one node on which two volumes of 100Gi fit, and three idle ones on which one fits."""
+    """A cluster with Longhorn, of which one node is large.
+
+    Two volumes of 100Gi fit on it. On each of three idle ones, one fits.
+    """
     folder = tmp_path_factory.mktemp("default-path")
     plain = folder / "plain.yaml"
     plain.write_text(DEFAULT)
@@ -73,7 +79,10 @@ def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.fixture(scope="module")
 def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journey]:
-    """The commands of docs/platforms/kubeadm.md, one after the other; at the end those that uninstall, which leave nothing."""
+    """The commands of docs/platforms/kubeadm.md, one after the other.
+
+    Those that uninstall come at the end, and leave nothing.
+    """
     rig = empty_cluster
     cluster = rig.cluster
     folder = tmp_path_factory.mktemp("my-cluster")
@@ -113,7 +122,10 @@ def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def uninstall(rig: Rig, folder: Path) -> None:
-    """Runs the commands of docs/platforms/kubeadm.md after those for the policy, which no test leaves behind."""
+    """Runs the commands that uninstall, of docs/platforms/kubeadm.md.
+
+    Those for the policy are run by each test.
+    """
     plain = folder / "plain.yaml"
     plain.write_text(DEFAULT)
     rig.use_config(plain)
@@ -129,7 +141,10 @@ def uninstall(rig: Rig, folder: Path) -> None:
 
 
 def named_objects(rig: Rig) -> list[str]:
-    """All objects with the extender's name, of every kind that can be listed; Events end by themselves."""
+    """All objects with the extender's name, of every kind.
+
+    Events end by themselves.
+    """
     kinds = rig.cluster.kubectl("api-resources", "--verbs=list,delete", "--output=name").split()
     kinds = [kind for kind in kinds if kind.partition(".")[0] != "events"]
     names = rig.cluster.kubectl("get", ",".join(kinds), "-A", "--output=name", "--ignore-not-found").split()
@@ -144,7 +159,10 @@ def rig(empty_cluster: Rig, journey: Journey) -> Rig:
 
 
 def documented_kustomization(folder: Path) -> str:
-    """The kustomization of docs/installation.md in a folder; of its Deployment no pods, which no kubelet here could start."""
+    """The kustomization of docs/installation.md in a folder.
+
+    Its Deployment has no pods, which no kubelet here could start.
+    """
     (text,) = re.findall(r"```yaml\n# my-cluster/[^\n]*\n(.*?)```", (ROOT / "docs/installation.md").read_text(), re.S)
     base = os.path.relpath(MANIFESTS / "base", folder)
     assert text.count("../manifests/base") == 1
@@ -171,7 +189,10 @@ def ask_policy(rig: Rig) -> Iterator[None]:
 
 @pytest.fixture
 def second_scheduler(rig: Rig, tmp_path: Path) -> Iterator[None]:
-    """A cluster's own kube-scheduler without an extender, a second one with, and the policy that names it."""
+    """A second kube-scheduler with an extender, and its policy.
+
+    The cluster's own kube-scheduler has none.
+    """
     plain = tmp_path / "plain.yaml"
     plain.write_text(DEFAULT)
     rig.use_config(plain)
@@ -186,7 +207,10 @@ def second_scheduler(rig: Rig, tmp_path: Path) -> Iterator[None]:
 
 
 def unchanged(app: str) -> Workload:
-    """Pods with two claims of 100Gi, which name neither the extender nor its resource."""
+    """Pods with two claims of 100Gi, which do not name the extender.
+
+    They do not name its resource either.
+    """
     return Workload(app=app, group=GROUP, volumes=[Volume(), Volume()], asks=False)
 
 
@@ -203,13 +227,13 @@ def test_from_an_empty_cluster_every_check_of_doctor_finds_nothing(journey: Jour
 
 
 def test_from_an_empty_cluster_the_first_statefulset_is_placed_right(journey: Journey) -> None:
-    """Only one node has room for both volumes of a pod, and kube-scheduler prefers the others."""
+    """Only one node fits a pod, and kube-scheduler prefers others."""
     assert journey.nodes == {ROOMY}
 
 
 @pytest.mark.usefixtures("ask_policy")
 def test_a_statefulset_without_any_change_is_placed_by_the_extenders_answer(rig: Rig) -> None:
-    """Only one node has room for both volumes of a pod, and kube-scheduler prefers the others."""
+    """Only one node fits a pod, and kube-scheduler prefers others."""
     rig.create(unchanged("asked").statefulset(2))
     rig.until("both run", lambda: rig.ready("asked", 2))
     assert set(rig.nodes_of("asked").values()) == {ROOMY}
@@ -219,7 +243,7 @@ def test_a_statefulset_without_any_change_is_placed_by_the_extenders_answer(rig:
 
 @pytest.mark.usefixtures("ask_policy")
 def test_a_pod_without_claims_is_not_asked_about(rig: Rig) -> None:
-    """It would fit on every node, and the extender's counter of pods that fit stays."""
+    """It fits on every node, and the extender does not count it."""
     before = rig.count_fits()
     rig.create(plain("not-asked"))
     rig.until("it runs", lambda: rig.ready("not-asked", 1))
@@ -255,7 +279,10 @@ def problem(rig: Rig, app: str) -> str:
 
 @pytest.mark.usefixtures("second_scheduler")
 def test_with_a_second_scheduler_the_same_statefulset_is_placed_as_well(rig: Rig) -> None:
-    """The cluster's own kube-scheduler knows nothing of the extender, and places the pods without claims."""
+    """The cluster's own kube-scheduler places the pods without claims.
+
+    It knows nothing of the extender.
+    """
     rig.create(unchanged("second").statefulset(2), plain("own"))
     rig.until("all run", lambda: rig.ready("second", 2) and rig.ready("own", 1))
     assert set(rig.nodes_of("second").values()) == {ROOMY}
@@ -267,7 +294,7 @@ def test_with_a_second_scheduler_the_same_statefulset_is_placed_as_well(rig: Rig
 
 @pytest.mark.usefixtures("second_scheduler")
 def test_a_drain_moves_a_pod_of_the_second_scheduler(rig: Rig) -> None:
-    """It is sent to the extender again, and runs with its volume on a node with room."""
+    """The extender decides again, and the pod runs with its volume."""
     small = Workload(app="moved", group=GROUP, volumes=[Volume("1Gi")], asks=False)
     rig.create(small.statefulset(1))
     rig.until("it runs", lambda: rig.ready("moved", 1))
@@ -283,7 +310,10 @@ def test_a_drain_moves_a_pod_of_the_second_scheduler(rig: Rig) -> None:
 
 @pytest.mark.usefixtures("second_scheduler")
 def test_doctor_probes_the_second_scheduler_that_the_policy_names(rig: Rig) -> None:
-    """Without a flag: a new pod with a claim has its name, and the cluster's own kube-scheduler calls no extender."""
+    """A new pod with a claim has the second scheduler's name.
+
+    No flag says so, and the cluster's own kube-scheduler calls no extender.
+    """
     _, findings = run_doctor(rig.cluster)
     severities = {entry["check"]: entry["severity"] for entry in findings}
     assert (severities["registration"], severities["ask-policy"]) == ("ok", "ok")

@@ -71,14 +71,14 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Dev
 
 @pytest.fixture
 def longhorn(installation: tuple[DevCluster, Path], request: pytest.FixtureRequest) -> Iterator[Longhorn]:
-    """A namespace for one test, with the Role of the manifests that it names."""
+    """A namespace for one test, with the Role of the manifests."""
     namespace = Longhorn(*installation, manifests=getattr(request, "param", MANIFESTS))
     yield namespace
     namespace.stop()
 
 
 def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
-    """A replica is granted once there is room, and kubectl's columns show it.
+    """A replica is granted once there is room, as kubectl shows.
 
     No Replica exists; with the documented label the requests stay nevertheless.
     """
@@ -187,7 +187,10 @@ def test_a_rejected_replica_moves_unless_it_has_data(longhorn: Longhorn) -> None
 
 
 def test_a_backing_images_copies_are_placed_and_released(longhorn: Longhorn) -> None:
-    """Nodes without a copy come first; deletion releases the space on every disk."""
+    """Nodes without a copy come first.
+
+    Deletion releases the space on every disk.
+    """
     longhorn.add_nodes({"n1": 100, "n2": 50, "n3": 100})
     longhorn.start("one", *FAST)
     longhorn.create(image("i", 60, copies=2))
@@ -402,7 +405,7 @@ def test_the_mirror_records_what_longhorn_allocated_and_changes_nothing_else(lon
 
 
 def test_one_process_works_and_another_takes_over(longhorn: Longhorn) -> None:
-    """A released Lease is taken at once, a killed leader's once it expires.
+    """A released Lease is taken at once, a killed leader's when expired.
 
     Both processes are ready all the time.
     """

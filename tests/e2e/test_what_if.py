@@ -1,4 +1,7 @@
-"""What `what-if` predicts is what then happens on a real control plane, pod by pod and disk by disk."""
+"""What `what-if` predicts then happens on a real control plane.
+
+It is compared pod by pod and disk by disk.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ GI = 1024**3
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """One cluster whose three nodes have room for ten volumes of 100Gi; two of its pods run."""
+    """One cluster whose three nodes have room for ten volumes of 100Gi.
+
+    Two of its pods run.
+    """
     with Rig(tmp_path_factory.mktemp("what-if"), config=RECOMMENDED_MANAGED) as started:
         started.add_nodes(APP, {"foreseen-1": ["500Gi"], "foreseen-2": ["300Gi"], "foreseen-3": ["200Gi"]})
         started.create(statefulset(APP, group=APP, replicas=2))
@@ -55,7 +61,10 @@ def scheduled_bytes(rig: Rig) -> dict[tuple[str, str], int]:
 
 
 def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], app: str = APP) -> None:
-    """Asserts that every pod is where it was foreseen, and that every disk is as full as foreseen."""
+    """Asserts that pods and disks are as they were foreseen.
+
+    Every pod is where it was foreseen, and every disk as full.
+    """
     nodes = rig.nodes_of(app)
     for entry in (entry for entry in answer["pods"] if entry["pod"].startswith(f"default/{app}-")):
         node = nodes[entry["pod"].partition("/")[2]]
@@ -68,7 +77,10 @@ def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], a
 
 
 def is_settled(rig: Rig, count: int) -> bool:
-    """Whether `count` pods run, and each volume has one replica, on its pod's node, in Longhorn's status."""
+    """Whether `count` pods run, and each volume has one local replica.
+
+    Longhorn's status shows it.
+    """
     replicas = rig.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
     return (
         sum(pod["status"].get("phase") == "Running" for pod in rig.pods(APP)) == count == len(replicas)
@@ -78,7 +90,10 @@ def is_settled(rig: Rig, count: int) -> bool:
 
 
 def test_scaling_up_and_a_drain_go_as_foreseen(rig: Rig, tmp_path: Path) -> None:
-    """Eight pods fit, and those of a drained node find the remaining room; afterwards no node is left for four more."""
+    """Eight pods fit, and those of a drained node move.
+
+    Afterwards no node is left for four more.
+    """
     before = scheduled_bytes(rig)
     scaled = predict(rig, "--scale", f"sts/{APP}=8")
     assert {entry["outcome"] for entry in scaled["pods"]} == {"always"}
@@ -115,7 +130,10 @@ def count_refused(rig: Rig) -> int:
 
 
 def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
-    """The volume grows by as much as its disk was foreseen to be fuller; one beyond the disk is refused."""
+    """The disk is fuller by what was foreseen.
+
+    An expansion beyond the disk is refused.
+    """
     rig.add_nodes("grown", {"grown-1": ["300Gi"]})
     rig.create(statefulset("grown", group="grown", replicas=1))
     try:
@@ -138,7 +156,10 @@ def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
 
 @pytest.fixture
 def guarded(rig: Rig) -> Iterator[None]:
-    """Three pods with a PodDisruptionBudget on one node, and another node with room for them."""
+    """Three pods with a PodDisruptionBudget, and another node with room.
+
+    The pods run on one node.
+    """
     rig.add_nodes(GUARDED, {"guarded-1": ["400Gi"]})
     rig.create(statefulset(GUARDED, group=GUARDED, replicas=3), disruption_budget(GUARDED, 1))
     rig.until("its pods run", lambda: rig.ready(GUARDED, 3), 60)
@@ -164,7 +185,7 @@ def disruption_budget(name: str, max_unavailable: int) -> Any:
 
 
 def budget_status(rig: Rig) -> tuple[int, int]:
-    """How many evictions the budget `guarded` allows now, and how many pods are healthy."""
+    """The budget's allowed evictions, and its number of healthy pods."""
     status = rig.cluster.api.get(DISRUPTION_BUDGETS.path("default", GUARDED)).get("status", {})
     return status.get("disruptionsAllowed", 0), status.get("currentHealthy", 0)
 
@@ -178,7 +199,10 @@ def evict(rig: Rig, pod: str) -> ApiError:
 
 
 def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, guarded: None) -> None:
-    """One pod after the other leaves the node; then budgets that refuse an eviction are foreseen to hold up the drain."""
+    """One pod after the other leaves the node.
+
+    Then budgets that refuse an eviction are foreseen to hold up the drain.
+    """
     before = scheduled_bytes(rig)
     answer = predict(rig, "--drain", "guarded-1")
     assert [entry["outcome"] for entry in answer["drains"]] == ["always"]

@@ -1,4 +1,7 @@
-"""The Helm chart: the same objects as the kustomizations, values that are checked, and what they change."""
+"""The Helm chart: its objects, its values, and what they change.
+
+The objects are those of the kustomizations.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def test_the_templates_are_what_the_manifests_make() -> None:
     ],
 )
 def test_a_manifest_that_cannot_become_a_template_is_named(text: str, problem: str) -> None:
-    """Otherwise an object without labels, or with an empty text, would be installed."""
+    """Otherwise an object without labels, or an empty text, is installed."""
     with pytest.raises(ValueError, match=f"manifests/a.yaml: .*{problem}"):
         chart.template(text, chart.PARTS[0], "manifests/a.yaml")
 
@@ -81,7 +84,10 @@ def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:
 
 
 def build(*folders: str) -> RenderedObjects:
-    """The objects of kustomizations; those of a later folder replace those of an earlier one."""
+    """The objects of kustomizations.
+
+    Those of a later folder replace those of an earlier one.
+    """
     kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
     texts = [kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60) for folder in folders]
     entries = [entry for text in texts for entry in yaml.safe_load_all(text) if entry]
@@ -89,9 +95,10 @@ def build(*folders: str) -> RenderedObjects:
 
 
 def normalized(objects: RenderedObjects) -> RenderedObjects:
-    """Objects without the labels that helm adds, and without a namespace where there is none.
+    """Objects without what only one side has.
 
-    A changed configuration of the second kube-scheduler is a new name in a kustomization, and an annotation of the pods in the chart.
+    These are the labels that helm adds, and a namespace where there is none. A changed configuration of the second
+    kube-scheduler is a new name in a kustomization, and an annotation of the pods in the chart.
     """
     for (kind, name), entry in list(objects.items()):
         metadata = entry["metadata"]
@@ -150,7 +157,10 @@ def test_chart_and_kustomization_are_the_same_objects(
 
 @pytest.mark.e2e
 def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(helm: Helm) -> None:
-    """The overlay has a placeholder; the namespace of Prometheus can be another one."""
+    """The overlay has a placeholder.
+
+    The namespace of Prometheus can be another one.
+    """
     network_policy = {"enabled": True, "controlPlaneNetworks": [NETWORK]}
     expected = build("base", "overlays/network-policy")
     ingress = expected["NetworkPolicy", NAME]["spec"]["ingress"]
@@ -177,7 +187,7 @@ def guide_to_tls() -> list[Any]:
 
 @pytest.mark.e2e
 def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path: Path) -> None:
-    """Its file is the one that `scheduler-config` prints, and it mounts the certificate."""
+    """Its file is that of `scheduler-config`, and it mounts the certificate."""
     rendered = helm.render({"tls": TLS, "secondScheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}})
     (patch,) = [block["patches"][0] for block in guide_to_tls() if "configMapGenerator" in block]
     expected = build_with_component(tmp_path, "overlays/second-scheduler", "tls", [patch])
@@ -207,7 +217,7 @@ def test_prometheus_scrapes_by_tls_as_documented(helm: Helm) -> None:
 
 
 def test_the_chart_makes_certificates_that_both_ends_accept(helm: Helm, tmp_path: Path) -> None:
-    """For one authority and the name that kube-scheduler verifies, with keys of ECDSA."""
+    """They have one authority, the verified name, and keys of ECDSA."""
     secrets = {
         name: entry for (kind, name), entry in helm.render({"tls": {"enabled": True}}).items() if kind == "Secret"
     }
@@ -244,7 +254,7 @@ def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Map
     ],
 )
 def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str, Any], steps: set[str]) -> None:
-    """The file with TLS, where kube-scheduler's certificate is, and how certificates are renewed."""
+    """The file with TLS, kube-scheduler's certificate, and how certificates are renewed."""
     notes = helm.run("install", RELEASE, str(CHART), "--dry-run=client", values=values).partition("NOTES:")[2]
     every_step = {"--tls --platform", "To renew them", f"which you make like {NAME}-tls"}
     assert {step for step in every_step if step in notes} == steps
@@ -323,7 +333,10 @@ def test_a_value_reaches_the_container(helm: Helm, values: Mapping[str, Any], ke
 
 
 def test_the_second_kube_scheduler_has_the_clusters_version(helm: Helm) -> None:
-    """Without the provider's suffix, which no image has; a change of its configuration restarts it."""
+    """Without the provider's suffix, which no image has.
+
+    A change of its configuration restarts it.
+    """
     values = {"secondScheduler": {"enabled": True}}
     objects = helm.render(values, "--kube-version", "v1.34.5-eks-1a2b3c")
     template = objects["Deployment", chart.SECOND_SCHEDULER]["spec"]["template"]
@@ -393,7 +406,10 @@ def test_a_bad_value_is_refused_with_its_name(helm: Helm, values: Mapping[str, A
 
 
 def test_another_namespace_than_longhorns_is_refused(helm: Helm) -> None:
-    """The extender would look for Longhorn there; the line says what to add."""
+    """The extender would look for Longhorn there.
+
+    The line says what to add.
+    """
     output = helm.run("template", RELEASE, str(CHART), "--set", "longhornNamespace=storage", check=False)
     assert "install the chart in Longhorn's namespace: add --namespace storage" in output
 
@@ -447,7 +463,10 @@ DOCTOR = f"{NAME}-doctor"
 
 
 def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
-    """All of its objects are hooks that are deleted, whatever its result; they have one name, as `helm test --logs` needs it."""
+    """All of its objects are hooks that are deleted, whatever its result.
+
+    They have one name, as `helm test --logs` needs it.
+    """
     objects = helm.render(tests=True)
     added = objects.keys() - helm.render().keys()
     assert {objects[key]["metadata"]["name"] for key in added} == {DOCTOR}
@@ -483,7 +502,10 @@ def test_the_doctors_pod_meets_the_restricted_pod_security_standard(helm: Helm) 
     ],
 )
 def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mapping[str, Any]) -> None:
-    """A question about permissions is the only thing that it creates; it may ask what would become of a pod in `default`."""
+    """A question about permissions is the only thing that it creates.
+
+    It may ask what would become of a pod in `default`.
+    """
     objects = helm.render(values, tests=True)
     granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
     writes = {(verb, kind) for verb, _, kind, _ in granted if verb not in ("get", "list")}

@@ -1,4 +1,7 @@
-"""The Helm chart on a real API server, by the real helm: installed, upgraded, rolled back, and removed without a trace."""
+"""The Helm chart on a real API server, by the real helm.
+
+It is installed, upgraded, rolled back, and removed without a trace.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ EVERYTHING = ("--set", ",".join(f"{part}.enabled=true" for part in PARTS))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """Two nodes with a Longhorn disk of 100Gi each; Longhorn's namespace is under the restricted Pod Security Standard."""
+    """Two nodes with a Longhorn disk of 100Gi each.
+
+    Longhorn's namespace is under the restricted Pod Security Standard.
+    """
     with DevCluster(tmp_path_factory.mktemp("chart") / "cluster", ClusterOptions(audit=False)) as running:
         running.api.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
         running.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
@@ -66,7 +72,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
 
 @pytest.fixture
 def helm(cluster: DevCluster, tmp_path: Path) -> Iterator[Helm]:
-    """The program with the administrator's rights; removes what a failed test has left."""
+    """The program with the administrator's rights.
+
+    Removes what a failed test has left.
+    """
     program = Helm(tmp_path, cluster.kubeconfig)
     yield program
     program.run("uninstall", RELEASE, "--ignore-not-found")
@@ -74,7 +83,10 @@ def helm(cluster: DevCluster, tmp_path: Path) -> Iterator[Helm]:
 
 @pytest.fixture
 def spawn_extender(cluster: DevCluster) -> Iterator[Callable[..., int]]:
-    """Starts one process of the extender, with further flags, under its own ServiceAccount; returns its port."""
+    """Starts one process of the extender, and returns its port.
+
+    It has further flags, and its own ServiceAccount.
+    """
     started: list[Process] = []
 
     def spawn(*flags: str) -> int:
@@ -116,7 +128,10 @@ def until(what: str, true: Callable[[], Any], seconds: float = 40) -> None:
 
 
 def nodes_with_disks(cluster: DevCluster) -> list[str]:
-    """The Longhorn nodes whose disk is in their status, none before Longhorn's kinds exist."""
+    """The Longhorn nodes whose disk is in their status.
+
+    There are none before Longhorn's kinds exist.
+    """
     text = cluster.kubectl("-n", NAMESPACE, "get", LONGHORN_NODES.label, "-o", "json", check=False)
     nodes = json.loads(text)["items"] if text.startswith("{") else []
     return [node["metadata"]["name"] for node in nodes if (node.get("status") or {}).get("diskStatus")]
@@ -143,7 +158,7 @@ def would_refuse(address: str) -> str:
 
 
 def remains(cluster: DevCluster) -> list[str]:
-    """Every object of the cluster, of whatever kind, that is named after the extender or the second kube-scheduler.
+    """Every object that is named after the extender or second kube-scheduler.
 
     Events of the past do not count.
     """
@@ -161,7 +176,10 @@ def names_of_owners(cluster: DevCluster, resource: Resource, name: str = NAME) -
 
 
 def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, helm: Helm) -> None:
-    """Helm waits for both pods, each on its own node; the notes say what comes next."""
+    """Helm waits for both pods, each on its own node.
+
+    The notes say what comes next.
+    """
     notes = helm.run("install", RELEASE, str(CHART), "--wait", "--timeout", "90s")
     selector = f"--selector=app.kubernetes.io/name={NAME}"
     pods = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", selector, "-o", "json"))["items"]
@@ -173,7 +191,10 @@ def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, 
 def test_a_release_begins_to_enforce_without_a_restart(
     cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]
 ) -> None:
-    """Upgrade and rollback change the ConfigMap alone, and what the leader has recorded stays."""
+    """Upgrade and rollback change the ConfigMap alone.
+
+    What the leader has recorded stays.
+    """
     helm.run("install", RELEASE, str(CHART), "--set", "settings.enforcement=observe")
     address = start_extender()
     pod = create_large_pod(cluster)
@@ -190,7 +211,10 @@ def test_a_release_begins_to_enforce_without_a_restart(
 
 
 def create_large_pod(cluster: DevCluster) -> dict[str, Any]:
-    """A pod with a claim that is larger than every disk, as kube-scheduler would send it."""
+    """A pod with a claim that is larger than every disk.
+
+    It is as kube-scheduler would send it.
+    """
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "longhorn-local"}
     spec = {**claim, "resources": {"requests": {"storage": "200Gi"}}}
     cluster.api.create(CLAIMS.path("default"), {"metadata": {"name": "large"}, "spec": spec})
@@ -203,7 +227,10 @@ def create_large_pod(cluster: DevCluster) -> dict[str, Any]:
 
 
 def secret(cluster: DevCluster, suffix: str) -> dict[str, Any]:
-    """One of the Secrets with certificates: that of the authority, of the extender, or of its callers."""
+    """One of the Secrets with certificates.
+
+    It is that of the authority, of the extender, or of its callers.
+    """
     return dict(cluster.api.get(SECRETS.path(NAMESPACE, f"{NAME}-{suffix}")))
 
 
@@ -215,7 +242,10 @@ def serial(entry: dict[str, Any]) -> int:
 def test_the_chart_makes_certificates_with_which_the_extender_is_reached(
     cluster: DevCluster, helm: Helm, spawn_extender: Callable[..., int], tmp_path: Path
 ) -> None:
-    """By callers with the files of their Secret, which trust its authority; a caller without a certificate gets no answer."""
+    """By callers with the files of their Secret, which trust its authority.
+
+    A caller without a certificate gets no answer.
+    """
     helm.run("install", RELEASE, str(CHART), *TLS)
     server, caller = (write_secret(tmp_path, secret(cluster, suffix)) for suffix in ("tls", "client"))
     flags = {"tls-cert-file": "tls.crt", "tls-private-key-file": "tls.key", "client-ca-file": "ca.crt"}
@@ -228,7 +258,10 @@ def test_the_chart_makes_certificates_with_which_the_extender_is_reached(
 
 
 def answer_by_tls(port: int, context: ssl.SSLContext) -> bytes:
-    """The beginning of the answer of /healthz, "" if the extender ends the connection."""
+    """The beginning of the answer of /healthz, "" without one.
+
+    There is none if the extender ends the connection.
+    """
     with (
         suppress(OSError),
         socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
@@ -240,7 +273,10 @@ def answer_by_tls(port: int, context: ssl.SSLContext) -> bytes:
 
 
 def test_an_upgrade_makes_only_the_certificates_that_were_deleted(cluster: DevCluster, helm: Helm) -> None:
-    """The others are kept, and the same authority signs; without the authority's Secret all are new."""
+    """The others are kept, and the same authority signs.
+
+    Without the authority's Secret all are new.
+    """
     helm.run("install", RELEASE, str(CHART), *TLS)
     first = {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES}
     upgrade = ("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values")
@@ -259,7 +295,10 @@ def test_an_upgrade_makes_only_the_certificates_that_were_deleted(cluster: DevCl
 
 
 def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]) -> None:
-    """What the extender has created itself goes with its ServiceAccount, even while a process still runs."""
+    """What the extender has created goes with its ServiceAccount.
+
+    That is so even while a process still runs.
+    """
     helm.run("install", RELEASE, str(CHART), *EVERYTHING)
     start_extender()
     guard = f"{NAME}-placement-guard"
@@ -293,9 +332,10 @@ DOCTOR = f"{NAME}-doctor"
 
 
 def run_helm_test(cluster: DevCluster, helm: Helm, run_pod: Callable[[list[str], Path], int]) -> tuple[int, str]:
-    """Runs `helm test`; `run_pod` plays the kubelet: it runs the pod's command as its ServiceAccount, and returns the exit code.
+    """Runs `helm test`.
 
-    Returns helm's exit code and output.
+    `run_pod` plays the kubelet: it runs the pod's command as its ServiceAccount, and returns the exit code. Returns
+    helm's exit code and output.
     """
     command = helm.command("test", RELEASE, "--timeout", "60s")
     with subprocess.Popen(
@@ -335,7 +375,10 @@ def doctor(command: list[str], account: Path) -> dict[str, Any]:
 def test_the_doctor_may_read_everything_that_it_needs(
     cluster: DevCluster, helm: Helm, enforcement: str, registration: str
 ) -> None:
-    """It finds that kube-scheduler was not configured, and leaves nothing: neither a probe nor its permissions."""
+    """It sees that kube-scheduler was not configured, and leaves nothing.
+
+    Neither a probe nor its permissions stay.
+    """
     if subprocess.run([EXTENDER, "doctor", "--help"], capture_output=True, check=False).returncode:
         pytest.skip("this version has no doctor")
     helm.run("install", RELEASE, str(CHART), "--set", f"settings.enforcement={enforcement}")

@@ -1,4 +1,7 @@
-"""Orders of drains on small random clusters, against every permutation and against `what-if`."""
+"""Orders of drains on small random clusters.
+
+They are checked against every permutation and against `what-if`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Two to four nodes with at most one pod each more than they could swap, and few pods without volumes."""
+    """Two to four nodes, and few pods without volumes.
+
+    A node has at most one pod more than the nodes could swap.
+    """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     nodes = tuple(f"n{number}" for number in range(chance.randint(2, 4)))
     sizes = {name: chance.choice((60, 80, 100)) for name in nodes}
@@ -59,7 +65,10 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def _drained(world: World, order: tuple[str, ...]) -> int:
-    """How many nodes of an order are drained before a drain does not fit, in the worst course."""
+    """How many nodes of an order are drained in a row.
+
+    It is the least number of all courses.
+    """
     counts = []
     for course in range(COURSES):
         cluster = run_to_end(settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, ""))).cluster
@@ -77,7 +86,10 @@ def _drained(world: World, order: tuple[str, ...]) -> int:
 @settings(max_examples=25)
 @given(worlds())
 def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
-    """The longest order of the search is as long as the longest of all orders, and blocked nodes are in none."""
+    """It is as long as the longest of all orders.
+
+    Blocked nodes are in none.
+    """
     order = order_of(world.start, *world.nodes, courses=COURSES)
     best = max(_drained(world, each) for each in permutations(world.nodes))
     assert order.exhaustive
@@ -91,7 +103,10 @@ def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
 @settings(max_examples=25)
 @given(worlds())
 def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> None:
-    """Each drain finishes, and all of its pods are placed, in the cluster that the drains before left."""
+    """Each drain finishes, and all of its pods are placed.
+
+    It begins in the cluster that the drains before left.
+    """
     order = order_of(world.start, *world.nodes, courses=COURSES)
     for course in range(COURSES):
         cluster: PredictedCluster = run_to_end(
@@ -110,7 +125,10 @@ def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> No
 @settings(max_examples=25)
 @given(worlds())
 def test_a_maintenance_ends_with_the_node_as_it_was(world: World) -> None:
-    """It is open again, no replica on it has failed, and its status lists the replicas that it has."""
+    """It is open, and its status lists its replicas.
+
+    No replica on it has failed.
+    """
     for name in world.nodes:
         result = run_to_end(maintain_node(world.start.cluster, name, NONE, OPTIONS, choose(0, name)))
         if result.problems:

@@ -1,4 +1,7 @@
-"""The headroom of random small clusters: by arithmetic, and by adding one pod after the other with `what-if`."""
+"""The headroom of random small clusters.
+
+It is checked by arithmetic, and by adding one pod after the other with `what-if`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from tests.worlds.predicted_clusters import OPTIONS, situation
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=5), st.sampled_from((10, 33, 50)))
 def test_equal_volumes_fill_every_disk(sizes: list[int], size: int) -> None:
-    """Pods with one volume of one replica fit as often as its size goes into the disks, in every order."""
+    """Pods fit as often as their size goes into the disks.
+
+    They have one volume of one replica, and fit so in every order.
+    """
     names = [f"n{number}" for number in range(len(sizes))]
     disks = [disk(100, available=100, listed={"other": 100 - free}) for free in sizes]
     nodes = [longhorn_node(name, {"disk-1": entry}) for name, entry in zip(names, disks, strict=True)]
@@ -33,7 +39,7 @@ def test_equal_volumes_fill_every_disk(sizes: list[int], size: int) -> None:
 
 
 def chooser(seed: int) -> Callable[[int], int]:
-    """Chooses at random, and does not draw a number where there is no choice."""
+    """Chooses at random, and draws no number without a choice."""
     draw = random.Random(seed).randrange  # noqa: S311
     return lambda count: count - 1 if count <= 2 else draw(count)
 
@@ -41,7 +47,7 @@ def chooser(seed: int) -> Callable[[int], int]:
 @settings(max_examples=12)
 @given(worlds(), st.sampled_from((5, 20, 40)), st.integers(0, 3))
 def test_what_if_places_the_same_pods_one_by_one(world: World, size: int, seed: int) -> None:
-    """Each pod gets the same node, and the first that does not fit gets none."""
+    """Each pod gets the same node, and one more gets none."""
     workload = template(size)
     order = run_to_end(fill_with_pods(world.start.cluster, workload, OPTIONS, chooser(seed), 12))
     choose = chooser(seed)

@@ -1,4 +1,7 @@
-"""Every plan of replica moves leads to what it says, whatever Longhorn chooses, and no plan of fewer moves does."""
+"""Every plan of replica moves leads to what it says.
+
+That is so whatever Longhorn chooses, and no plan of fewer moves does the same.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ Plan = tuple[tuple[ReplicaMove, ...], tuple[PredictedCluster, ...]]
 
 @st.composite
 def situations(draw: st.DrawFn, *, pods: int = 0) -> Situation:
-    """A random cluster in which all volumes are healthy; `pods` new ones wait, most of them too large to fit."""
+    """A random cluster in which all volumes are healthy.
+
+    `pods` new ones wait, most of them too large to fit.
+    """
     start = draw(worlds()).start
     if not pods:
         return start
@@ -51,7 +57,10 @@ def choices() -> list[Choose]:
 
 
 def largest_volume(cluster: PredictedCluster) -> int:
-    """The largest volume, by the capacity report on a view that is built from the objects."""
+    """The largest volume, by the capacity report on built objects.
+
+    The report reads a view that is built from the objects.
+    """
     view = View.of(cluster.snapshot, cluster.state.view.cluster.now)
     return CapacityReport.of(ClusterState.of(view), with_disks=False).largest_volumes[CLASS]
 
@@ -75,7 +84,10 @@ def find_pods(start: Situation, moves: int) -> Rebalance:
 
 
 def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluster]:
-    """Every cluster that the plan may lead to, move by move as Longhorn offers them."""
+    """Every cluster that the plan may lead to, move by move.
+
+    Longhorn offers the moves.
+    """
     clusters = [start]
     for move in result.plan.moves if result.plan is not None else ():
         following = []
@@ -88,7 +100,10 @@ def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluste
 
 
 def plans(start: PredictedCluster, length: int) -> Iterator[Plan]:
-    """Every sequence of so many moves of replicas that exist at the start, with every cluster that it may lead to."""
+    """Every sequence of so many moves, with every cluster after it.
+
+    The moved replicas exist at the start.
+    """
     if not length:
         yield (), (start,)
         return
@@ -105,7 +120,10 @@ def plans(start: PredictedCluster, length: int) -> Iterator[Plan]:
 
 
 def is_worse(before: PredictedCluster, cluster: PredictedCluster) -> bool:
-    """Whether a volume is smaller, or Longhorn can place a local replica that it could not place, or the reverse."""
+    """Whether a volume is smaller, or Longhorn's next step differs.
+
+    The step places a local replica that could not be placed before, or the reverse.
+    """
     unsettled = [
         volume.name
         for volume in before.snapshot.volumes.values()
@@ -158,7 +176,10 @@ def test_a_size_is_reached_or_there_is_no_plan(start: Situation, size: int) -> N
 @settings(max_examples=40)
 @given(situations(pods=2))
 def test_the_waiting_pods_fit_after_the_plan(start: Situation) -> None:
-    """As many as it says are placed in every order, and those that always fitted before are among them."""
+    """As many as it says are placed in every order.
+
+    Those that always fitted before are among them.
+    """
     result = find_pods(start, 2)
     before = placed_pods(start, start.cluster)
     placed = [keys for cluster in outcomes(start.cluster, result) for keys in placed_pods(start, cluster)]
@@ -170,7 +191,10 @@ def test_the_waiting_pods_fit_after_the_plan(start: Situation) -> None:
 @settings(max_examples=40)
 @given(situations(pods=1))
 def test_no_single_move_makes_the_pod_fit_if_no_plan_says_so(start: Situation) -> None:
-    """By trying every move; of those that do, the one with the fewest bytes is the plan."""
+    """Every move is tried.
+
+    Of those that help, the one with the fewest bytes is the plan.
+    """
     result = find_pods(start, 1)
     if result.before:
         assert result.plan is None

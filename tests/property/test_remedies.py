@@ -1,4 +1,7 @@
-"""Every remedy works, none of its steps is idle, and no cheaper one exists: on random clusters, by brute force."""
+"""Every remedy works, and no cheaper one exists, by brute force.
+
+None of its steps is idle. The clusters are random.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tests.worlds.remedies import World, every_step, full_worlds, worlds
 @settings(max_examples=50)
 @given(worlds() | full_worlds())
 def test_every_remedy_works_and_no_step_or_byte_is_superfluous(world: World) -> None:
-    """The commands are applied to the objects, and the decision is made anew."""
+    """The commands are applied, and the decision is made anew."""
     assert not (world.fits and world.remedies)
     for remedy in world.remedies:
         assert world.works(remedy), remedy.text
@@ -38,7 +41,10 @@ def test_remedies_come_in_the_order_of_their_cost(world: World) -> None:
 @settings(max_examples=50)
 @given(worlds() | full_worlds())
 def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
-    """All steps on all nodes and disks are tried, with several sizes below the least one, or with all the space there is."""
+    """All steps on all nodes and disks are tried.
+
+    They have several sizes below the least one, or all the space there is.
+    """
     cost = next((remedy.cost for remedy in world.find(1)), None)
     if world.fits:
         return
@@ -55,7 +61,10 @@ def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
 @settings(max_examples=50)
 @given(worlds())
 def test_where_no_remedy_is_found_no_two_steps_on_one_node_help(world: World) -> None:
-    """The first changes a setting, and the second is any other step, with all the space there is."""
+    """A setting and any other step are tried.
+
+    The other step has all the space there is.
+    """
     if world.fits or world.find(1):
         return
     steps = [*every_step(world.cluster, None)]

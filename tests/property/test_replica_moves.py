@@ -1,4 +1,7 @@
-"""Every replica move leaves each volume complete, and its targets are what Longhorn may choose, on random clusters."""
+"""Every replica move leaves each volume complete, on random clusters.
+
+Its targets are what Longhorn may choose.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from tests.worlds.predicted_clusters import after
 
 
 def pick(number: int, count: int) -> int:
-    """A chance that comes out as `number` if there are as many choices."""
+    """A choice of `number`, if there are as many."""
     return min(number, count - 1)
 
 
 @given(worlds())
 def test_a_move_keeps_every_volume_complete_and_no_disk_too_full(world: World) -> None:
-    """Only the moved replica changes its place, to a disk that has the space."""
+    """Only the moved replica changes its place, to a free disk."""
     cluster = after(world.start, *world.changes).cluster
     for move in replica_moves(cluster):
         volume = cluster.snapshot.volumes[move.volume]
@@ -42,7 +45,10 @@ def test_a_move_keeps_every_volume_complete_and_no_disk_too_full(world: World) -
 
 @given(worlds())
 def test_the_targets_are_what_longhorn_does_with_one_more_replica(world: World) -> None:
-    """Each is reached by some chance after the number of replicas was raised, and nothing else is."""
+    """Some choices of Longhorn lead to each, and to nothing else.
+
+    The number of replicas was raised before.
+    """
     cluster = after(world.start, *world.changes).cluster
     for move in replica_moves(cluster):
         volume = cluster.snapshot.volumes[move.volume]

@@ -1,4 +1,7 @@
-"""What every run of every strategy keeps, on random clusters with random pods, lags and seeds."""
+"""What every run of every strategy keeps, on random clusters.
+
+Pods, lags and seeds are random, too.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, volumes: int = 3) -> World:
-    """One to four nodes of one to three disks, up to eight pods of some volumes, a lag of 0 to 30 steps."""
+    """One to four nodes of one to three disks, and pods.
+
+    There are up to eight pods of some volumes, and a lag of 0 to 30 steps.
+    """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     nodes = {
         f"n{number}": [chance.choice(_DISK_SIZES) for _ in range(chance.randint(1, 3))]
@@ -86,7 +92,10 @@ def test_the_same_seed_gives_the_same_run(world: World, name: StrategyName) -> N
 @few
 @given(worlds(), names)
 def test_the_counts_are_those_of_the_objects(world: World, name: StrategyName) -> None:
-    """Placed pods, stuck pods and overbooked disks, counted again from the objects in the end."""
+    """Placed pods, stuck pods and overbooked disks are counted again.
+
+    The objects in the end are counted.
+    """
     result = play_strategy(world.start, name, world.seed, world.pace)
     snapshot = result.cluster.snapshot
     with_data = {replica.volume for replica in snapshot.replicas.values() if replica.node_id and replica.healthy_at}
@@ -112,7 +121,10 @@ def test_the_counts_are_those_of_the_objects(world: World, name: StrategyName) -
 @few
 @given(worlds(), names)
 def test_a_remote_volume_was_misplaced(world: World, name: StrategyName) -> None:
-    """A volume without a replica on its pod's node in the end was placed elsewhere when it was new."""
+    """A volume away from its pod in the end was misplaced.
+
+    It was placed elsewhere when it was new.
+    """
     result = play_strategy(world.start, name, world.seed, world.pace)
     for key, node in result.nodes.items():
         for volume in result.cluster.volumes_of(result.cluster.snapshot.pods[key]):
@@ -159,7 +171,10 @@ def test_stale_safe_packing_does_no_wrong_on_any_status(world: World) -> None:
 @few
 @given(worlds())
 def test_the_guard_does_no_wrong_on_any_status(world: World) -> None:
-    """Nothing is overbooked, misplaced or stuck, though every node with a packing is offered."""
+    """Nothing is overbooked, misplaced or stuck.
+
+    That is so though every node with a packing is offered.
+    """
     result = play_strategy(world.start, StrategyName.GUARDED, world.seed, world.pace)
     assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())
 
@@ -176,7 +191,10 @@ def test_without_an_extender_every_pod_gets_a_node(world: World) -> None:
 @few
 @given(worlds(volumes=1))
 def test_pods_of_one_volume_do_not_meet_by_the_proposal(world: World) -> None:
-    """While no time-out runs out, its reservations keep them apart, so that each one gets the space that its decision found."""
+    """Its reservations keep such pods apart while no time-out ends.
+
+    So each one gets the space that its decision found.
+    """
     pace = Pace(world.pace.lag, world.pace.binding, scheduling_timeout=10_000, reservation_timeout=10_000)
     result = play_strategy(world.start, StrategyName.PROPOSAL, world.seed, pace)
     assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())

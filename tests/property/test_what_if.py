@@ -1,4 +1,7 @@
-"""What every predicted order keeps, on random clusters: no disk is overbooked, and pods run where they may and have their data."""
+"""What every predicted order keeps, on random clusters.
+
+No disk is overbooked, and pods run where they may and have their data.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, plenty: bool = False) -> World:
-    """Two to five nodes, up to eight pods with one or two replicas; with `plenty` every node could hold everything."""
+    """Two to five nodes, up to eight pods with replicas.
+
+    A volume has one or two. With `plenty` every node could hold everything.
+    """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 5))]
     sizes = {name: 5000 if plenty else chance.choice((60, 100, 200)) for name in names}
@@ -99,7 +105,10 @@ def workload(size: int) -> Workload:
 
 
 def _overbooked(result: OrderResult) -> list[str]:
-    """The disks whose replicas add up to more than Longhorn's limit, counted from the replicas alone."""
+    """The disks whose replicas add up to more than Longhorn's limit.
+
+    They are counted from the replicas alone.
+    """
     view = result.cluster.state.view
     sums: dict[str, int] = {}
     for replica in view.snapshot.replicas.values():
@@ -110,14 +119,20 @@ def _overbooked(result: OrderResult) -> list[str]:
 
 
 def _choose_current_status(seed: int) -> Choose:
-    """Chooses at random, but of two choices the second: that the status shows the oldest placement."""
+    """Chooses at random, but of two choices the second.
+
+    It is the one in which the status shows the oldest placement.
+    """
     randrange = random.Random(seed).randrange  # noqa: S311
     return lambda count: 1 if count == 2 else randrange(count)
 
 
 @st.composite
 def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
-    """A random cluster whose pods are those of one workload with a budget, and a drain of one or two nodes."""
+    """A random cluster with a budget, and a drain.
+
+    Its pods are those of one workload, and one or two nodes are drained.
+    """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 5))]
     sizes = {name: chance.choice((60, 100, 200)) for name in names}
@@ -142,7 +157,10 @@ def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
 
 @given(guarded_worlds(), st.integers(0, 100))
 def test_no_step_of_a_drain_violates_a_budget(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
-    """As many pods as the budget needs run after every step, counted by the field's own definition in the documentation."""
+    """As many pods as the budget needs run after every step.
+
+    They are counted by the field's own definition in the documentation.
+    """
     world, budget = guarded
     pods = len(world.start.cluster.snapshot.pods)
     amount = budget.min_available or budget.max_unavailable
@@ -168,7 +186,10 @@ def runs(cluster: PredictedCluster, pod: kube.Pod) -> bool:
 
 @given(guarded_worlds(), st.integers(0, 100))
 def test_what_holds_up_a_drain_with_a_budget_is_named(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
-    """Every pod that stays on a drained node is named with the budget; without such a pod no budget is named."""
+    """Every pod that stays on a drained node has its budget named.
+
+    Without such a pod no budget is named.
+    """
     world, _ = guarded
     changed = after(world.start, *world.changes)
     end = observe(changed, seed, ignore_progress)
@@ -203,7 +224,10 @@ def test_longhorns_status_lists_exactly_the_replicas(world: World) -> None:
 
 @given(worlds())
 def test_every_placed_pod_may_run_where_it_is(world: World) -> None:
-    """Its node is neither drained nor lost, and each of its volumes has a healthy replica on a ready node."""
+    """Its node is not gone, and its volumes have healthy replicas.
+
+    The node is neither drained nor lost, and the replicas are on ready nodes.
+    """
     start = after(world.start, *world.changes)
     for result in play(start, 3):
         view = result.cluster.state.view
@@ -231,7 +255,7 @@ def test_every_pod_ends_in_exactly_one_way(world: World) -> None:
 
 @given(worlds())
 def test_the_state_in_the_end_is_that_of_its_objects(world: World) -> None:
-    """Building the view of the last objects gives the same free space as all the updates."""
+    """A view of the last objects has the updates' free space."""
     for result in play(after(world.start, *world.changes), 2):
         view = result.cluster.state.view
         rebuilt = View.of(view.snapshot, view.cluster.now)
@@ -249,7 +273,7 @@ def test_the_order_does_not_matter_where_there_is_plenty_of_room(world: World) -
 
 @given(worlds())
 def test_one_waiting_pod_goes_where_the_extender_lets_it(world: World) -> None:
-    """It is placed if /filter names a node, and on such a node."""
+    """It is placed if /filter names a node, and there."""
     start = after(world.start, Scale(workload(40), 1))
     state = start.cluster.state
     pod = state.view.snapshot.pods["default", "web-0"]

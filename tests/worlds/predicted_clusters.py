@@ -38,7 +38,10 @@ OPTIONS = FilterOptions()
 
 
 def node(name: str, size: float = 100, *, zone: str = "", listed: dict[str, float] | None = None) -> list[Object]:
-    """A node with one Longhorn disk of `size` Gi; `listed` are the replicas on it, in Gi."""
+    """A node with one Longhorn disk of `size` Gi.
+
+    `listed` are the replicas on it, in Gi.
+    """
     used = sum((listed or {}).values())
     return [
         kube_node(name, **({"topology.kubernetes.io/zone": zone} if zone else {})),
@@ -57,9 +60,9 @@ def owned_pod(*claims: str, name: str, node: str = "", owner: str = "StatefulSet
 def running(
     name: str, on: str, size: float = 30, *, replicas: Sequence[str] | None = None, locality: str = "best-effort"
 ) -> list[Object]:
-    """A running pod with one claim, whose volume is attached and written in full.
+    """A running pod with one claim, whose volume is fully written.
 
-    Its replicas are on these nodes, on the pod's alone by default.
+    The volume is attached. Its replicas are on these nodes, on the pod's alone by default.
     """
     places = [on] if replicas is None else list(replicas)
     claim_name = f"data-{name}"
@@ -78,7 +81,7 @@ def running(
 
 
 def labelled(objects: Iterable[Object], ready: bool | None = None, **labels: str) -> list[Object]:
-    """The objects, with labels on their pods, and with the condition Ready if it is given."""
+    """The objects, with labels and maybe the condition Ready on pods."""
     raw = list(objects)
     for entry in raw:
         if entry["kind"] == "Pod":
@@ -91,7 +94,10 @@ def labelled(objects: Iterable[Object], ready: bool | None = None, **labels: str
 def disruption_budget(
     name: str = "web", *, status: Object | None = None, selector: Object | None = None, **spec: Any
 ) -> Object:
-    """A PodDisruptionBudget of the namespace default; it selects the pods with the label app by its name."""
+    """A PodDisruptionBudget of the namespace default.
+
+    It selects the pods with the label app by its name.
+    """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

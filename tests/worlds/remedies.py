@@ -1,7 +1,7 @@
-"""Random small clusters in which a pod waits, and remedies applied to their objects.
+"""Random small clusters in which a pod waits, and its remedies.
 
-Remedies are applied as an administrator would: their kubectl commands change the objects, and then the controllers of Longhorn and
-Kubernetes write what follows from that.
+Remedies are applied as an administrator would: their kubectl commands change
+the objects, and then the controllers of Longhorn and Kubernetes write what follows from that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ _LARGEST = 2**52
 
 
 def cluster_of(objects: Sequence[Object]) -> PredictedCluster:
-    """The cluster of some objects, once Longhorn's node controller has written the conditions of nodes and disks."""
+    """The cluster of some objects, with current conditions.
+
+    Longhorn's node controller has written those of nodes and disks.
+    """
     cluster = situation(*objects).cluster
     for node in [*cluster.snapshot.longhorn_nodes.values()]:
         others = tuple(entry for entry in node.conditions if entry.type != "Schedulable")
@@ -56,7 +59,7 @@ def cluster_of(objects: Sequence[Object]) -> PredictedCluster:
 
 
 def write_conditions(objects: Sequence[Object]) -> None:
-    """Writes the conditions of nodes and disks into the objects, as Longhorn's node controller does."""
+    """Writes conditions of nodes and disks, as Longhorn's node controller does."""
     read = [each for each in objects if each["kind"] in ("Node", "Setting")]
     for node in cluster_of(read).snapshot.longhorn_nodes.values():
         status = named(objects, "longhorn.io/v1beta2", "Node", node.name)["status"]
@@ -77,7 +80,7 @@ def waiting(cluster: PredictedCluster) -> kube.Pod:
 
 
 def fits(objects: Sequence[Object]) -> bool:
-    """Whether the pod gets a node in a cluster of some objects, by the decision that what-if uses."""
+    """Whether the pod gets a node, by the decision of what-if."""
     cluster = cluster_of(objects)
     return bool(run_to_end(PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0)).node)
 
@@ -95,7 +98,10 @@ def after(objects: Sequence[Object], steps: Sequence[Step]) -> list[Object]:
 
 
 def run_command(objects: list[Object], command: Sequence[str]) -> None:
-    """Changes the objects as kubectl would, and then the taint of an uncordoned node as its controller would."""
+    """Changes the objects as kubectl would.
+
+    The taint of an uncordoned node changes as its controller would.
+    """
     match command:
         case ("kubectl", "uncordon", name):
             node = named(objects, "v1", "Node", name)
@@ -129,7 +135,10 @@ def named(objects: Sequence[Object], version: str, kind: str, name: str) -> Any:
 
 
 def add_space(objects: list[Object], step: Step) -> None:
-    """Changes a disk's status as Longhorn would measure it after bytes are freed or added."""
+    """Changes a disk's status by bytes that are freed or added.
+
+    It is as Longhorn would measure it.
+    """
     status = named(objects, "longhorn.io/v1beta2", "Node", step.node)["status"]["diskStatus"][step.disk]
     if step.kind is RemedyKind.FREE_SCHEDULED:
         status["storageScheduled"] -= step.size
@@ -160,7 +169,10 @@ def after_move(objects: Sequence[Object], step: Step, target: DiskPlace) -> list
 
 
 def every_step(cluster: PredictedCluster, size: int | None) -> Iterator[Step]:
-    """Every step of the offered kinds on every node and disk; `size` bytes of space, or as many as there are."""
+    """Every step of the offered kinds on every node and disk.
+
+    `size` bytes of space, or as many as there are.
+    """
     for node in cluster.snapshot.longhorn_nodes.values():
         if cluster.snapshot.nodes[node.name].unschedulable:
             yield Step(RemedyKind.UNCORDON, node.name)
@@ -211,7 +223,10 @@ class World:
         return fits(after(self.objects, steps))
 
     def works(self, remedy: Remedy) -> bool:
-        """Whether the pod fits after a remedy, wherever Longhorn puts a replica that is moved."""
+        """Whether the pod fits after a remedy, for every move's target.
+
+        Longhorn may put a moved replica anywhere.
+        """
         move = remedy.steps[0].move
         if move is None:
             return self.fits_after(*remedy.steps)
@@ -220,7 +235,10 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """One to three nodes with one or two disks, of which any may be closed or full, and a pod with one or two claims."""
+    """One to three nodes with one or two disks, and a pod.
+
+    Any disk may be closed or full, and the pod has one or two claims.
+    """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(1, 3))]
     objects: list[Object] = [
@@ -259,7 +277,10 @@ def worlds(draw: st.DrawFn) -> World:
 
 @st.composite
 def full_worlds(draw: st.DrawFn) -> World:
-    """Two or three nodes with one open disk each, full of the replicas of running pods, and a pod with one claim."""
+    """Two or three nodes with full disks, and a waiting pod.
+
+    Each has one open disk, full of the replicas of running pods. The pod has one claim.
+    """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 3))]
     listed: dict[str, dict[str, float]] = {name: {} for name in names}

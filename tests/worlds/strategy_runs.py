@@ -1,4 +1,4 @@
-"""Small clusters with new pods, and the runs of each strategy on them."""
+"""Small clusters with new pods, and each strategy's runs on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def disks_of(name: str, *sizes: float) -> list[Object]:
 
 
 def with_pods(nodes: Mapping[str, Sequence[float]], *pods: Sequence[float]) -> Situation:
-    """A cluster of nodes with disks of some Gi, and pods with best-effort volumes of some Gi."""
+    """Nodes with disks, and pods with best-effort volumes.
+
+    All sizes are in Gi.
+    """
     start = situation(*(disks_of(name, *sizes) for name, sizes in nodes.items()))
     return after(start, AddPods([[int(size * GIBIBYTE) for size in sizes] for sizes in pods]))
 

@@ -1,4 +1,7 @@
-"""A page as a tree of elements, and what is wrong with it by the rules of HTML and of accessibility."""
+"""A page as a tree of elements, and its mistakes.
+
+They are by the rules of HTML and of accessibility.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ class Element:
             yield from child
 
     def all(self, tag: str, **attributes: str) -> list[Element]:
-        """The elements of a tag in this one that have these attributes; `class` is given as `class_`."""
+        """The elements of a tag in this one that have these attributes.
+
+        `class` is given as `class_`.
+        """
         wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
         return [each for each in self if each.tag == tag and wanted.items() <= each.attributes.items()]
 
@@ -39,7 +45,7 @@ class Element:
 
     @property
     def text(self) -> str:
-        """The text of the element and of all that are in it, with single spaces."""
+        """The text of the element and its descendants, with single spaces."""
         return " ".join(" ".join(self._all_texts()).split())
 
     def _all_texts(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Bars of disks: what is scheduled of the limit, and what is written of the size."""
+"""Bars of disks: bytes scheduled of the limit, written of the size."""
 
 from __future__ import annotations
 

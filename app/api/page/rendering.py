@@ -1,4 +1,7 @@
-"""Renders templates, with everything escaped, and with headers that allow nothing but this page's own files."""
+"""Renders templates, with everything that they print escaped.
+
+The headers allow nothing but the page's own files.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def page_response(page: bytes, status: int = 200) -> Response:
 
 
 def asset_response(name: str) -> Response | None:
-    """Returns a file that pages use, None if there is none of this name."""
+    """Returns a file that pages use, None for an unknown name."""
     content = _assets().get(name)
     if content is None:
         return None
@@ -72,7 +75,10 @@ def _asset_link(name: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """Returns the templates of pages and reports; every value that they print is escaped."""
+    """Returns the templates of pages and reports.
+
+    Every value that they print is escaped.
+    """
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,

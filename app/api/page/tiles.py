@@ -40,7 +40,10 @@ class Tile:
 
 
 def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome]) -> list[Tile]:
-    """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
+    """Returns the tiles of a report.
+
+    What only a leader knows is unknown elsewhere.
+    """
     leads = service is not None and service.answering
     return [
         _waiting_tile(report, service),

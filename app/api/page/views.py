@@ -63,7 +63,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class CacheLine:
-    """One cache of the live cluster: its kind, by how many seconds it may be behind, and its problem."""
+    """One cache of the live cluster, and how current it is.
+
+    It has its kind, by how many seconds it may be behind, and its problem.
+    """
 
     kind: str
     phase: str
@@ -72,7 +75,10 @@ class CacheLine:
 
 
 def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) -> dict[str, Any]:
-    """Returns what every page shows: its title, the process that answers, and how fresh everything is."""
+    """Returns what every page shows around its content.
+
+    This is the title, the process that answers, and how fresh everything is.
+    """
     now = monotonic()
     caches = [
         CacheLine(kind, status.phase.value, status.behind(now), status.problem)
@@ -97,7 +103,7 @@ def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) 
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A node of a page, its worst disks, and how many more it has."""
+    """A node of a page, its worst disks, the number of others."""
 
     row: NodeRow
     disks: Sequence[DiskLine]
@@ -107,7 +113,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class ZoneLines:
-    """The nodes of a zone that a page shows, or of all zones.
+    """The nodes that a page shows, of one zone or all.
 
     Attributes:
         nodes, space: of the whole group, also of nodes on other pages
@@ -120,7 +126,10 @@ class ZoneLines:
 
 
 async def overview(site: Site, query: PageQuery) -> Context:
-    """Returns the first page: tiles, the pods that wait longest, and the nodes, worst first."""
+    """Returns the content of the first page.
+
+    It has the tiles, the pods that wait longest, and the nodes, worst first.
+    """
     report = await site.sources.reporter.report()
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
     pods = await with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
@@ -167,7 +176,10 @@ def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLoss
 
 
 def waiting_since(site: Site) -> Mapping[str, float]:
-    """Returns for how many seconds refused pods have waited, by UID, as far as this process knows."""
+    """Returns the seconds that refused pods have waited, by UID.
+
+    Pods are left out whose refusal this process has not seen.
+    """
     waiting = site.service.outstanding.waiting if site.service else ()
     return {entry.pod.uid: entry.seconds for entry in waiting}
 
@@ -175,9 +187,10 @@ def waiting_since(site: Site) -> Mapping[str, float]:
 async def with_remedies(
     site: Site, pods: Sequence[Pod], rows: Sequence[WaitingRow | None]
 ) -> list[tuple[Pod, WaitingRow | None, str | None]]:
-    """Returns pods with their rows and their first remedies; "" where there is none, None where that is not known.
+    """Returns pods with their rows and their first remedies.
 
-    A search takes longer than a decision, so remedies of only a few pods are looked for.
+    A remedy is "" where there is none, and None where that is not known. A search takes longer than a decision, so
+    remedies of only a few pods are looked for.
     """
     pairs = list(zip(pods, rows, strict=True))
     refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
@@ -234,7 +247,10 @@ def _has_words(entry: LoggedDecision, words: Sequence[str]) -> bool:
 
 
 async def node_view(site: Site, name: str) -> Context | None:
-    """Returns a node with its disks and pods; None if there is no Longhorn node of this name."""
+    """Returns a node with its disks and pods.
+
+    It is None if there is no Longhorn node of this name.
+    """
     report = await site.sources.reporter.report()
     row = next((each for each in report.rows if each.name == name), None)
     if row is None:
@@ -257,7 +273,7 @@ async def node_view(site: Site, name: str) -> Context | None:
 
 
 async def drain_view(site: Site, name: str) -> Context | None:
-    """Returns what the drain of a node leads to; None if there is no such node."""
+    """Returns what a node's drain leads to, None for an unknown node."""
     snapshot = site.sources.reporter.state.view.snapshot
     if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
         return None
@@ -280,7 +296,10 @@ async def drain_view(site: Site, name: str) -> Context | None:
 
 
 def drain_problems(prediction: Prediction) -> list[str]:
-    """Returns what goes wrong in a drain, as sentences; pods that waited before do not count."""
+    """Returns what goes wrong in a drain, as sentences.
+
+    Pods that waited before do not count.
+    """
     problems = [
         f"The drain is held up in {drain.orders - drain.finished} of {drain.orders} orders: {blocker}."
         for drain in prediction.drains
@@ -301,7 +320,7 @@ def drain_problems(prediction: Prediction) -> list[str]:
 
 
 def not_ready(site: Site, problem: str) -> Context:
-    """Returns the page of a process that does not know the cluster yet."""
+    """Returns the page of a process without a state of the cluster."""
     return {**frame(site, "Not ready", ""), "problem": problem, "refresh": SOON_SECONDS}
 
 

@@ -1,4 +1,7 @@
-"""Changes of a disk's space that may help a pod, each with a proven lower bound of its bytes."""
+"""Changes of a disk's space that may help a pod.
+
+Each has a lower bound of its bytes, as far as one is proven.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ _WHOLE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DiskNeeds:
-    """What volumes need of a disk by Longhorn's over-provisioning rule, and by that of the available space.
+    """What volumes need of a disk, by each rule of space.
+
+    The rules are Longhorn's over-provisioning rule, and that of the available space.
 
     Attributes:
         least: bytes that the disk must have more at least, 0 if no bound is proven
@@ -76,10 +81,11 @@ class SpaceQuestion:
 
 
 def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
-    """Returns what volumes that all go to one node need of each of its disks, if only that disk has more.
+    """Returns what volumes on one node need of each disk.
 
-    The volumes of at least some size go to disks with at least that much space, and to the disk that has more. Which disks are open to
-    the volumes, and the volumes of other pods, are left aside, which makes the bounds lower.
+    All of them go to the node, and only that disk has more. The volumes of at least some size go to disks with at least
+    that much space, and to the disk that has more. Which disks are open to the volumes, and the volumes of other pods,
+    are left aside, which makes the bounds lower.
     """
     written = frozenset(volume.actual_size for volume in volumes)
     sizes = [volume.size for volume in volumes]
@@ -101,7 +107,10 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
 
 
 def needs_of_one_volume(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
-    """Returns the guess that a disk must take one more replica of some volume; nothing is proven."""
+    """Returns the guess that a disk must take one more replica.
+
+    The replica is that of any one volume. Nothing is proven.
+    """
     written = frozenset(volume.actual_size for volume in volumes)
     return {
         name: DiskNeeds(0, frozenset(max(1, volume.size - space.free) for volume in volumes), written)
@@ -139,7 +148,10 @@ def _most(disk: longhorn.Disk) -> dict[RemedyKind, int]:
 
 
 def _guesses(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: Settings) -> tuple[int, ...]:
-    """Returns how many bytes of a kind may suffice, ascending; none if no bytes do."""
+    """Returns how many bytes of a kind may suffice, ascending.
+
+    There are none if no number of bytes suffices.
+    """
     before = disk_space(disk, settings)
     # A volume needs more headroom than it has data.
     headrooms = sorted(written + 1 for written in needs.written if written >= before.headroom)
@@ -158,13 +170,13 @@ def _guesses(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: 
 
 
 def _size_for_headroom(disk: longhorn.Disk, kind: RemedyKind, headroom: int, settings: Settings) -> int:
-    """Returns the least bytes of a kind after which a disk has some headroom."""
+    """Returns the least bytes of a kind that give a disk `headroom`."""
     lacking = headroom - disk_space(disk, settings).headroom
     return _least_size(lacking, lambda size: _space(disk, kind, size, settings).headroom >= headroom)
 
 
 def _size_for_free(disk: longhorn.Disk, kind: RemedyKind, free: int, settings: Settings) -> int:
-    """Returns the least bytes of a kind after which a disk has some bytes left to schedule."""
+    """Returns the least bytes of a kind that leave `free` to schedule."""
     lacking = free - disk_space(disk, settings).free
     guess = lacking * _WHOLE // settings.storage_over_provisioning_percentage
     return _least_size(guess, lambda size: _space(disk, kind, size, settings).free >= free)
@@ -175,7 +187,10 @@ def _space(disk: longhorn.Disk, kind: RemedyKind, size: int, settings: Settings)
 
 
 def _least_size(guess: int, suffices: Callable[[int], bool]) -> int:
-    """Returns the least positive size that suffices, near a guess; every larger one suffices, too."""
+    """Returns the least positive size that suffices, near a guess.
+
+    Every larger one suffices, too.
+    """
     width = 1
     high = max(1, guess)
     while not suffices(high):

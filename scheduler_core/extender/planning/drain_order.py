@@ -1,9 +1,10 @@
-"""An order of nodes in which every drain fits, or how far the best order gets.
+"""An order of nodes in which every drain fits.
 
-Several courses of events are followed side by side, each with its own random choices. A drain fits only if it fits in all of them.
-The search drains one node after the other and goes back from a dead end, where no remaining node can be drained. Nodes whose drains
-have failed before are tried first, because they may only fit while there is much room. Nodes that cannot be drained whatever
-happens to the others (`permanent_blockers`) are left out from the start. A state that was reached before is not searched again.
+Where there is none, it is how far the best order gets. Several courses of events are followed side by side, each with
+its own random choices. A drain fits only if it fits in all of them. The search drains one node after the other and goes
+back from a dead end, where no remaining node can be drained. Nodes whose drains have failed before are tried first,
+because they may only fit while there is much room. Nodes that cannot be drained whatever happens to the others
+(`permanent_blockers`) are left out from the start. A state that was reached before is not searched again.
 """
 
 from __future__ import annotations
@@ -144,7 +145,10 @@ class _State:
 
 
 class _Search:
-    """Depth-first search with a stack of its own, because a cluster may have more nodes than Python nests calls."""
+    """Depth-first search with a stack of its own.
+
+    A cluster may have more nodes than Python nests calls.
+    """
 
     def __init__(self, request: MaintenanceRequest, clusters: Clusters, nodes: Sequence[str]) -> None:
         self._request = request
@@ -157,7 +161,7 @@ class _Search:
         self._dead_ends = 0
 
     def run(self, blocked: Mapping[str, tuple[str, ...]]) -> Cooperative[DrainOrder]:
-        """Searches until every node is drained, all orders are tried, or enough of them."""
+        """Searches until all nodes are drained, or enough orders are tried."""
         while self._stack and self._best_state.remaining and self._dead_ends < self._request.tries:
             state = self._stack[-1]
             if state.untried:
@@ -194,7 +198,10 @@ class _Search:
             self._best_state = drained
 
     def _drain(self, state: _State, name: str) -> Cooperative[_State | None]:
-        """Returns the state after a node's maintenance; None, with the problems noted, if its drain does not fit."""
+        """Returns the state after a node's maintenance.
+
+        It is None, with the problems noted, if its drain does not fit.
+        """
         request = self._request
         results: list[Maintenance] = []
         for cluster, course in zip(state.clusters, request.courses, strict=True):
@@ -220,7 +227,7 @@ def _range(numbers: Sequence[int]) -> tuple[int, int]:
 
 
 def _digest(clusters: Clusters, remaining: frozenset[str]) -> bytes:
-    """Returns a text that is equal for states from which the same drains fit."""
+    """Returns an equal text for states in which the same drains fit."""
     digest = blake2b(repr(sorted(remaining)).encode(), digest_size=16)
     for cluster in clusters:
         snapshot = cluster.snapshot

@@ -1,4 +1,7 @@
-"""Moves of replicas one after the other, with every cluster that Longhorn may make of them."""
+"""Moves of replicas in sequence, with every cluster that may follow.
+
+Longhorn makes one of these clusters of the moves.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ class MoveSequence:
 
     @property
     def key(self) -> object:
-        """Where the moved volumes may be; equal for sequences that lead to the same clusters."""
+        """Where the moved volumes may be.
+
+        It is equal for sequences that lead to the same clusters.
+        """
         volumes = sorted({move.volume for move in self.moves})
         return frozenset(
             tuple(

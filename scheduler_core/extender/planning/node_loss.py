@@ -1,8 +1,9 @@
-"""Whether a node can be lost for good: its pods find other nodes, and no volume loses its data.
+"""Whether a node can be lost for good.
 
-One order: the node is gone (`LoseNodes`), its pods are decided about by the production decision, and Longhorn rebuilds the missing
-replicas (`run_order`). The node is safe to lose if nothing goes wrong in any order. A detached volume that keeps a replica is fine:
-Longhorn rebuilds it once it is attached.
+It can if its pods find other nodes, and no volume loses its data. One order: the node is gone (`LoseNodes`), its pods
+are decided about by the production decision, and Longhorn rebuilds the missing replicas (`run_order`). The node is safe
+to lose if nothing goes wrong in any order. A detached volume that keeps a replica is fine: Longhorn rebuilds it once it
+is attached.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class NodeLossOutcome:
 def predict_node_loss(
     cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[Choose]
 ) -> Cooperative[NodeLossOutcome]:
-    """Predicts the loss of a node, once with each of `orders`, of which there is at least one.
+    """Predicts the loss of a node, once with each order.
+
+    There is at least one of `orders`.
 
     Raises:
         WhatIfError: there is no such node
@@ -93,7 +96,10 @@ def _pod_problems(before: PredictedCluster, lost: Situation, result: OrderResult
 
 
 def pod_problem(key: PodKey, result: OrderResult) -> str:
-    """Returns why a pod that moves does not run in the end, "" if it does."""
+    """Returns why a moved pod does not run in the end.
+
+    It is "" if the pod runs.
+    """
     name = "/".join(key)
     if key in result.refusals:
         return f"pod {name} finds no node: {refusal_text(result.refusals[key])}"

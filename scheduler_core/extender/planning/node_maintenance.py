@@ -1,7 +1,8 @@
-"""One node is drained, maintained and uncordoned; what became of its pods and replicas carries over.
+"""One node is drained, maintained and uncordoned.
 
-A drain fits if it finishes, every pod that it moves is placed, and no attached volume is without a healthy replica. Volumes may lack
-a replica meanwhile: the replicas on the node are there again after the maintenance, unless Longhorn has rebuilt them elsewhere.
+What became of its pods and replicas carries over. A drain fits if it finishes, every pod that it moves is placed, and
+no attached volume is without a healthy replica. Volumes may lack a replica meanwhile: the replicas on the node are
+there again after the maintenance, unless Longhorn has rebuilt them elsewhere.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Maintenance:
 def settle_cluster(
     cluster: PredictedCluster, parallel: frozenset[NamespacedName], options: FilterOptions, choose: Choose
 ) -> Cooperative[OrderResult]:
-    """Places the pods that wait and rebuilds missing replicas, until nothing changes any more."""
+    """Places waiting pods and rebuilds missing replicas until nothing changes."""
     return run_order(Situation(cluster, parallel=parallel), options, choose)
 
 
@@ -100,7 +101,10 @@ def _has_data(cluster: PredictedCluster, volume: str) -> bool:
 
 
 def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -> PredictedCluster:
-    """Returns the cluster with a drained node as it was before, and with the replicas that stayed on it."""
+    """Returns the cluster with a drained node as it was before.
+
+    The node has the replicas that stayed on it.
+    """
     changes: ChangesByObject = {("nodes", name): before.snapshot.nodes.get(name)}
     node = after.snapshot.longhorn_nodes.get(name)
     if node is not None:
@@ -125,7 +129,10 @@ def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -
 
 
 def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, name: str) -> longhorn.Volume | None:
-    """Returns a volume that has all of its replicas again, None if there is no such volume."""
+    """Returns a volume that has all of its replicas again.
+
+    It is None if there is no such volume.
+    """
     volume = cluster.snapshot.volumes.get(name)
     if volume is None:
         return None
@@ -139,10 +146,11 @@ def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, nam
 
 
 def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
-    """Returns what holds up a node's drain whatever happens to other nodes; empty if nothing does.
+    """Returns what holds up a node's drain in any case.
 
-    A pod without a controller stays on its node. So does the last healthy replica of a volume if nothing rebuilds or moves it: the
-    volume has only one and need not follow its pod, or no pod attaches it; and neither the node-drain-policy nor an eviction moves it.
+    That is so whatever happens to other nodes. It is empty if nothing does. A pod without a controller stays on its
+    node. So does the last healthy replica of a volume if nothing rebuilds or moves it: the volume has only one and need
+    not follow its pod, or no pod attaches it; and neither the node-drain-policy nor an eviction moves it.
     """
     pods = [
         f"pod {pod.key} has no controller"
@@ -159,7 +167,10 @@ def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
 
 
 def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether a replica is its volume's last healthy one, and no drain of another node changes that."""
+    """Whether a replica is and stays its volume's last healthy one.
+
+    No drain of another node changes that.
+    """
     volume = cluster.snapshot.volumes.get(replica.volume)
     if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
         return False
@@ -168,7 +179,7 @@ def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
 
 
 def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether a volume is detached, and no pod mounts a claim of it."""
+    """Whether a volume is detached, and no pod mounts its claim."""
     view = cluster.state.view
     names = view.indexes.volumes_by_handle.get(volume.name) or ()
     claims = [cluster.snapshot.persistent_volumes[name].claim for name in names]

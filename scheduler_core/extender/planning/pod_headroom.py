@@ -1,8 +1,9 @@
-"""How many more pods of a template fit, and what refuses the first one that does not.
+"""How many more pods of a template fit.
 
-One order: the pods that wait already are placed first (`run_order`). Then pods of the template follow, one after the other: the
-production decision, one of the offered nodes at random, the volumes attached, and Longhorn's placement of their replicas. The order
-ends with the first pod without a node, or with a volume that lacks a replica.
+It also says what refuses the first one that does not. One order: the pods that wait already are placed first
+(`run_order`). Then pods of the template follow, one after the other: the production decision, one of the offered nodes
+at random, the volumes attached, and Longhorn's placement of their replicas. The order ends with the first pod without a
+node, or with a volume that lacks a replica.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from scheduler_core.model.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class FirstRefusal:
-    """The first pod of an order that does not fit, with its reasons.
+    """The first pod of an order that does not fit.
 
     Attributes:
         cluster: before this pod, with the pod waiting
@@ -99,9 +100,9 @@ class Headroom:
 def fill_with_pods(
     cluster: PredictedCluster, template: Workload, options: FilterOptions, choose: Choose, limit: int
 ) -> Cooperative[HeadroomOrder]:
-    """Places pods of a template until one does not fit, or until there are `limit`.
+    """Places pods of a template until one does not fit.
 
-    `choose` makes every choice that depends on chance in the cluster.
+    It places at most `limit`. `choose` makes every choice that depends on chance in the cluster.
     """
     settled = yield from run_order(Situation(cluster), options, choose)
     cluster = settled.cluster
@@ -127,7 +128,7 @@ def fill_with_pods(
 
 
 def _unused_numbers(cluster: PredictedCluster, template: Workload) -> Iterator[int]:
-    """Yields the numbers of new pods: those that no pod of the cluster has."""
+    """Yields numbers for new pods, which no pod of the cluster has."""
     pods = cluster.snapshot.pods
     return (number for number in count() if (template.namespace, template.pod_name(number)) not in pods)
 
@@ -135,7 +136,10 @@ def _unused_numbers(cluster: PredictedCluster, template: Workload) -> Iterator[i
 def _place_replicas(
     cluster: PredictedCluster, pod: kube.Pod, choose: Choose
 ) -> Cooperative[tuple[PredictedCluster, str]]:
-    """Lets Longhorn place the replicas of a pod's volumes; returns the cluster, and why one is missing or ""."""
+    """Lets Longhorn place the replicas of a pod's volumes.
+
+    It returns the cluster, and why a replica is missing, or "".
+    """
     for volume in cluster.volumes_of(pod):
         step = yield from take_next_step(cluster, volume.name, choose)
         while step.changed and not step.problem:
@@ -163,9 +167,10 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
 
 
 def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[ClosestNode | None]:
-    """Returns the node that came closest to a refused pod, None if no single node refused it.
+    """Returns the node that came closest to a refused pod.
 
-    A node that kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest bytes.
+    It is None if no single node refused the pod. A node that kube-scheduler's own filters admit is closer than one that
+    they refuse, and then the one that lacks the fewest bytes.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it

@@ -1,4 +1,4 @@
-"""What moves of replicas are made for, and what they must not make worse."""
+"""What replicas are moved for, and what must not get worse."""
 
 from __future__ import annotations
 
@@ -57,12 +57,15 @@ class Goal(Protocol):
     max_clusters: int
 
     def upper_bound(self, free: int) -> int:
-        """Returns the highest value that is possible if the last move leaves a disk with so many free bytes."""
+        """Returns the highest value that one last move can reach.
+
+        The move leaves a disk with so many free bytes.
+        """
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:
-        """Returns the least value of the clusters, which differ from the first one in some nodes.
+        """Returns the least value of the clusters.
 
-        If it is less than `needed`, it need not be exact.
+        They differ from the first one in some nodes. If it is less than `needed`, it need not be exact.
         """
 
 
@@ -71,7 +74,10 @@ WAITING_PODS: Final = "waiting-pods"
 
 
 class LargestVolumes:
-    """The largest new volume of each StorageClass, for clusters that differ from a first one in few nodes."""
+    """The largest new volume of each StorageClass.
+
+    The clusters differ from a first one in few nodes.
+    """
 
     def __init__(self, view: View) -> None:
         self._needs = storage_class_needs(view)
@@ -85,7 +91,10 @@ class LargestVolumes:
                 self._by_size[classes] = sorted(sizes, reverse=True)
 
     def after(self, view: View, changed_nodes: Collection[str]) -> dict[str, int]:
-        """Returns the bytes by StorageClass in a cluster that may differ in some nodes."""
+        """Returns the bytes by StorageClass in a changed cluster.
+
+        It may differ from the first one in some nodes.
+        """
         nodes = (view.cluster.nodes[name] for name in changed_nodes)
         # A move replaces the nodes of both disks, so that the others are the same objects.
         changed = [node for node in nodes if node is not self._nodes[node.name]]
@@ -102,7 +111,9 @@ class LargestVolumes:
 
 
 class LargestVolumeGoal:
-    """The largest new volume of a StorageClass rises, to `size` bytes or by anything.
+    """The largest new volume of a StorageClass rises.
+
+    It rises to `size` bytes, or by anything.
 
     Raises:
         WhatIfError: there is no such class of Longhorn
@@ -162,9 +173,10 @@ class WaitingPodsGoal:
         self.evaluations = _evaluations(situation.cluster) // 4
 
     def prepare(self) -> Cooperative[None]:
-        """Finds out which pods are placed without moves, and which of the others moves may help.
+        """Finds the pods that are placed without moves.
 
-        A pod that kube-scheduler's own filters refuse on every node is not helped.
+        It also finds which of the others moves may help. A pod that kube-scheduler's own filters refuse on every node
+        is not helped.
         """
         cluster = self._situation.cluster
         self.before, self._always_before = yield from self.placed_pods(cluster, 0)
@@ -179,7 +191,10 @@ class WaitingPodsGoal:
         return self.target
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
-        """See `Goal`: the number of pods that are placed, but none if a pod that always was is not always."""
+        """See `Goal`: the number of pods that are placed.
+
+        It is not acceptable that a pod is no longer always placed.
+        """
         least = self.target
         for cluster in clusters:
             if not self.before and not (yield from _any_fits(self.pods, cluster, self._options)):
@@ -193,7 +208,7 @@ class WaitingPodsGoal:
         return least
 
     def placed_pods(self, cluster: PredictedCluster, needed: int) -> Cooperative[tuple[int, frozenset[PodKey]]]:
-        """Returns how many pods are placed at least, and which ones in every order.
+        """Returns the least number of placed pods, and those always placed.
 
         It stops after an order in which fewer than `needed` are placed.
         """
@@ -228,7 +243,7 @@ def _evaluations(cluster: PredictedCluster) -> int:
 
 
 def _least_volume(cluster: PredictedCluster, key: PodKey) -> int:
-    """Returns the bytes of a pod's smallest volume, 0 for a pod whose volumes cannot be read."""
+    """Returns the bytes of a pod's smallest volume, 0 if unreadable."""
     try:
         volumes = resolve(cluster.snapshot.pods[key], cluster.state.view).volumes
     except ResolutionError:
@@ -306,7 +321,7 @@ class Baseline:
 
 
 def _unsettled_volumes(cluster: PredictedCluster) -> frozenset[str]:
-    """Returns the volumes for which Longhorn would place a replica if it could."""
+    """Returns the volumes that lack a replica which Longhorn would place."""
     snapshot = cluster.snapshot
     evicted = {replica.volume for replica in snapshot.replicas.values() if replica.eviction_requested}
     remote = {volume.name for volume in snapshot.volumes.values() if _lacks_local_replica(cluster, volume)}

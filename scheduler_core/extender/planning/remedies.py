@@ -73,10 +73,11 @@ def find_remedies(
     limit: int,
     max_decisions: int = MAX_DECISIONS,
 ) -> Cooperative[tuple[Remedy, ...]]:
-    """Returns at most `limit` remedies for a pod that fits nowhere, the cheapest first.
+    """Returns remedies for a pod that fits nowhere, the cheapest first.
 
-    Each was checked: after its steps the production decision about the pod names a node, and of a size one byte less does not suffice.
-    A pod that fits needs none. `max_decisions` limits the search: fewer find remedies that work, but maybe not the cheapest.
+    There are at most `limit`. Each was checked: after its steps the production decision about the pod names a node, and
+    of a size one byte less does not suffice. A pod that fits needs none. `max_decisions` limits the search: fewer find
+    remedies that work, but maybe not the cheapest.
     """
     trials = Trials(pod, cluster, options, max_decisions)
     decision = yield from trials.decide(())
@@ -121,7 +122,10 @@ class _Search:
     refused: list[_Start] = field(default_factory=list["_Start"])
 
     def remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
-        """Returns the remedies that need one more step than the starts, the cheapest first."""
+        """Returns the remedies of one more step, the cheapest first.
+
+        They have one step more than the starts.
+        """
         remedies = yield from self._setting_remedies(starts)
         if len(remedies) == self.limit:
             return remedies
@@ -169,7 +173,10 @@ class _Search:
         return remedies
 
     def _move_remedies(self, start: _Start, limit: int) -> Cooperative[list[Remedy]]:
-        """Returns the moves of one replica after which the pod fits, wherever Longhorn puts the replica."""
+        """Returns the moves of one replica that make the pod fit.
+
+        The pod fits wherever Longhorn puts the replica.
+        """
         cluster = self.trials.cluster
         remedies: list[Remedy] = []
         replicas = yield from _replicas_in_the_way(cluster, start)
@@ -197,7 +204,7 @@ class _Search:
         return True
 
     def _least_size(self, start: _Start, question: SpaceQuestion) -> Cooperative[int]:
-        """Returns the least bytes with which the pod fits, 0 if none do.
+        """Returns the least bytes with which the pod fits, else 0.
 
         With one byte less it does not, which is decided, too.
         """

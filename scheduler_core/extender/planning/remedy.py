@@ -10,7 +10,10 @@ from scheduler_core.model.quantity import format_bytes, parse_bytes
 
 
 class RemedyKind(StrEnum):
-    """What one step of a remedy changes; of equal cost the first kind is preferred."""
+    """What one step of a remedy changes.
+
+    Of equal cost the first kind is preferred.
+    """
 
     UNCORDON = "uncordon"
     ALLOW_NODE = "allow-node"
@@ -49,7 +52,9 @@ _KINDS = tuple(RemedyKind)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cost:
-    """The cost of a remedy; remedies are compared field by field, in this order.
+    """The cost of a remedy.
+
+    Remedies are compared field by field, in this order.
 
     Attributes:
         steps: how many steps it has
@@ -92,7 +97,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Steps after which a pod fits, and without any of which it does not."""
+    """Steps after which a pod fits.
+
+    Without any one of them it does not.
+    """
 
     steps: tuple[Step, ...]
 
@@ -123,7 +131,9 @@ class Remedy:
 
 
 def exact_bytes(size: int) -> str:
-    """Returns a size for people, in bytes where a unit would round it.
+    """Returns a size for people.
+
+    It is in bytes where a unit would round it.
 
     >>> exact_bytes(2 * 1024**3), exact_bytes(2 * 1024**3 + 1)
     ('2Gi', '2147483649 bytes (2Gi+1)')

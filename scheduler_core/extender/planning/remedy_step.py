@@ -1,4 +1,7 @@
-"""What a step of a remedy changes, as Longhorn's controllers and kube-controller-manager then show it."""
+"""What a step of a remedy changes in the cluster.
+
+It is what Longhorn's controllers and kube-controller-manager then show.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChange
 
 
 def _uncordon(node: generic.Node) -> generic.Node:
-    """Returns the node without the taint that the node lifecycle controller adds to cordoned nodes."""
+    """Returns the node without the taint of cordoned nodes.
+
+    The node lifecycle controller adds this taint.
+    """
     taints = tuple(taint for taint in node.taints if taint.key != _UNSCHEDULABLE_TAINT)
     return replace(node, unschedulable=False, taints=taints)
 
@@ -80,7 +86,10 @@ def _change_node(cluster: PredictedCluster, node: longhorn.Node, step: Step) -> 
 
 
 def with_more_space(disk: longhorn.Disk, kind: RemedyKind, size: int) -> longhorn.Disk:
-    """Returns the disk after `size` bytes are freed or added, with its condition as it was."""
+    """Returns the disk after `size` bytes are freed or added.
+
+    Its condition stays as it was.
+    """
     if kind is RemedyKind.LOWER_RESERVE:
         return replace(disk, storage_reserved=disk.storage_reserved - size)
     if kind is RemedyKind.FREE_SCHEDULED:

@@ -1,4 +1,6 @@
-"""Moves of replicas that an administrator can make, and every disk that Longhorn may choose for them.
+"""Moves of replicas that an administrator can make.
+
+Each has every disk that Longhorn may choose for it.
 
 Longhorn has no command that moves a replica to a disk. A move makes one more replica and then deletes the old one:
 
@@ -79,10 +81,11 @@ def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = Non
 
 
 def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Replica, ...]:
-    """Returns the replicas of a volume that may be moved, by name, if Longhorn finds a disk for them.
+    """Returns the replicas of a volume that may be moved, by name.
 
-    Only attached, healthy volumes of the data engine v1 can be moved: the webhook lets v2 volumes keep their number of replicas
-    only, and Longhorn rebuilds no detached volume. A local replica that data locality wants is not moved.
+    They may be moved if Longhorn finds a disk for them. Only attached, healthy volumes of the data engine v1 can be
+    moved: the webhook lets v2 volumes keep their number of replicas only, and Longhorn rebuilds no detached volume. A
+    local replica that data locality wants is not moved.
     """
     volume = cluster.snapshot.volumes.get(name)
     rebuilds = cluster.state.view.settings.concurrent_replica_rebuild_per_node_limit
@@ -94,14 +97,20 @@ def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Rep
 
 
 def _linked_clone_sources(cluster: PredictedCluster) -> frozenset[str]:
-    """Returns the volumes whose replicas hold the data of linked clones; these are not moved."""
+    """Returns the volumes whose replicas hold data of linked clones.
+
+    These are not moved.
+    """
     volumes = cluster.snapshot.volumes.values()
     requests = (ReplicaRequest.for_volume(volume) for volume in volumes if volume.clone_mode == LINKED_CLONE)
     return frozenset(request.linked_clone_source_volume for request in requests)
 
 
 def _can_take_extra_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether Longhorn would build one more replica of a volume, and leave every other as it is."""
+    """Whether Longhorn would build one more replica of a volume.
+
+    It leaves every other replica as it is.
+    """
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
     steady = (
@@ -144,7 +153,10 @@ def _moves_of_volume(
 
 
 def _targets_to_check(cluster: PredictedCluster, move: ReplicaMove) -> tuple[DiskPlace, ...]:
-    """Returns the targets after which auto-balance might add a replica: none while it is disabled."""
+    """Returns the targets after which auto-balance might add a replica.
+
+    There are none while it is disabled.
+    """
     return move.targets if is_auto_balanced(cluster, cluster.snapshot.volumes[move.volume]) else ()
 
 
@@ -181,7 +193,7 @@ def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
 
 
 def apply_move(cluster: PredictedCluster, move: ReplicaMove, target: DiskPlace) -> PredictedCluster:
-    """Returns the cluster after a move, with the new replica on one of its targets.
+    """Returns the cluster after a move to one of its targets.
 
     The new replica has a predicted name, which the real one will not have.
 

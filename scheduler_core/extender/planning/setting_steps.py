@@ -1,4 +1,7 @@
-"""Changes of settings of nodes and disks that may help a pod: uncordon, allow scheduling, add tags."""
+"""Changes of nodes' and disks' settings that may help a pod.
+
+They uncordon, allow scheduling, or add tags.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def uncordon_steps(cluster: PredictedCluster, name: str) -> Iterator[Step]:
 
 
 def allow_node_steps(node: longhorn.Node) -> Iterator[Step]:
-    """Yields the step that allows scheduling on a Longhorn node, if it is not allowed."""
+    """Yields the step that allows scheduling on a Longhorn node.
+
+    It yields none if scheduling is allowed.
+    """
     if node.allow_scheduling and not node.eviction_requested:
         return
     text = f"allow scheduling on Longhorn node {node.name}"
@@ -37,7 +43,10 @@ def allow_node_steps(node: longhorn.Node) -> Iterator[Step]:
 
 
 def allow_disk_steps(node: longhorn.Node) -> Iterator[Step]:
-    """Yields the steps that allow scheduling on disks of a node where it is not allowed."""
+    """Yields the steps that allow scheduling on a node's disks.
+
+    It yields none for a disk where it is allowed.
+    """
     for disk in node.disks:
         if not disk.in_spec or (disk.allow_scheduling and not disk.eviction_requested):
             continue
@@ -47,7 +56,10 @@ def allow_disk_steps(node: longhorn.Node) -> Iterator[Step]:
 
 
 def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> Iterator[Step]:
-    """Yields the steps that add tags to a node that the pod's volumes select and the node lacks."""
+    """Yields the steps that add selected tags to a node.
+
+    The pod's volumes select these tags, and the node lacks them.
+    """
     selectors = [
         (*volume.node_selector, *(image.node_selector if image is not None else ()))
         for volume, image in _volumes_with_images(cluster, resolution)
@@ -58,7 +70,10 @@ def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: long
 
 
 def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> Iterator[Step]:
-    """Yields the steps that add tags to disks of a node that the pod's volumes select and the disk lacks."""
+    """Yields the steps that add selected tags to a node's disks.
+
+    The pod's volumes select these tags, and the disk lacks them.
+    """
     selectors = [
         (*volume.disk_selector, *(image.disk_selector if image is not None else ()))
         for volume, image in _volumes_with_images(cluster, resolution)

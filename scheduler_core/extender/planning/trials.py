@@ -36,11 +36,17 @@ class Trials:
         return self.decisions_left <= 0
 
     def fits(self, steps: Sequence[Step]) -> Cooperative[bool]:
-        """Returns whether the pod fits after the steps; False once the trials are exhausted."""
+        """Returns whether the pod fits after the steps.
+
+        It is False once the trials are exhausted.
+        """
         return bool((yield from self.decide(steps)).node)
 
     def decide(self, steps: Sequence[Step]) -> Cooperative[PodDecision]:
-        """Returns the decision about the pod after the steps; an empty one once the trials are exhausted."""
+        """Returns the decision about the pod after the steps.
+
+        It is empty once the trials are exhausted.
+        """
         if self.exhausted:
             return PodDecision()
         changes = step_changes(self.cluster, steps)
@@ -52,7 +58,10 @@ class Trials:
         return (yield from self._decide(replace(self._latest, scheduling=scheduling)))
 
     def decide_move(self, move: ReplicaMove, target: DiskPlace) -> Cooperative[PodDecision]:
-        """Returns the decision after a move to one of its targets; an empty one once the trials are exhausted."""
+        """Returns the decision after a move to one of its targets.
+
+        It is empty once the trials are exhausted.
+        """
         if self.exhausted:
             return PodDecision()
         before = self._latest.update(self._reverse_changes())

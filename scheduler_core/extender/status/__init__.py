@@ -1,4 +1,4 @@
-"""What people look at: nodes with their disks, waiting pods, and the cluster in a few numbers.
+"""What people look at: nodes with disks, waiting pods, and totals.
 
 node_rows        one row per node, worst first; rows by text and by zone
 waiting_rows     one row per waiting pod, with the node that comes closest to taking it

@@ -1,4 +1,7 @@
-"""The order of a pod's candidates for people: those that fit, then those that come closest."""
+"""The order of a pod's candidates for people.
+
+Those that fit come first, then those that come closest.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _ORDER: Final = {reason: position for position, reason in enumerate(Reason)}
 
 
 def reason_order(reason: Reason) -> int:
-    """Returns how late the rule of a reason is checked; the rules before it were passed."""
+    """Returns how late the rule of a reason is checked.
+
+    The rules before it were passed.
+    """
     return _ORDER[reason]
 
 

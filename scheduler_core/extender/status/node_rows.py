@@ -1,4 +1,7 @@
-"""One row per node: its disks, their space by the rules of decisions, and how urgently it needs attention."""
+"""One row per node: its disks and their space.
+
+Space is by the rules of decisions. A row also says how urgently its node needs attention.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ class NodeCondition(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpaceTotal:
-    """The space of several disks, in bytes; the numbers are those of `DiskUsage`.
+    """The space of several disks, in bytes.
+
+    The numbers are those of `DiskUsage`.
 
     Attributes:
         free: what open disks may still take by the rules, in sum
@@ -87,7 +92,10 @@ class SpaceTotal:
 
 
 def scheduling_limit_of(usage: DiskUsage) -> int:
-    """Returns how many bytes of a disk may be scheduled in all, by Longhorn's rule and its DiskSchedule."""
+    """Returns how many bytes of a disk may be scheduled in all.
+
+    Longhorn's rule says so, and the disk's DiskSchedule.
+    """
     return max(0, usage.scheduled + usage.promised + usage.free)
 
 
@@ -112,21 +120,27 @@ class NodeRow:
 
     @cached_property
     def search_text(self) -> str:
-        """What a text is sought in: names, zone, tags, and the words for the node's condition."""
+        """What a text is sought in: names, zone, tags, and condition."""
         reasons = {usage.closed_by.text for usage in self.disks if usage.closed_by is not None}
         names = (usage.disk for usage in self.disks)
         return "\n".join((self.name, self.zone, self.condition.text, *self.tags, *names, *sorted(reasons))).casefold()
 
     @property
     def badness(self) -> tuple[int, float, str]:
-        """Sorts rows, worst first: condition, then the least share of the limit that is free, then the name."""
+        """Sorts rows, worst first.
+
+        Rows are compared by condition, then by the least share of the limit that is free, then by name.
+        """
         share = self.space.free / self.space.limit if self.space.limit else 1.0
         return -self.condition, share, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneRows:
-    """The nodes of one zone, worst first; the zone is "" for nodes without one."""
+    """The nodes of one zone, worst first.
+
+    The zone is "" for nodes without one.
+    """
 
     zone: str
     rows: tuple[NodeRow, ...]
@@ -172,9 +186,10 @@ def _condition(node: longhorn.Node, disks: Sequence[DiskUsage], closed: int) -> 
 
 
 def select_rows(rows: Iterable[NodeRow], text: str = "", zone: str | None = None) -> tuple[NodeRow, ...]:
-    """Returns the rows of a zone that have a text; letter case does not matter.
+    """Returns the rows of a zone that contain a text.
 
-    Every word of the text must occur in the row's names, zone, tags, condition or reasons. None is every zone, "" is no zone.
+    Letter case does not matter. Every word of the text must occur in the row's names, zone, tags, condition or reasons.
+    None is every zone, "" is no zone.
     """
     words = text.casefold().split()
     return tuple(
@@ -185,7 +200,10 @@ def select_rows(rows: Iterable[NodeRow], text: str = "", zone: str | None = None
 
 
 def group_by_zone(rows: Iterable[NodeRow]) -> tuple[ZoneRows, ...]:
-    """Returns the zones by name, each with its rows in their order; nodes without a zone come last."""
+    """Returns the zones by name, each with its rows in order.
+
+    Nodes without a zone come last.
+    """
     zones: dict[str, list[NodeRow]] = {}
     for row in rows:
         zones.setdefault(row.zone, []).append(row)

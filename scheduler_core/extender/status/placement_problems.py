@@ -1,4 +1,7 @@
-"""Bound pods without their volumes, and volumes on wrong nodes, of a state without a history."""
+"""Bound pods without their volumes, and volumes on wrong nodes.
+
+They are those of a state without a history.
+"""
 
 from __future__ import annotations
 

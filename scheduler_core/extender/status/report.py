@@ -1,4 +1,4 @@
-"""Everything of one state that the status page and the command `top` show."""
+"""Everything of one state that the status page and `top` show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class StatusReport:
 
     @property
     def largest_volume(self) -> int | None:
-        """Bytes of the largest volume that some StorageClass can get now; None without Longhorn's StorageClasses."""
+        """Bytes of the largest volume that some StorageClass can get now.
+
+        It is None without StorageClasses of Longhorn.
+        """
         return max(self.largest_volumes.values(), default=None)
 
     def count(self, condition: NodeCondition) -> int:
@@ -45,7 +48,10 @@ class StatusReport:
 
 
 def status_report(state: ClusterState) -> Cooperative[StatusReport]:
-    """Reports a state; the cost grows with disks, and with nodes times different StorageClasses."""
+    """Reports a state.
+
+    The cost grows with disks, and with nodes times different StorageClasses.
+    """
     rows = yield from node_rows(state)
     largest = yield from largest_volumes(state.view)
     yield

@@ -69,7 +69,10 @@ def sort_disks(disks: Iterable[DiskRow], order: RowOrder) -> tuple[DiskRow, ...]
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:
-    """Returns what sorts by bytes, the first of the order being the least."""
+    """Returns the sort key of an order by bytes.
+
+    The row with the least key comes first.
+    """
     sizes = {
         RowOrder.WRITTEN: -space.written,
         RowOrder.SCHEDULED: -space.scheduled,

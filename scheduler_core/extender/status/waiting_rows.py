@@ -1,4 +1,4 @@
-"""One row per waiting pod: why each node refuses it, and which node comes closest to taking it."""
+"""One row per waiting pod: each node's reason, and the closest node."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WaitingRow:
 
 
 def waiting_pods(view: View) -> tuple[Pod, ...]:
-    """Returns the live pods with claims and without a node, the oldest first."""
+    """Returns the live, unscheduled pods with claims, the oldest first."""
     pods = (pod for pod in view.snapshot.pods.values() if pod.volumes and pod.live and not pod.node_name)
     return tuple(sorted(pods, key=lambda pod: (pod.created or "~", pod.key)))
 
@@ -106,9 +106,10 @@ def waiting_row(
 def _closest_node(
     pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
 ) -> Cooperative[NearestNode | None]:
-    """Returns the node that lacks the fewest bytes; where all lack something else, the one that passed most rules.
+    """Returns the node that lacks the fewest bytes.
 
-    Only the nodes with most free bytes on one disk are compared byte by byte.
+    Where all lack something else, it is the one that passed most rules. Only the nodes with most free bytes on one disk
+    are compared byte by byte.
     """
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     order = sort_candidates(state.view, decision)
@@ -123,5 +124,8 @@ def _closest_node(
 
 
 def _distance(name: str, verdict: Verdict) -> tuple[bool, int, int, str]:
-    """Sorts nodes, the closest first: those whose missing bytes are known come first."""
+    """Sorts nodes, the closest first.
+
+    Those whose missing bytes are known come first.
+    """
     return verdict.missing == 0, verdict.missing, -reason_order(verdict.reason), name

@@ -1,4 +1,7 @@
-"""The figures of all runs of a strategy: the least, the median and the most of all orders, and samples over time."""
+"""The figures of all runs of a strategy.
+
+They are the least, the median and the most of all orders, and samples over time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from scheduler_core.extender.strategies.tally import Sample
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number in all orders; the median is the lower one of two."""
+    """A number in all orders.
+
+    The median is the lower one of two.
+    """
 
     least: int
     median: int
@@ -69,14 +75,17 @@ class StrategyComparison:
     strategies: tuple[StrategyFigures, ...]
 
     def sampled_steps(self, limit: int) -> list[int]:
-        """Returns at most `limit` steps that divide the longest run evenly, its first and its last step included."""
+        """Returns at most `limit` steps that divide the longest run evenly.
+
+        Its first and its last step are included.
+        """
         end = max(entry.samples[-1].step for entry in self.strategies)
         intervals = max(1, min(limit - 1, end))
         return sorted({end * number // intervals for number in range(intervals + 1)})
 
 
 def summarize(name: StrategyName, results: Sequence[RunResult]) -> StrategyFigures:
-    """Returns the figures of a strategy's runs, of which there is at least one."""
+    """Returns the figures of at least one run of a strategy."""
 
     def spread(value: Callable[[RunResult], int]) -> Spread:
         return Spread.of([value(result) for result in results])
@@ -99,9 +108,9 @@ def summarize(name: StrategyName, results: Sequence[RunResult]) -> StrategyFigur
 
 
 def resample(samples: Sequence[Sample], steps: Sequence[int]) -> tuple[Sample, ...]:
-    """Returns the counts after each of some steps, from the counts whenever they changed.
+    """Returns the counts after each of some steps.
 
-    The first change is at step 0.
+    `changes` has the counts whenever they changed. The first change is at step 0.
     """
     changes = [sample.step for sample in samples]
     return tuple(replace(samples[bisect_right(changes, step) - 1], step=step) for step in steps)

@@ -1,8 +1,10 @@
-"""One run of a strategy: the same pods, one decision after the other, on a status of Longhorn that lags.
+"""One run of a strategy.
 
-Time is counted in steps. A step is one decision of kube-scheduler. Pods are decided in the order of arrival. A pod that no node fits
-backs off, and is tried again once something has changed since. A pod with a node is bound some steps later; then its volumes are
-attached, and Longhorn places their replicas on the status of that moment. The run ends when nothing can change any more.
+The same pods are decided one after the other, on a status of Longhorn that lags. Time is counted in steps. A step is
+one decision of kube-scheduler. Pods are decided in the order of arrival. A pod that no node fits backs off, and is
+tried again once something has changed since. A pod with a node is bound some steps later; then its volumes are
+attached, and Longhorn places their replicas on the status of that moment. The run ends when nothing can change any
+more.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class RunResult:
 
     @property
     def last_placement(self) -> int:
-        """The step at which the last pod was placed, 0 if none was."""
+        """The step at which the last pod was placed, 0 without any."""
         most = self.samples[-1].placed
         return next(sample.step for sample in self.samples if sample.placed == most) if most else 0
 
@@ -118,7 +120,10 @@ _Event = _Binding | _StatusSync | _ReservationTimeout | _BackoffEnd
 
 
 def arrival_order(situation: Situation, choose: Choose) -> list[PodToPlace]:
-    """Returns the pods without a node in random order, the same for every strategy."""
+    """Returns the pods without a node in random order.
+
+    The order is the same for every strategy.
+    """
     pods = list(situation.all_pods())
     return [pods.pop(choose(len(pods))) for _ in range(len(pods))]
 
@@ -186,7 +191,10 @@ class _Run:
                 return
 
     def _holds_lock(self) -> bool:
-        """Whether the proposal's write lock is held; it is released at the pod-scheduling time-out."""
+        """Whether the proposal's write lock is held.
+
+        It is released at the pod-scheduling time-out.
+        """
         if self._step >= self._locked_until:
             self._locked_by = None
         return self._locked_by is not None
@@ -294,7 +302,10 @@ class _Run:
             self._schedule(self._pace.lag, _StatusSync(changes))
 
     def _note_running(self, key: PodKey) -> None:
-        """Notes that a pod runs, if all of its volumes have data; its StatefulSet then creates the next one."""
+        """Notes that a pod runs, if all of its volumes have data.
+
+        Its StatefulSet then creates the next one.
+        """
         if key in self._tally.running or key not in self._bound:
             return
         cluster = self._cluster

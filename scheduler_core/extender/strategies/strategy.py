@@ -1,4 +1,7 @@
-"""Ways to choose the nodes that a pod is offered, after kube-scheduler's own filters."""
+"""Ways to choose the nodes that a pod is offered.
+
+kube-scheduler's own filters come before.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ class Strategy(PodFilter, Protocol):
 
     @property
     def waits_for_binding(self) -> bool:
-        """Whether no other pod is decided until a pod that takes space is bound."""
+        """Whether other pods wait until a pod is bound.
+
+        They wait only for a pod that takes space.
+        """
 
     def on_binding(self, pod: Pod, node: str) -> None:
         """Notes that a pod that takes space has its node."""
@@ -55,7 +61,10 @@ class Strategy(PodFilter, Protocol):
         """Notes that the node-reservation time-out of a pod has run out."""
 
     def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
-        """Returns the cluster after Longhorn's placement of a volume, as an admission webhook lets it be written."""
+        """Returns the cluster after Longhorn's placement of a volume.
+
+        An admission webhook may change what is written.
+        """
 
 
 class _PlainStrategy:
@@ -64,7 +73,10 @@ class _PlainStrategy:
     waits_for_binding: bool = False
 
     def on_binding(self, pod: Pod, node: str) -> None:
-        """Does nothing: what is reserved is derived from the cluster, if anything is."""
+        """Does nothing.
+
+        What is reserved is derived from the cluster, if anything is.
+        """
 
     def on_timeout(self, key: PodKey) -> None:
         """Does nothing: no reservation has a time-out."""
@@ -98,11 +110,12 @@ class WithoutExtender(_PlainStrategy):
 
 
 class NodeReservation(_PlainStrategy):
-    """Longhorn's scheduler-extender proposal: one pod at a time, whose node is then reserved.
+    """Longhorn's scheduler-extender proposal: one pod at a time.
 
-    A node fits if the pod's volumes can be packed together into its free space (Filter step 4). It stays reserved until its status lists
-    the pod's replicas, or until the node-reservation time-out (step 5). `app/extender/node_reservation.py` does the same in a live
-    cluster. As there, a placed replica takes its space before the status lists it, which the proposal does not say.
+    The pod's node is then reserved. A node fits if the pod's volumes can be packed together into its free space (Filter
+    step 4). It stays reserved until its status lists the pod's replicas, or until the node-reservation time-out (step
+    5). `app/extender/node_reservation.py` does the same in a live cluster. As there, a placed replica takes its space
+    before the status lists it, which the proposal does not say.
     """
 
     waits_for_binding = True
@@ -145,17 +158,26 @@ class NodeReservation(_PlainStrategy):
 
 
 class CapacityReservation(_PlainStrategy, PodDecider):
-    """This extender: nodes that hold the pod's volumes together with the demand of pods decided before."""
+    """This extender, without the placement guard.
+
+    It offers nodes that hold the pod's volumes together with the demand of pods decided before.
+    """
 
 
 class GuardedReservation(CapacityReservation):
-    """This extender with the placement guard, which keeps Longhorn to the plan of every node."""
+    """This extender with the placement guard.
+
+    The guard keeps Longhorn to the plan of every node.
+    """
 
     def __init__(self, options: FilterOptions) -> None:
         super().__init__(options.with_guard())
 
     def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
-        """Returns the later cluster, with new replicas on the disks that the guard has them written to."""
+        """Returns the later cluster, as the guard lets it be written.
+
+        New replicas are on the disks that the guard chooses.
+        """
         earlier = {replica.name for replica in before.state.view.replicas_of(volume)}
         for replica in after.state.view.replicas_of(volume):
             if replica.name not in earlier and replica.node_id:

@@ -1,4 +1,7 @@
-"""What a run counts: pods with their volumes, misplaced volumes and overbooked disks, step by step."""
+"""What a run counts, step by step.
+
+It counts pods with their volumes, misplaced volumes and overbooked disks.
+"""
 
 from __future__ import annotations
 

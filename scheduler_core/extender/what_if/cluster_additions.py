@@ -1,4 +1,4 @@
-"""Changes that add something: pods of workloads, nodes, disks, and objects of a file."""
+"""Changes that add pods, nodes, disks, and objects of a file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class Workload:
         return pod, replace(self.generic_pod, name=name, uid=pod.uid, node_name="")
 
     def _claim_name(self, mount: kube.ClaimVolume, pod_name: str) -> str:
-        """Returns the claim that another pod mounts; claims without a template are shared."""
+        """Returns the claim that another pod mounts.
+
+        Claims without a template are shared.
+        """
         if mount.ephemeral:
             return f"{pod_name}-{mount.name}"
         if mount.template is not None and mount.claim.endswith(self.pod.name):
@@ -156,7 +159,10 @@ class AddNodes:
     disks: tuple[int, ...] = ()
 
     def apply(self, situation: Situation) -> Situation:
-        """Adds the nodes, with the pods that each node has, such as those of DaemonSets."""
+        """Adds the nodes, with the pods that each node has.
+
+        Pods of DaemonSets are such pods.
+        """
         cluster = situation.cluster
         if self.like not in cluster.snapshot.longhorn_nodes:
             raise WhatIfError(f"there is no Longhorn node {self.like}")

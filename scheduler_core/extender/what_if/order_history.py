@@ -1,6 +1,7 @@
-"""How a predicted order goes on, step by step: what waits, what is misplaced, and what is free.
+"""How a predicted order goes on, step by step.
 
-An order calls its observer after every step. `OrderHistory` is one: it keeps a limited number of points, evenly spread.
+It says what waits, what is misplaced, and what is free. An order calls its observer after every step. `OrderHistory` is
+one: it keeps a limited number of points, evenly spread.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ class OrderPoint:
 
 
 class OrderHistory:
-    """The points of one order, at most `limit` of them; of longer orders every second, fourth or later step is kept."""
+    """The points of one order, at most `limit` of them.
+
+    Of longer orders every second, fourth or later step is kept.
+    """
 
     def __init__(self, start: PredictedCluster, limit: int = _MAX_POINTS) -> None:
         self._limit = limit

@@ -45,7 +45,10 @@ class PodDecision:
 
 
 class PodFilter(Protocol):
-    """Decides which of the nodes that kube-scheduler may choose a pod is offered."""
+    """Decides which nodes a pod is offered.
+
+    They are among those that kube-scheduler may choose.
+    """
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
         """Returns the decision about the nodes that passed kube-scheduler's own filters.
@@ -56,7 +59,10 @@ class PodFilter(Protocol):
 
 
 class PodDecider:
-    """The decision of `/filter` about the pods of one order; its caches live as long as the order."""
+    """The decision of `/filter` about the pods of one order.
+
+    Its caches live as long as the order.
+    """
 
     def __init__(self, options: FilterOptions) -> None:
         self._options = options
@@ -68,7 +74,9 @@ class PodDecider:
         return (yield from decide_pod(pod, cluster, self, choose))
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
-        """Returns the decision as `/filter` answers it, together with the demand of pods bound before.
+        """Returns the decision as `/filter` answers it.
+
+        The demand of pods bound before counts.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -83,7 +91,10 @@ class PodDecider:
 def decide_pod(
     pod: kube.Pod, cluster: PredictedCluster, pod_filter: PodFilter, choose: Choose
 ) -> Cooperative[PodDecision]:
-    """Returns one of the nodes that pass kube-scheduler's filters and another one, at random."""
+    """Returns one of the nodes that pass all filters, at random.
+
+    The filters are those of kube-scheduler and another one.
+    """
     names = cluster.node_names
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
@@ -124,7 +135,10 @@ def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCl
 
 
 def attach_volumes(cluster: PredictedCluster, pod: kube.Pod, decision: Decision) -> PredictedCluster:
-    """Returns the cluster with the pod's claims bound, and its Longhorn volumes attached to its node."""
+    """Returns the cluster with the pod's claims bound.
+
+    Its Longhorn volumes are attached to its node.
+    """
     node = pod.node_name
     shared = cluster.shared_volume(pod)
     if shared is not None:
@@ -166,7 +180,10 @@ def _attachment_changes(
 
 
 def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
-    """Returns the volume attached to a node; one that is shared stays where its share-manager is."""
+    """Returns the volume attached to a node.
+
+    A shared one stays where its share-manager is.
+    """
     shared = volume.access_mode == "rwx" and not volume.migratable
     target = (volume.node_id if shared else "") or node
     robustness = "healthy" if volume.robustness in ("", "unknown") else volume.robustness
@@ -198,7 +215,7 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
 
 
 def _delete_claim(cluster: PredictedCluster, key: NamespacedName) -> PredictedCluster:
-    """Returns the cluster without a claim, and without its Longhorn volume and replicas."""
+    """Returns the cluster without a claim, its volume and its replicas."""
     claim = cluster.snapshot.claims.get(key)
     if claim is None:
         return cluster

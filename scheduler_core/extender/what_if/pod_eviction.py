@@ -34,7 +34,10 @@ class SelectedPods:
 
     @cached_property
     def sync_failure(self) -> str:
-        """Why the disruption controller cannot count pods, so that it allows no eviction; "" if it can."""
+        """Why the disruption controller cannot count pods, "" if it can.
+
+        Then it allows no eviction.
+        """
         if self.budget.sync_failure or not self.budget.counts_controllers:
             return self.budget.sync_failure
         owners = self.cluster.owners
@@ -104,7 +107,10 @@ class DisruptionBudgets:
         return pods
 
     def refusal(self, pod: kube.Pod, is_healthy: IsHealthy) -> str:
-        """Returns why the API server refuses to evict a pod, "" if it evicts it."""
+        """Returns why the API server refuses to evict a pod.
+
+        It is "" if it evicts the pod.
+        """
         key = (pod.namespace, pod.name)
         budgets = self.of(key)
         if not budgets or ignores_budgets(pod):
@@ -142,5 +148,8 @@ def without_expected_pods(cluster: PredictedCluster, pod: generic.Pod) -> Predic
 
 
 def ignores_budgets(pod: kube.Pod) -> bool:
-    """Whether a pod is evicted whatever its budgets say: it does not run yet or any more (canIgnorePDB)."""
+    """Whether a pod is evicted whatever its budgets say (canIgnorePDB).
+
+    It is if it does not run yet or any more.
+    """
     return pod.deleting or pod.phase in ("Pending", "Succeeded", "Failed")

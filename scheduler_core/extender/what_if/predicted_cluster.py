@@ -1,4 +1,7 @@
-"""The cluster that a prediction changes: the state of decisions, and what kube-scheduler's own filters read."""
+"""The cluster that a prediction changes.
+
+It is the state of decisions, and what kube-scheduler's own filters read.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _PODS_PER_PAUSE = 500
 
 
 class WhatIfError(CoreError):
-    """A change names something that does not exist, or that cannot be predicted."""
+    """A change that names a missing object, or cannot be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,9 @@ class PredictedCluster:
         return self.pods.get(key) or generic.Pod(pod.namespace, pod.name, node_name=pod.node_name, uid=pod.uid)
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
-        """Returns the existing Longhorn volumes of a pod, in the order of its claims.
+        """Returns the existing Longhorn volumes of a pod.
 
-        A share-manager has the volume that it shares.
+        They are in the order of the pod's claims. A share-manager has the volume that it shares.
         """
         shared = self.shared_volume(pod)
         volumes = [shared] if shared is not None else []
@@ -123,13 +126,16 @@ class PredictedCluster:
         return volumes
 
     def shared_volume(self, pod: kube.Pod) -> longhorn.Volume | None:
-        """Returns the volume that a pod shares as its share-manager, None for other pods."""
+        """Returns the volume that a pod shares as its share-manager.
+
+        It is None for other pods.
+        """
         if self.owners.get((pod.namespace, pod.name)) != SHARE_MANAGER:
             return None
         return self.snapshot.volumes.get(pod.name.removeprefix("share-manager-"))
 
     def volume_of_claim(self, claim: kube.Claim) -> longhorn.Volume | None:
-        """Returns the Longhorn volume that a claim is bound to, None without one."""
+        """Returns the Longhorn volume of a claim, None without one."""
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
 
@@ -140,7 +146,10 @@ class PredictedCluster:
         return [self.affinities[name] for name in names if name in self.affinities]
 
     def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
-        """Returns node and disk of a placed replica, None if either is gone."""
+        """Returns the node and disk of a placed replica.
+
+        It is None if either is gone.
+        """
         node = self.state.view.cluster.nodes.get(replica.node_id)
         disks = node.disks if node is not None else ()
         disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
@@ -162,7 +171,7 @@ def predicted_state(snapshot: Snapshot, now: datetime) -> ClusterState:
 
 
 def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
-    """Returns the state of a snapshot, whose updates share what does not change."""
+    """Returns the state of a snapshot, whose updates share unchanged values."""
     objects = {entry.name: getattr(snapshot, entry.name) for entry in fields(Snapshot)}
     persistent: dict[str, Any] = {
         name: None if value is None else HashTrieMap(value) for name, value in objects.items()
@@ -171,7 +180,7 @@ def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
 
 
 def cluster_without_scheduling(state: ClusterState) -> Cooperative[PredictedCluster]:
-    """Returns the cluster of a process that knows no more than its own decisions read.
+    """Returns a cluster with no more than decisions read.
 
     kube-scheduler's own filters refuse nothing in it, apart from cordoned nodes. Its caches are not those of the state, because the
     caches of a running program are for one course of versions only.
@@ -198,7 +207,10 @@ def cluster_without_scheduling(state: ClusterState) -> Cooperative[PredictedClus
 
 
 def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
-    """Returns the node with one disk replaced or added, in the order of names."""
+    """Returns the node with one disk replaced or added.
+
+    Its disks are in the order of names.
+    """
     disks = {entry.name: entry for entry in node.disks} | {disk.name: disk}
     return replace(node, disks=tuple(disks[name] for name in sorted(disks)))
 
@@ -206,9 +218,10 @@ def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
 def list_replica(
     cluster: PredictedCluster, node: longhorn.Node, disk: longhorn.Disk, name: str, size: int
 ) -> longhorn.Node:
-    """Returns the node with a replica of `size` bytes listed on the disk.
+    """Returns the node with a replica listed on the disk.
 
-    None of the disk's other entries change, so a status that the snapshot does not explain stays.
+    The replica has `size` bytes. None of the disk's other entries change, so a status that the snapshot does not
+    explain stays.
     """
     before = disk.scheduled_replicas.get(name, 0)
     listed = {key: entry for key, entry in disk.scheduled_replicas.items() if key != name}
@@ -219,7 +232,7 @@ def list_replica(
 
 
 def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -> longhorn.Disk:
-    """Returns a ready disk with the Schedulable condition that its numbers lead to."""
+    """Returns a ready disk with the Schedulable condition of its numbers."""
     if not disk.ready:
         return disk
     condition = disk_schedulable_condition(cluster.state.view.cluster, disk)

@@ -1,4 +1,4 @@
-"""The steps that Longhorn takes with a volume's replicas, by its own rules.
+"""Longhorn's steps with a volume's replicas, by its own rules.
 
 It places the replicas of new volumes, rebuilds missing ones, follows data locality, and moves evicted ones. One step at a time, each
 decided by the status of the given cluster, which may lag behind (`lagging_status.py`). Auto-balance and the reuse of failed replicas are not predicted.
@@ -61,9 +61,10 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
 
 
 def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Cooperative[ReplicaStep]:
-    """Takes Longhorn's next step for an attached volume, or for one that is evicted.
+    """Takes Longhorn's next step for a volume.
 
-    Without a change and without a problem the volume is complete.
+    The volume is attached, or a replica of it is evicted. Without a change and without a problem the volume is
+    complete.
     """
     volume = cluster.snapshot.volumes.get(name)
     if volume is None or volume.deleting:
@@ -102,7 +103,10 @@ def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
 
 
 def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:
-    """Returns the node where data locality wants one more replica, "" for none."""
+    """Returns the node that lacks a local replica, "" for none.
+
+    Data locality wants one more replica there.
+    """
     if volume.data_locality != BEST_EFFORT or not volume.current_node_id or volume.robustness != HEALTHY:
         return ""
     node = volume.current_node_id
@@ -110,7 +114,7 @@ def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[long
 
 
 def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose: Choose) -> Cooperative[ReplicaStep]:
-    """Places the replicas of a volume without data, all of them in one step."""
+    """Places the replicas of a volume without data in one step."""
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else ""
     step = ReplicaStep(cluster)
     for _ in range(volume.number_of_replicas):
@@ -137,9 +141,9 @@ def _add_replica(
 
 
 def new_replica_placement(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str = "") -> PlacementResult:
-    """Returns every disk that Longhorn may choose for one more replica of a volume, or why there is none.
+    """Returns every disk that Longhorn may choose for another replica.
 
-    `affinity` is the only node that it may be on, "" for any.
+    If there is none, it returns why. `affinity` is the only node that it may be on, "" for any.
     """
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
@@ -149,7 +153,7 @@ def new_replica_placement(cluster: PredictedCluster, volume: longhorn.Volume, af
 def rebuild_replica(
     cluster: PredictedCluster, volume: longhorn.Volume, place: DiskCandidate, affinity: str = ""
 ) -> ReplicaStep:
-    """Creates one more replica of a volume on a disk, and copies the data."""
+    """Creates another replica of a volume on a disk, with data."""
     view = cluster.state.view
     disk = place.disk
     placed = replace(
@@ -183,9 +187,9 @@ def _unused_name(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) 
 
 
 def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
-    """Returns the disk with `count` fewer available bytes, more for a negative count.
+    """Returns the disk with `count` fewer available bytes.
 
-    They are rounded as in Longhorn's status.
+    There are more for a negative count. They are rounded as in Longhorn's status.
     """
     available = min(disk.storage_maximum, max(0, disk.storage_available - count)) if count else disk.storage_available
     rounding = available % ROUNDING if count and disk.spec_type == FILESYSTEM else 0
@@ -235,9 +239,10 @@ def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> Pred
 
 
 def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str) -> PredictedCluster:
-    """Returns the cluster with a replica and its data on another disk of its node.
+    """Returns the cluster with a replica on another disk.
 
-    `uuid` is that disk's; a node that lacks it is not changed.
+    The disk is one of the same node. The replica's data moves, too. `uuid` is that disk's; a node that lacks it is not
+    changed.
     """
     place = cluster.disk_of(replica)
     target = next((disk for disk in place[0].disks if disk.uuid == uuid), None) if place is not None else None
@@ -255,7 +260,10 @@ def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str
 
 
 def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica]) -> PredictedCluster:
-    """Marks replicas as failed, and their volumes as degraded since now, or as faulted without a healthy replica."""
+    """Marks replicas as failed.
+
+    Their volumes become degraded since now, or faulted without a healthy replica.
+    """
     now = cluster.state.view.cluster.now.isoformat()
     failing = [replica for replica in replicas if replica.node_id and not replica.failed_at]
     changes: ChangesByObject = {

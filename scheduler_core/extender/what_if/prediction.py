@@ -1,4 +1,4 @@
-"""What all orders have in common, and in what they differ: always, usually or never."""
+"""What orders have in common, as always, usually or never."""
 
 from __future__ import annotations
 
@@ -162,7 +162,10 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
 
 
 def unlucky_order(results: Sequence[OrderResult]) -> int | None:
-    """Returns the number of the first order in which something does not get its place, None if there is none."""
+    """Returns the number of the first failing order, None without one.
+
+    In a failing order something does not get its place.
+    """
     failures = (
         number
         for number, result in enumerate(results)
@@ -192,7 +195,10 @@ def _reason(key: PodKey, result: OrderResult) -> str:
 
 
 def refusal_text(reasons: Mapping[str, int]) -> str:
-    """Returns the reasons of a refused pod as one text, with the number of nodes; 0 is not written."""
+    """Returns the reasons of a refused pod as one text.
+
+    Each has its number of nodes, unless this is 0.
+    """
     by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{count} {text}" if count else text for text, count in by_count)
 

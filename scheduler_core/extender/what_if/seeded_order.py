@@ -66,7 +66,7 @@ class OrderResult:
 
     @property
     def unplaced_pods(self) -> frozenset[PodKey]:
-        """The pods that were decided and that no node fits, without those that are not created yet or stay."""
+        """The decided pods that no node fits, and that wait for one."""
         pods = self.cluster.snapshot.pods
         waiting = (key for key in self.refusals if key in pods and not pods[key].node_name)
         return frozenset(key for key in waiting if _NOT_CREATED not in self.refusals[key])
@@ -149,7 +149,7 @@ class _Run:
         self._changed = []
 
     def find_incomplete_volumes(self) -> Cooperative[None]:
-        """Lets Longhorn go on with the volumes that lack a replica, or whose replicas are to move."""
+        """Lets Longhorn go on with volumes that lack or move a replica."""
         incomplete = yield from incomplete_volumes(self._cluster)
         self._volumes = sorted(self._situation.evicted | incomplete)
 
@@ -181,7 +181,7 @@ class _Run:
         self._report_progress()
 
     def _advance(self) -> Cooperative[None]:
-        """Lets one pod or volume go on, or evicts a pod, at random."""
+        """Advances one pod or volume, or evicts a pod, at random."""
         volumes = len(self._volumes)
         number = self._choose(len(self._waiting) + len(self._to_attach) + volumes + len(self._evictions))
         if number < len(self._waiting):
@@ -304,9 +304,10 @@ class _Run:
             self._delayed[name] = step.wait
 
     def finish_drains(self) -> bool:
-        """Fails the replicas of the nodes whose drain can finish, and notes why others cannot.
+        """Fails the replicas of the nodes whose drain can finish.
 
-        A drain that a PodDisruptionBudget holds up goes on if the cluster changes. Returns whether a drain finishes.
+        It notes why others cannot. A drain that a PodDisruptionBudget holds up goes on if the cluster changes. Returns
+        whether a drain finishes.
         """
         finished = len(self._gone)
         held_up: list[str] = []
@@ -335,14 +336,14 @@ class _Run:
         return len(self._gone) > finished
 
     def _refused_evictions_of(self, node: str) -> list[str]:
-        """Returns the pods of a drained node that may not be evicted, each with the reason."""
+        """Returns a drained node's pods that may not be evicted, with reasons."""
         entries = sorted((entry for entry in self._refused_evictions if entry.left == node), key=lambda each: each.key)
         return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
 
     def wait_for_failed_replicas(self) -> bool:
-        """Lets Longhorn's wait for failed replicas run out, once after the last finished drain.
+        """Lets Longhorn's wait for failed replicas run out.
 
-        Returns whether there is such a wait.
+        It does so once, after the last finished drain. Returns whether there is such a wait.
         """
         if not self._delayed or self._waited_after == len(self._gone):
             return False
@@ -371,7 +372,7 @@ class _Run:
             self._fewer[name] = min(healthy, self._fewer.get(name, healthy))
 
     def _stuck_reason(self, key: PodKey) -> str:
-        """Why a pod with a node waits for its volumes, "" if it does not."""
+        """Why a bound pod waits for its volumes, "" if not."""
         for volume in self._cluster.volumes_of(self._cluster.snapshot.pods[key]):
             replicas = self._cluster.state.view.replicas_of(volume.name)
             if not any(holds_data(self._cluster, replica) for replica in replicas):

@@ -1,4 +1,7 @@
-"""The input of every order: what the verbs change, before any pod is decided."""
+"""The input of every order.
+
+It is what the verbs change, before any pod is decided.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +87,18 @@ class Situation:
     parallel: frozenset[NamespacedName] = frozenset()
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
-        """Every pod without a node, those that wait already included, sorted by name."""
+        """Every pod without a node, sorted by name.
+
+        Those that wait already are included.
+        """
         return tuple(entry for entry in self.affected_pods if entry.key not in self._pending_evictions)
 
     @cached_property
     def affected_pods(self) -> tuple[PodToPlace, ...]:
-        """The pods that need a node, now or once they are evicted, sorted by name."""
+        """The pods that need a node, sorted by name.
+
+        They need it now, or once they are evicted.
+        """
         placed = {entry.key for entry in self.pods}
         snapshot = self.cluster.snapshot
         waiting = [
@@ -111,7 +120,10 @@ class Situation:
         }
 
     def all_evictions(self) -> tuple[PodToPlace, ...]:
-        """The pods that run until their PodDisruptionBudget allows their eviction, sorted by name."""
+        """The pods that run until their PodDisruptionBudget allows their eviction.
+
+        They are sorted by name.
+        """
         return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
 
     @cached_property
@@ -194,7 +206,10 @@ def pods_on_nodes(cluster: PredictedCluster, names: Iterable[str]) -> list[kube.
 
 
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster with a pod that waits again, and with its volumes detached."""
+    """Returns the cluster with a pod that waits again.
+
+    The pod's volumes are detached.
+    """
     detached = detach_volumes(cluster, pod)
     created = (
         replace(detached, unready=detached.unready - {(pod.namespace, pod.name)}) if detached.unready else detached

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def ask(client: AsyncClient, path: str, request: Object) -> Any:
-    """Sends a question of kube-scheduler, and returns the decision that is recorded last."""
+    """Asks as kube-scheduler does, and returns the decision recorded last."""
     response = await client.post(path, content=json.dumps(request).encode())
     assert response.status_code == 200
     return (await client.get("/decisions")).json()["items"][0]
@@ -165,7 +165,10 @@ async def test_a_parameter_that_cannot_be_read(query: str, name: str) -> None:
 
 
 async def test_hostile_names_come_back_as_they_are() -> None:
-    """The answer is JSON, whatever a caller sends; names are cut at the length that Kubernetes allows."""
+    """The answer is JSON, whatever a caller sends.
+
+    Names are cut at the length that Kubernetes allows.
+    """
     names = ["\x1b[2J", "</script><b>", "\u202etxt", "\x00", "\U0001f600", "n" * 100_000]
     async with small_service() as client:
         for name in names:

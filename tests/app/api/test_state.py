@@ -63,7 +63,7 @@ async def test_a_served_snapshot_is_alive_and_ready(path: str) -> None:
 
 
 async def test_readyz_and_state_name_objects_that_cannot_be_read() -> None:
-    """They are left out, so a pod may be refused because of them."""
+    """Such objects are left out, so a pod may be refused."""
     lifecycle = FakeLifecycle(unreadable=("nodes: Node a: metadata.name: is missing",))
     async with http_client(_live(FakeStateSource(two_nodes()), lifecycle)) as client:
         ready = await client.get("/readyz")
@@ -126,7 +126,10 @@ async def _samples(*requests: object) -> Samples:
 
 
 async def test_the_filter_histogram_has_the_name_and_buckets_promised() -> None:
-    """Longhorn's proposal has the name; buckets range from half a millisecond to ten seconds."""
+    """Longhorn's proposal has the name.
+
+    Buckets range from half a millisecond to ten seconds.
+    """
     samples = await _samples(by_names(db_pod()), by_names(pod("gone")))
     name = f"{PREFIX}_filter_duration_seconds"
     assert samples[f"{name}_count", ()] == 2
@@ -143,7 +146,7 @@ async def test_verdicts_are_counted_by_reason() -> None:
 
 
 async def test_requests_are_counted_by_result() -> None:
-    """A pod fits somewhere, is refused everywhere, or could not be decided about."""
+    """A pod fits, is refused everywhere, or could not be decided about."""
     samples = await _samples(by_names(db_pod()), by_names(db_pod(), ["node-4"]), by_names(pod("gone")))
     name = f"{PREFIX}_filter_requests_total"
     assert {labels[0][1]: value for (key, labels), value in samples.items() if key == name} == {
@@ -154,7 +157,11 @@ async def test_requests_are_counted_by_result() -> None:
 
 
 async def test_pods_sent_to_unsafe_nodes_are_counted_by_the_worst_reason() -> None:
-    """Two volumes of 60Gi may meet on a disk of 100Gi; of 50Gi and 100Gi the small one may take the only disk for the large one."""
+    """Volumes that may meet on a disk, or take another one's disk.
+
+    Two volumes of 60Gi may meet on a disk of 100Gi. Of 50Gi and 100Gi the small one may take the only disk for the
+    large one.
+    """
     cluster = [
         storage_class(),
         longhorn_node("safe", 120),
@@ -204,7 +211,7 @@ async def test_every_route_has_the_instrumentators_metrics() -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
 async def test_documentation_needs_no_other_host(path: str) -> None:
-    """A cluster without internet access can show it: nothing refers to another host."""
+    """Nothing refers to another host, which a cluster may not reach."""
     async with small_service() as client:
         response = await client.get(path)
     assert response.status_code == 200
@@ -356,7 +363,10 @@ async def test_state_is_unavailable_until_the_cluster_is_listed() -> None:
 
 
 def _cluster_with_problems() -> FakeStateSource:
-    """Pod db-0 is bound to a; its volume x was placed on b, and its claim y is too large for a."""
+    """Pod db-0 is bound to a.
+
+    Its volume x was placed on b, and its claim y is too large for a.
+    """
     claim = make.claim("y", 500)
     claim["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     return FakeStateSource(
@@ -379,7 +389,10 @@ def _report(cache: FakeStateSource, *times: float) -> PlacementReport:
 
 
 async def test_state_lists_demand() -> None:
-    """It is sorted by node and age, and marks hopeless demand, and what may be placed on another node."""
+    """It is sorted by node and age, and marks hopeless demand.
+
+    It also marks what may be placed on another node.
+    """
     cache = _cluster_with_problems()
     service = await _service(cache, OutstandingState(cache.state().demand, report=_report(cache, 0)))
     common = {"node": "a", "source": "pod", "pod": "default/db-0"}
@@ -431,7 +444,7 @@ async def test_state_lists_overbooked_disks() -> None:
 
 
 async def test_state_lists_offers_oldest_first() -> None:
-    """Each offer has its claims, some names of its nodes, and their number."""
+    """Each offer has its claims, names of nodes, and their number."""
     cache = FakeStateSource(two_nodes(), make.claim("x", 10), pod("x", name="db-0", uid="uid-0"))
     view = cache.state().view
     volumes = resolve(view.snapshot.pods["default", "db-0"], view).local
@@ -474,7 +487,7 @@ async def test_state_lists_what_is_held_for_a_preemptor() -> None:
 
 
 async def test_state_lists_refused_pods() -> None:
-    """Each entry has the time since the refusal and the number of nudges."""
+    """Each entry has the time since the refusal and its nudges."""
     waiting = (WaitingPod(make.as_pod(pod("x", name="db-0", uid="uid-0")), 12.3456, 2),)
     service = await _service(FakeStateSource(two_nodes()), OutstandingState(waiting=waiting))
     expected = {"pod": "default/db-0", "uid": "uid-0", "waitedSeconds": 12.346, "nudges": 2}

@@ -1,4 +1,7 @@
-"""The status page: what it shows, to whom it answers, and that nothing in a name becomes markup."""
+"""The status page: what it shows, and to whom it answers.
+
+Nothing in a name becomes markup.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ SMALL = make.flat(small_cluster(), db_pod())
 async def client_of(
     *objects: Object | Iterable[Object], sources: Mapping[str, object] | None = None, **state: object
 ) -> AsyncIterator[AsyncClient]:
-    """A client of the service over some objects; sources and parts of the state may be replaced."""
+    """A client of the service over some objects.
+
+    Sources and parts of the state may be replaced.
+    """
     app = application(*objects)
     services: AppState = app.state.services
     status = services.status
@@ -58,7 +64,7 @@ async def client_of(
 
 
 async def get(path: str, *objects: Object | Iterable[Object]) -> str:
-    """The text of a page over some objects, which it has with status 200."""
+    """The text of a page over some objects, with status 200."""
     async with client_of(*objects) as client:
         response = await client.get(path)
     assert response.status_code == 200, response.text
@@ -82,7 +88,11 @@ def nodes(number: int, disks: int = 2) -> list[Object]:
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_pages_are_valid_and_accessible(path: str) -> None:
-    """Labels, headings in order, heads of rows and columns, no inline script or style, no other server."""
+    """Pages keep the rules of HTML and of accessibility.
+
+    These are labels, headings in order, and heads of rows and columns. There is no inline script or style, and no other
+    server.
+    """
     assert page_problems(await get(path, SMALL)) == []
 
 
@@ -160,7 +170,7 @@ async def test_fifty_nodes_are_on_a_page() -> None:
 
 
 async def test_nodes_are_grouped_by_zone() -> None:
-    """A group says how many nodes its zone has, also those of other pages."""
+    """A group's number of nodes includes those of other pages."""
     page = read_page(await get("/?group=zone&page=2", nodes(120)))
     heads = [head.text for head in page.all("th", scope="rowgroup")]
     assert [head.split(",")[0] for head in heads] == ["zone east 60 nodes", "zone west 60 nodes"]
@@ -176,7 +186,10 @@ async def test_one_zone_can_be_shown() -> None:
 
 
 async def test_a_node_with_many_disks_shows_the_worst() -> None:
-    """A page of fifty nodes has room for two disks of each; the node's own page has all."""
+    """A page of fifty nodes has room for two disks of each.
+
+    The node's own page has all.
+    """
     async with client_of(nodes(50, disks=12)) as client:
         many = read_page((await client.get("/")).text)
         own = read_page((await client.get("/nodes/worker-0007")).text)
@@ -214,7 +227,10 @@ async def test_an_explanation_is_paged_and_filtered() -> None:
 
 
 async def test_the_reasons_of_a_page_are_those_of_the_whole_decision() -> None:
-    """A home is the only node that is offered, also when a page without it is explained."""
+    """A home is the only offered node, on any page of candidates.
+
+    That is so also when a page without it is explained.
+    """
     homes = [make.replica("r", "vol-c", "worker-0000", size=10, disk="disk-0")]
     objects = [*nodes(60), make.storage_class(), *make.bound("c", 10), *homes, make.pod("c", name="p")]
     page = read_page(await get("/pods/default/p?page=2", objects))
@@ -278,7 +294,7 @@ async def test_pages_are_only_read(path: str, method: str) -> None:
 
 @pytest.mark.parametrize("path", [*PAGES, "/nodes/absent"])
 async def test_pages_allow_nothing_but_their_own_files(path: str) -> None:
-    """Nothing inline is executed, no other site frames a page, and no cache keeps one."""
+    """Nothing inline is executed, no site frames a page, nothing is cached."""
     async with client_of(SMALL) as client:
         headers = (await client.get(path)).headers
     assert headers["content-type"] == "text/html; charset=utf-8"
@@ -290,7 +306,10 @@ async def test_pages_allow_nothing_but_their_own_files(path: str) -> None:
 
 
 async def test_assets_are_kept_by_their_content() -> None:
-    """Their address changes with them, so a new version is never mixed with an old page."""
+    """Their address changes with their content.
+
+    So a new version is never mixed with an old page.
+    """
     async with client_of(SMALL) as client:
         page = read_page((await client.get("/")).text)
         addresses = {
@@ -316,7 +335,7 @@ async def test_assets_are_kept_by_their_content() -> None:
 
 
 async def test_names_never_become_markup() -> None:
-    """Names, zones, tags and queries of any text are shown as they are."""
+    """Names, zones, tags and queries of any text are shown unchanged."""
     hostile_node = make.longhorn_node(HOSTILE, {HOSTILE: make.disk(tags=[HOSTILE])}, zone=HOSTILE, tags=[HOSTILE])
     pod = make.pod(HOSTILE, name=HOSTILE, namespace="x", uid=HOSTILE)
     pod["status"]["conditions"] = [
@@ -427,7 +446,10 @@ def lifecycle(problem: str = "", **fields: Any) -> ExtenderLifecycle:
 
 
 def placement_report() -> PlacementReport:
-    """A pod on node-1 whose only volume Longhorn placed on node-3, a minute ago."""
+    """A pod on node-1 whose only volume is on node-3.
+
+    Longhorn placed it there a minute ago.
+    """
     replica = make.replica("r", "vol-m", "node-3", size=10, healthy=False)
     claim = make.claim("m", 10, bound=True)
     volume = [claim, make.persistent_volume("m", uid="uid-m"), make.volume("vol-m", 10), replica]
@@ -439,7 +461,7 @@ def placement_report() -> PlacementReport:
 
 
 async def test_a_leader_shows_what_it_watches() -> None:
-    """Stuck pods, misplaced volumes, how long pods wait, and how old caches are."""
+    """Stuck pods, misplaced volumes, waiting times and the age of caches."""
     outstanding = OutstandingState(
         report=placement_report(), waiting=[WaitingPod(Pod("default", "db-0", "uid-db-0"), 200.0, 1)]
     )
@@ -513,7 +535,7 @@ async def test_the_loss_of_nodes_is_shown() -> None:
 
 
 async def eventually(client: AsyncClient, path: str, text: str) -> str:
-    """A page as soon as it has a text that is being worked out."""
+    """A page as soon as it has a text that takes time."""
     for _ in range(100):
         page = (await client.get(path)).text
         if text in page:
@@ -523,7 +545,10 @@ async def eventually(client: AsyncClient, path: str, text: str) -> str:
 
 
 async def test_a_pod_that_fits_nowhere_has_remedies() -> None:
-    """The first is in the list, too, and the commands are on the pod's page."""
+    """The first one is in the list, too.
+
+    The commands are on the pod's page.
+    """
     cordoned = make.longhorn_node("spare", 200, allow=False)
     waiting = [make.claim("large", 150), make.pod("large", name="large-0")]
     async with client_of(small_cluster(), cordoned, make.kube_node("spare"), waiting) as client:

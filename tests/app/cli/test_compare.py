@@ -1,4 +1,4 @@
-"""`longhorn-extender compare`: its clusters and pods, both outputs, exit codes and bad input."""
+"""`longhorn-extender compare`: clusters, pods, outputs, exit codes and bad input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ GENERATED = ("compare", "--nodes", "3", "--pods", "6", "--orders", "2")
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file: db-0 runs on a, and b has room for two more of its pods."""
+    """A snapshot file with a running pod.
+
+    db-0 runs on a, and b has room for two more of its pods.
+    """
     objects = flat(growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     file = tmp_path / "snapshot.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
@@ -30,7 +33,7 @@ def cluster(tmp_path: Path) -> str:
 
 
 def test_the_table_has_the_figures_and_the_time(run: Run) -> None:
-    """One row per strategy, in each of the three tables a column or a row."""
+    """Each strategy is a row or column of each table."""
     result = run(*GENERATED)
     lines = [line.split() for line in result.out.splitlines() if line]
     assert result.code == 0
@@ -41,7 +44,10 @@ def test_the_table_has_the_figures_and_the_time(run: Run) -> None:
 
 
 def test_json_has_stable_keys_and_few_samples(run: Run) -> None:
-    """Its keys are those of docs/strategies.md, and every strategy has the same steps."""
+    """Its keys are those of docs/strategies.md.
+
+    Every strategy has the same steps.
+    """
     answer = json.loads(run(*GENERATED, "--lag", "300", "-o", "json").out)
     keys = "apiVersion kind nodes pods orders seed lag binding packing strategies notes"
     assert list(answer) == keys.split()
@@ -63,7 +69,10 @@ def test_the_same_seed_gives_the_same_output(run: Run) -> None:
 
 
 def test_pods_of_a_file_and_of_a_workload_are_placed(run: Run, cluster: str, tmp_path: Path) -> None:
-    """Two of the file, one more of the StatefulSet in the snapshot, one that is generated."""
+    """Pods of a file, of a StatefulSet, and generated ones are placed.
+
+    Two are of the file, one more is of the StatefulSet in the snapshot, and one is generated.
+    """
     file = tmp_path / "web.json"
     file.write_text(json.dumps(stateful_set("web", 2)))
     arguments = ("--snapshot", cluster, "--apply", str(file), "--scale", "sts/db=2", "--pods", "1", "--volumes", "1")

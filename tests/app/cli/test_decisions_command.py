@@ -50,13 +50,19 @@ def ask(process: SnapshotProcess, request: Any) -> None:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a table, with single spaces, and without times and durations."""
+    """The lines of a table, without times and durations.
+
+    Spaces are single.
+    """
     rows = [line.split() for line in text.splitlines()]
     return [" ".join(row[2:-1] if row and row[0][0].isdigit() else row) for row in rows]
 
 
 def test_the_table_has_the_latest_first(served: str, run: Run) -> None:
-    """With the offered nodes, or why there are none; no name changes the terminal."""
+    """Each has the offered nodes, or why there are none.
+
+    No name changes the terminal.
+    """
     result = run("decisions", "--url", served)
     name = r"\x1b[2J\x1b]0;title\x07\u202e"
     assert (result.code, result.err) == (0, "")
@@ -142,7 +148,9 @@ async def test_another_server_is_named_as_such(tmp_path: Path, run: Run, body: b
 
 
 class Api(FakeApi):
-    """A cluster with two pods of the extender; its proxy answers with no decisions.
+    """A cluster with two pods of the extender.
+
+    Its proxy answers with no decisions.
 
     Attributes:
         proxied: the requests that the proxy got, as path and query
@@ -180,7 +188,7 @@ async def decide(api: Api, folder: Path, run: Run, *arguments: str) -> Any:
 
 
 async def test_the_leader_is_called_through_the_api_server(tmp_path: Path, run: Run) -> None:
-    """The pod that holds the Lease, with the parameters as they were given."""
+    """The pod that holds the Lease is called, with the given parameters."""
     api = Api()
     result = await decide(api, tmp_path, run, "pod/a&b%2F c", "-n", "shop")
     assert (result.code, result.out, result.err) == (0, "nothing is decided yet\n", "")
@@ -216,7 +224,10 @@ async def test_a_refusal_by_the_api_server_is_one_line(tmp_path: Path, run: Run)
 
 
 def test_watching_ends_with_a_signal(served: str, tmp_path: Path) -> None:
-    """On a terminal the table is shown again and again; Ctrl-C ends it, and is no failure."""
+    """On a terminal the table is shown again and again.
+
+    Ctrl-C ends it, and is no failure.
+    """
     main, terminal = pty.openpty()
     command = [EXTENDER, "decisions", "--watch", "--interval", "0.5", "--url", served]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"}

@@ -1,4 +1,7 @@
-"""`longhorn-extender doctor`: what is printed and where it stops; the whole is tested on a real control plane."""
+"""`longhorn-extender doctor`: what is printed and where it stops.
+
+The whole is tested on a real control plane.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,10 @@ async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run:
 
 @pytest.mark.parametrize("ready", [True, False])
 async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path, run: Run, ready: bool) -> None:
-    """It answers no other call of the API server, which has no certificate to show."""
+    """It answers no other call of the API server.
+
+    The API server has no certificate to show.
+    """
     api = Api()
     ports = [{"name": "http", "containerPort": 9504}, {"name": "probes", "containerPort": 9508}]
     metadata = {"name": "one", "namespace": NAMESPACE, "labels": LABELS}
@@ -240,7 +246,7 @@ async def test_what_may_not_be_read_is_a_finding(tmp_path: Path, run: Run) -> No
 
 @pytest.mark.parametrize(("pod", "severity"), [("db-0", "warning"), ("longhorn-extender-doctor-0a1b2c3d", "ok")])
 async def test_events_of_probes_do_not_count(tmp_path: Path, run: Run, pod: str, severity: str) -> None:
-    """They stay for an hour, and tell of the cluster as it was."""
+    """They stay for an hour, and describe the cluster as it was."""
     api = Api()
     event = {
         "metadata": {"name": "a", "namespace": "shop"},

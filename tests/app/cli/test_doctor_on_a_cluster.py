@@ -1,4 +1,7 @@
-"""`longhorn-extender doctor` on a real control plane: all is well, then mistakes are made one after the other."""
+"""`longhorn-extender doctor` on a real control plane.
+
+All is well at first. Then mistakes are made one after the other.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ PROBE_RESOURCES = (PODS, CLAIMS, STORAGE_CLASSES, NAMESPACES)
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A cluster with Longhorn and two candidates, whose processes are shown as pods; nothing is to be mended."""
+    """A cluster with Longhorn and two candidates, and nothing to mend.
+
+    The candidates' processes are shown as pods.
+    """
     nodes = {name: ["100Gi"] for name in ("node-1", "node-2")}
     options = StackOptions(
         nodes=nodes,
@@ -66,7 +72,10 @@ def doctor(stack: Stack, *arguments: str) -> tuple[int, dict[str, dict[str, Any]
 
 
 def leftovers(stack: Stack, *resources: Resource) -> list[str]:
-    """What probes have left in the cluster; what is being deleted does not count."""
+    """What probes have left in the cluster.
+
+    What is being deleted does not count.
+    """
     selector = f"?labelSelector=app.kubernetes.io/managed-by%3D{TAG}"
     return [
         entry["metadata"]["name"]
@@ -97,7 +106,10 @@ def test_the_probe_works_in_a_given_namespace(stack: Stack) -> None:
 
 
 def test_the_leaders_decisions_are_read_through_the_api_server(stack: Stack) -> None:
-    """kube-scheduler's question about the probe is the latest of its pod; the cluster's own rows need no extender."""
+    """kube-scheduler's question about the probe is the latest of its pod.
+
+    The cluster's own rows need no extender.
+    """
     assert doctor(stack) == (0, {})
     kubeconfig = ("--kubeconfig", str(stack.cluster.kubeconfig), "-o", "json")
     answers = {}
@@ -164,7 +176,10 @@ def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
 
 @pytest.mark.parametrize("pods", ["requesting", "all"])
 def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path: Path, pods: str) -> None:
-    """With the Service's address; the real kube-scheduler reads it, and only the policy may be missing."""
+    """It has the Service's address, and the real kube-scheduler reads it.
+
+    Only the policy may be missing.
+    """
     text = print_scheduler_config(stack.cluster, "kubeadm", "--pods", pods)
     address = stack.cluster.api.get(SERVICES.path(NAMESPACE, SERVICE))["spec"]["clusterIP"]
     assert f"urlPrefix: http://{address}:9504\n" in text
@@ -179,7 +194,10 @@ def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path
 
 
 def test_an_extender_that_is_not_registered_is_found(stack: Stack, tmp_path: Path) -> None:
-    """kube-scheduler chooses a node for the probe pod; then the extender can be uninstalled."""
+    """kube-scheduler chooses a node for the probe pod.
+
+    Then the extender can be uninstalled.
+    """
     plain = tmp_path / "plain.yaml"
     plain.write_text(DEFAULT)
     stack.use_scheduler_config(plain)

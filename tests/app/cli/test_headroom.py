@@ -19,7 +19,10 @@ def _write(file: Path, *objects: Any) -> str:
 
 
 def workload(kind: str = "StatefulSet", size: str = "40Gi") -> Object:
-    """A workload with one claim per pod, or with none if it is no StatefulSet."""
+    """A workload with one claim per pod.
+
+    It has no claim if it is no StatefulSet.
+    """
     spec = {
         "storageClassName": "longhorn",
         "accessModes": ["ReadWriteOnce"],
@@ -36,7 +39,10 @@ def workload(kind: str = "StatefulSet", size: str = "40Gi") -> Object:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file: db-0 runs on a with 30 of 100 Gi, and b is empty."""
+    """A snapshot file of two nodes.
+
+    db-0 runs on a with 30 of 100 Gi, and b is empty.
+    """
     objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     return _write(tmp_path / "snapshot.json", *objects)
 
@@ -94,7 +100,7 @@ def test_a_limit_that_is_reached_is_said(run: Run, cluster: str, tmp_path: Path)
 
 @pytest.mark.parametrize("template", ["sts/db", "db-0", "pod/db-0"])
 def test_a_stateful_set_of_the_cluster_goes_on_with_its_next_pod(run: Run, cluster: str, template: str) -> None:
-    """Its pod says how large the claims are: five volumes of 30 Gi fit."""
+    """Its pod says how large claims are: five of 30 Gi fit."""
     answer = json.loads(run("headroom", template, "--snapshot", cluster, "--orders", "1", "-o", "json").out)
     assert (answer["least"], answer["refused"]["pod"]) == (5, "default/db-6")
 

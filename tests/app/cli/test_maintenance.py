@@ -20,7 +20,10 @@ def _write(file: Path, *objects: Any) -> str:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file: db-0 runs on a with a replica there and on b; c is empty."""
+    """A snapshot file of three nodes.
+
+    db-0 runs on a with a replica there and on b; c is empty.
+    """
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     return _write(tmp_path / "snapshot.json", growing_class(), nodes, running("db-0", "a", replicas=["a", "b"]))
 
@@ -68,7 +71,10 @@ def test_a_node_that_is_blocked_in_any_order_ends_with_1(run: Run, tmp_path: Pat
 
 
 def test_where_no_drain_fits_every_order_was_tried(run: Run, tmp_path: Path) -> None:
-    """Neither node takes the other one's volume; the table says what happens first."""
+    """Neither node takes the other one's volume.
+
+    The table says what happens first.
+    """
     nodes = [*node("a", 50, listed={"db-0-a": 40}), *node("b", 50, listed={"db-1-b": 40})]
     file = _write(tmp_path / "full.json", growing_class(), nodes, running("db-0", "a", 40), running("db-1", "b", 40))
     result = run("maintenance", "--snapshot", file, "--orders", "2")

@@ -24,7 +24,10 @@ def _write(file: Path, *objects: Any) -> str:
 
 
 def cluster_objects() -> list[Object]:
-    """The node a has 70 Gi free and the replica of db-0, the node b 60 Gi."""
+    """The node a has 70 Gi free, the node b 60 Gi.
+
+    The replica of db-0 is on a.
+    """
     pod = running("db-0", "a", locality="disabled")
     return [growing_class(), *node("a", listed={"db-0-a": 30}), *node("b", 60), *pod]
 
@@ -43,7 +46,10 @@ def waiting(tmp_path: Path) -> str:
 
 
 def test_the_plan_is_printed_with_its_commands(cluster: str, run: Run) -> None:
-    """One move empties the node a; the table says from where to where, and what it leads to."""
+    """One move empties the node a.
+
+    The table says from where to where, and what it leads to.
+    """
     result = run("rebalance", "--snapshot", cluster)
     assert result.code == 0
     lines = result.out.splitlines()

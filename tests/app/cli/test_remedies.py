@@ -1,4 +1,7 @@
-"""`longhorn-extender remedies`: its outputs, its commands, exit codes and bad input; and the first remedy in `explain`."""
+"""`longhorn-extender remedies`: outputs, commands, exit codes and bad input.
+
+The first remedy in `explain` is tested, too.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def write(folder: Path, *objects: Any) -> str:
 
 
 def world(**fields: Any) -> list[Object]:
-    """A pod that needs 40Gi, and one node with a disk of 100Gi."""
+    """A pod that needs 40Gi, and a node with 100Gi."""
     node = longhorn_node("a", {"disk-1": disk(100, **fields)})
     return [kube_node("a"), node, storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
 
@@ -50,7 +53,10 @@ def evicted() -> list[Object]:
 
 
 def selective(*, full: bool) -> list[Object]:
-    """The same, with a StorageClass that selects tags which node and disk lack."""
+    """The same with a StorageClass whose tags the node lacks.
+
+    The disk lacks them, too.
+    """
     objects = world(tags=("hdd",), reserved=70 if full else 0)
     objects[2] = storage_class(diskSelector="ssd,fast")
     return objects
@@ -77,7 +83,10 @@ CLUSTERS = [
 def test_the_printed_commands_make_explain_say_that_the_pod_fits(
     run: Run, tmp_path: Path, objects: list[Object], text: str
 ) -> None:
-    """They are applied to the objects of the snapshot, and Longhorn's node controller writes the conditions."""
+    """They are applied to the objects of the snapshot.
+
+    Longhorn's node controller then writes the conditions.
+    """
     snapshot = write(tmp_path, objects)
     assert run("explain", "--snapshot", snapshot, "db").code == 1
     result = run("remedies", "--snapshot", snapshot, "db", "--limit", "1")
@@ -182,7 +191,7 @@ def test_explain_prints_the_first_remedy_of_a_pod_that_fits_nowhere(run: Run, tm
 
 @pytest.mark.parametrize("option", [["--alone"], ["--all-nodes"], ["--node", "a"]])
 def test_explain_seeks_no_remedy_for_a_narrower_question(run: Run, tmp_path: Path, option: list[str]) -> None:
-    """A remedy is about the whole cluster, with all rules and all pods."""
+    """A remedy is about the whole cluster, with all rules and pods."""
     result = run("explain", "--snapshot", write(tmp_path, world(allow=False)), "db", *option, "-o", "json")
     assert (result.code, json.loads(result.out)["remedy"]) == (1, None)
 

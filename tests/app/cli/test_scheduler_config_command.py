@@ -1,4 +1,7 @@
-"""`longhorn-extender scheduler-config`: a valid file on standard output, what to do with it on standard error."""
+"""`longhorn-extender scheduler-config`: its file, and what to do with it.
+
+The file is on standard output, the steps are on standard error.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def static_pod(*command: str) -> Object:
 async def cluster(
     folder: Path, pods: list[Object], *services: Object, version: str = "v1.36.3", extender: Sequence[Object] = ()
 ) -> AsyncIterator[str]:
-    """Serves the Service, the pods of kube-scheduler and the extender, and the version; yields the kubeconfig."""
+    """Serves what the command reads, and yields the kubeconfig.
+
+    That is the Service, the pods of kube-scheduler and the extender, and the version.
+    """
     api = FakeApi()
     api.add(STATIC_PODS, *pods)
     api.add(SERVICES, *services)
@@ -89,7 +95,7 @@ def test_scores_are_asked_for_on_demand(run: Run) -> None:
 
 
 def test_a_second_schedulers_file_is_that_of_its_overlay(run: Run) -> None:
-    """It needs no cluster to be read: its pods use the cluster's DNS."""
+    """It is read without a cluster: its pods use cluster DNS."""
     result = run("scheduler-config", "--platform", "second-scheduler")
     assert (result.code, yaml.safe_load(result.out)) == (0, documents(SECOND)[0])
     assert "kubectl apply -k manifests/overlays/scheduler-name-policy" in result.err
@@ -103,7 +109,10 @@ def expected_with_tls() -> Any:
 
 
 async def test_with_tls_it_prints_the_file_for_it(tmp_path: Path, run: Run) -> None:
-    """Because the Service's port has the name for it, or because --tls says so; the certificates are copied first."""
+    """The Service's port has the name for it, or --tls is given.
+
+    The certificates are copied first.
+    """
     command = ("scheduler-config", "--platform", "kubeadm", "--kubeconfig")
     async with cluster(tmp_path, [], service(port_name="https")) as kubeconfig:
         by_name = await run_in_thread(run, *command, kubeconfig)
@@ -176,7 +185,10 @@ def own_pod(*arguments: str, host_network: bool = True, **metadata: Any) -> Obje
 async def test_an_extender_on_its_nodes_loopback_is_called_there(
     tmp_path: Path, run: Run, pod: Object, port_name: str, address: str
 ) -> None:
-    """As the host-network overlay has it: no process listens behind the Service's clusterIP then."""
+    """It listens there by the host-network overlay.
+
+    No process listens behind the Service's clusterIP then.
+    """
     async with cluster(tmp_path, [], service(port_name=port_name), extender=[pod]) as kubeconfig:
         result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
     assert yaml.safe_load(result.out)["extenders"][0]["urlPrefix"] == address

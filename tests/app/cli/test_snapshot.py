@@ -29,7 +29,7 @@ SECRET = "hunter2"  # noqa: S105 # must not be in any output
 
 
 async def run_process(*arguments: str) -> Result:
-    """Runs the program as a process, while the fake API server goes on."""
+    """Runs the program as a process beside the fake API server."""
     process = await asyncio.create_subprocess_exec(
         EXTENDER,
         *arguments,
@@ -215,7 +215,10 @@ async def test_a_missing_optional_kind_is_no_warning(tmp_path: Path, run_command
 
 
 async def test_disruption_budgets_are_written_if_they_may_be_listed(tmp_path: Path, run_command: RunCommand) -> None:
-    """Without the permission a warning says what follows, and everything else is written."""
+    """Without the permission a warning says what follows.
+
+    Everything else is written.
+    """
     file = tmp_path / "snapshot.yaml"
     api = FakeApi()
     api.add(DISRUPTION_BUDGETS, disruption_budget(maxUnavailable=1))

@@ -44,7 +44,10 @@ def rows(text: str) -> list[str]:
 
 
 def shop(*more: Object | list[Object]) -> list[Object]:
-    """Two nodes with 100Gi and 20Gi in two zones, and a pod that waits for 50Gi."""
+    """Two nodes in two zones, and a pod that waits.
+
+    They have 100Gi and 20Gi, and the pod waits for 50Gi.
+    """
     waiting = make.pod("data", name="orders-0", namespace="shop")
     waiting["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
     claim = make.claim("data", 50)
@@ -170,7 +173,7 @@ def test_an_empty_cluster_has_no_rows(tmp_path: Path, run: Run) -> None:
 
 
 def test_trouble_is_counted(tmp_path: Path, run: Run) -> None:
-    """Nodes that are down, over the limit or closed, and pods whose volumes are elsewhere."""
+    """Closed, full and failed nodes are counted, and misplaced pods."""
     volume = [
         make.claim("x", 10, bound=True),
         make.persistent_volume("x", uid="uid-x"),
@@ -243,7 +246,10 @@ def on_terminal(answer: UsageListAnswer, width: int) -> list[str]:
     ],
 )
 def test_a_bar_shows_shares_of_the_size(space: tuple[int, int, int, int, int], bar: str) -> None:
-    """Scheduled, promised, free and reserved; with over-provisioning it shows shares of their sum."""
+    """It has scheduled, promised, free and reserved bytes.
+
+    With over-provisioning it shows shares of their sum.
+    """
     maximum, reserved, scheduled, promised, free = (size * GI for size in space)
     sizes = SpaceAnswer(
         maximum=maximum, reserved=reserved, scheduled=scheduled, promised=promised, free=free, written=0
@@ -254,7 +260,7 @@ def test_a_bar_shows_shares_of_the_size(space: tuple[int, int, int, int, int], b
 
 @pytest.mark.parametrize("width", range(20, 200, 12))
 def test_a_bar_takes_the_width_that_is_left(width: int) -> None:
-    """No line is longer than the terminal, unless the columns without the bar are."""
+    """No line is longer than the terminal, if the other columns fit."""
     space = SpaceAnswer(maximum=GI, reserved=0, scheduled=GI, promised=0, free=0, written=0)
     lines = on_terminal(usage(space), width)
     table = [line for line in lines if line.startswith(("NODE", "n "))]

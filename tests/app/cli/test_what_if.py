@@ -28,7 +28,7 @@ def _write(file: Path, *objects: Any) -> str:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file: db-0 runs on a, and b has room for it."""
+    """A snapshot file: db-0 runs on a, and b has room."""
     objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     return _write(tmp_path / "snapshot.json", *objects)
 
@@ -53,7 +53,7 @@ def stateful_set(name: str, replicas: int, size: str = "40Gi") -> Object:
 
 
 def test_a_drain_that_succeeds_ends_with_0(run: Run, cluster: str) -> None:
-    """The table has the pod, the drain, the disks and the time of the rebuild."""
+    """The table has the pod, the drain, the disks, the rebuild's time."""
     result = run("what-if", "--snapshot", cluster, "--drain", "a", "--rebuild-rate", "100Mi")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert result.code == 0
@@ -72,7 +72,7 @@ def test_a_drain_without_room_ends_with_1(run: Run, cluster: str) -> None:
 
 
 def test_the_last_line_names_every_failure(run: Run, tmp_path: Path) -> None:
-    """A volume without data, a refused expansion and a pod that nothing creates again."""
+    """Lost data, a refused expansion, and a pod that is not created."""
     objects = (growing_class(grows=False), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     file = _write(tmp_path / "bare.json", *objects, pod(name="bare", node="b", phase="Running"))
     result = run("what-if", "--snapshot", file, "--expand", "data-db-0=40Gi", "--lose", "a/disk-1", "--lose", "b")
@@ -136,7 +136,10 @@ def test_verbs_are_combined(run: Run, cluster: str, verbs: tuple[str, ...], code
 
 
 def test_options_count_in_the_order_of_the_command_line(run: Run, cluster: str) -> None:
-    """A node that is added before it is lost is gone; the other way round there is no such node."""
+    """A node that is added before it is lost is gone.
+
+    The other way round there is no such node.
+    """
     added = ("--add-node", "like=b")
     lost = ("--lose", "new-node-1")
     assert run("what-if", "--snapshot", cluster, *added, *lost).code == 0
@@ -146,7 +149,10 @@ def test_options_count_in_the_order_of_the_command_line(run: Run, cluster: str) 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, known: bool) -> None:
-    """By its template, or by one of its pods where the file has no StatefulSet."""
+    """Its pods are of its template, or of one of its pods.
+
+    The latter is so where the file has no StatefulSet.
+    """
     objects = (storage_class(), node("a", listed={"db-0-a": 40}), node("b"), running("db-0", "a", 40))
     file = _write(tmp_path / "snapshot.json", *objects, *([stateful_set("db", 1)] if known else []))
     result = run("what-if", "--snapshot", file, "--scale", "sts/db=5", "-o", "json")
@@ -161,7 +167,10 @@ def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, known: bool) -> None
 
 @pytest.mark.parametrize(("policy", "outcome"), [("OrderedReady", "never"), ("Parallel", "always")])
 def test_a_moved_pod_waits_for_the_one_before_it(run: Run, tmp_path: Path, policy: str, outcome: str) -> None:
-    """Its StatefulSet in the file says so; the data of pod 0 is lost."""
+    """Its StatefulSet in the file says so.
+
+    The data of pod 0 is lost.
+    """
     nodes = [node("a", listed={"db-0-a": 30}), node("b", listed={"db-1-b": 30}), node("c")]
     stored = stateful_set("db", 2)
     stored["spec"]["podManagementPolicy"] = policy
@@ -194,7 +203,7 @@ def test_the_last_number_of_pods_counts(run: Run, tmp_path: Path, verbs: tuple[s
 
 
 def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path) -> None:
-    """With its number of pods; they are placed like those of the cluster."""
+    """As many pods as it says are placed, like the cluster's own."""
     manifest = tmp_path / "web.yaml"
     manifest.write_text(yaml.safe_dump_all([stateful_set("web", 2, "20Gi")]))
     result = run("what-if", "--snapshot", cluster, "--apply", str(manifest), "-o", "json")
@@ -341,7 +350,10 @@ def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> str:
-    """A snapshot file: web-0 and web-1 run on a, b has room for both, and a budget lets one of them be away."""
+    """A snapshot file with two pods under a PodDisruptionBudget.
+
+    web-0 and web-1 run on a, b has room for both, and the budget lets one of them be away.
+    """
     pods = [*running("web-0", "a"), *running("web-1", "a")]
     listed = {"web-0-a": 30.0, "web-1-a": 30.0}
     budget = disruption_budget(maxUnavailable=1)
@@ -350,7 +362,10 @@ def guarded(tmp_path: Path) -> str:
 
 
 def test_the_steps_of_an_order_show_a_drain_under_a_budget(run: Run, guarded: str) -> None:
-    """Never do both pods wait; in the end nothing waits, and as much is free as before."""
+    """Both pods never wait at once, and in the end none does.
+
+    Then as much is free as before.
+    """
     result = run("what-if", "--snapshot", guarded, "--drain", "a", "-o", "json")
     order = json.loads(result.out)["shownOrder"]
     steps = order["steps"]
@@ -372,7 +387,10 @@ def test_the_steps_are_those_of_the_first_order_that_fails(run: Run, guarded: st
 
 
 def test_what_would_help_is_printed_with_its_commands(run: Run, tmp_path: Path) -> None:
-    """The drained node stays cordoned; another one that was cordoned before would help, which is checked."""
+    """The drained node stays cordoned.
+
+    Another one that was cordoned before would help, which is checked.
+    """
     cordoned = node("c")
     cordoned[0]["spec"] = {"unschedulable": True}
     file = _write(tmp_path / "cordoned.json", growing_class(), node("a"), node("b", 1), cordoned, running("db-0", "a"))
@@ -395,7 +413,10 @@ def test_without_a_failure_nothing_would_help(run: Run, cluster: str) -> None:
 
 
 def test_a_budget_of_a_file_is_applied(run: Run, guarded: str, tmp_path: Path) -> None:
-    """It gets the namespace of --namespace, replaces the one of the snapshot, and holds up the drain."""
+    """A budget of a file holds up the drain.
+
+    It gets the namespace of --namespace, and replaces the one of the snapshot.
+    """
     budget = disruption_budget(maxUnavailable=0)
     del budget["metadata"]["namespace"]
     (tmp_path / "budget.json").write_text(json.dumps(budget))

@@ -1,4 +1,7 @@
-"""`longhorn-extender what-if --html`: what the report shows, that it needs nothing else, and that it can be read by everybody."""
+"""`longhorn-extender what-if --html`: the report, which everybody can read.
+
+It needs nothing else than its one file.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file whose drain of a has to wait for a budget, and finds room on b for one of three pods only."""
+    """A snapshot file whose drain waits for a budget.
+
+    Of the three pods on a only one finds room on b.
+    """
     names = [f"web-{number}" for number in range(3)]
     pods = labelled([raw for name in names for raw in running(name, "a", replicas=["a", "c"])], app="web")
     listed = {f"{name}-a": 30.0 for name in names}
@@ -64,14 +70,17 @@ def cluster(tmp_path: Path) -> str:
 
 @pytest.fixture
 def report(run: Run, cluster: str, tmp_path: Path) -> Page:
-    """The report of a prediction in which every part has something to show."""
+    """The report of a prediction in which no part is empty."""
     file = tmp_path / "report.html"
     assert run("what-if", "--snapshot", cluster, *VERBS, "--html", str(file)).code == 1
     return Page(file.read_text())
 
 
 def test_the_report_shows_what_the_table_shows(report: Page) -> None:
-    """Verbs, source, outcome, pods with the unlucky order, drains, volumes, disks, steps and notes."""
+    """It has every part of the table, the steps and the notes.
+
+    The parts are verbs, source, outcome, pods with the unlucky order, drains, volumes and disks.
+    """
     for text in (
         "What-if: --drain a, --lose c",
         "snapshot <i>&.json",
@@ -100,7 +109,10 @@ def test_the_report_needs_nothing_else(report: Page) -> None:
 
 
 def test_the_report_can_be_read_without_seeing_it(report: Page) -> None:
-    """Headings in order, tables with captions and header cells, plots with titles and descriptions, one id each."""
+    """Headings, tables and plots are named and in order.
+
+    Tables have captions and header cells, plots have titles and descriptions, and an id is unique.
+    """
     levels = [int(tag[1]) for tag, _ in report.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 == levels.count(1)
     assert all(after - before <= 1 for before, after in pairwise(levels))

@@ -26,7 +26,10 @@ MAX_ENTRY_BYTES = 32_000
 
 
 def log_of(*results: tuple[str, DecisionResult]) -> DecisionLog:
-    """A log with one decision of /filter for each pod, a second apart."""
+    """A log with one decision per pod, a second apart.
+
+    They are decisions of /filter.
+    """
     times = (NOW + timedelta(seconds=number) for number in range(len(results)))
     log = DecisionLog(lambda: next(times))
     for key, result in results:
@@ -51,7 +54,10 @@ def mixed_log() -> DecisionLog:
 
 
 def test_an_entry_has_what_was_decided() -> None:
-    """With the number of nodes, the offered ones, and the refused ones by reason."""
+    """It has the number of nodes, and which were offered or refused.
+
+    The refused ones are sorted by reason.
+    """
     result = DecisionResult(5, 2, ["node-2", "node-1"], {"full": 1, "cordoned": 2}, "", 0.0012345, observed=True)
     (entry,) = log_of(("shop/orders-0", result)).page(DecisionQuery()).entries
     assert (entry.time, entry.verb, entry.namespace, entry.pod, entry.uid) == (
@@ -149,13 +155,19 @@ def test_the_most_frequent_reasons_are_kept() -> None:
 
 
 def long(letter: str) -> Callable[[int], str]:
-    """Returns a function that makes texts of a million characters, each different at its end."""
+    """Returns a maker of texts of a million characters.
+
+    Each text is different at its end.
+    """
     return lambda number: f"{letter * 1_000_000}{number}"
 
 
 @pytest.mark.parametrize("letter", ["x", "\U0001f600", "\x1b"])
 def test_long_texts_are_cut(letter: str) -> None:
-    """Callers may send names of any length; memory is bounded all the same."""
+    """Callers may send names of any length.
+
+    Memory is bounded all the same.
+    """
     text = long(letter)
     result = DecisionResult(99, 50, map(text, range(50)), {text(number): 1 for number in range(10)}, text(0))
     log = DecisionLog()

@@ -1,4 +1,7 @@
-"""`longhorn-extender serve` with a live cluster, as whole processes: which process answers, and when."""
+"""`longhorn-extender serve` in a live cluster: which process answers, and when.
+
+Whole processes are run.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ SLACK = 4.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """A cluster of two nodes with a Longhorn disk of 100Gi each, and no scheduler."""
+    """Two nodes with a Longhorn disk of 100Gi each, without a scheduler."""
     folder = tmp_path_factory.mktemp("live")
     with DevCluster(folder / "cluster", ClusterOptions(audit=False)) as running:
         running.apply(MANIFESTS / "test-cluster")
@@ -135,7 +138,10 @@ class Candidate:
 
 @pytest.fixture
 def start(cluster: DevCluster) -> Iterator[Callable[..., Candidate]]:
-    """Starts candidates; stops them after the test, and frees the Lease before it."""
+    """Starts candidates, and stops them after the test.
+
+    It frees the Lease before the test.
+    """
     account = cluster.service_account_kubeconfig(NAMESPACE, NAME)
     started: list[Process] = []
     put(cluster, LEASES, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
@@ -170,7 +176,7 @@ def start(cluster: DevCluster) -> Iterator[Callable[..., Candidate]]:
 
 
 def put(cluster: DevCluster, resource: Any, body: Object, name: str = NAME) -> None:
-    """Merges fields into an object of Longhorn's namespace; creates the object if necessary."""
+    """Merges fields into an object of Longhorn's namespace, or creates it."""
     try:
         cluster.api.patch(resource.path(NAMESPACE, name), body)
     except ApiError as error:
@@ -203,7 +209,10 @@ def endpoints(cluster: DevCluster) -> list[str]:
 
 
 def create_pod_with_claim(cluster: DevCluster, name: str) -> Object:
-    """Creates a pod with an unbound claim of 10Gi; returns the pod as kube-scheduler would send it."""
+    """Creates a pod with an unbound claim of 10Gi.
+
+    Returns the pod as kube-scheduler would send it.
+    """
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "longhorn-local"}
     claim["resources"] = {"requests": {"storage": "10Gi"}}  # type: ignore[assignment]
     cluster.api.create(CLAIMS.path("default"), {"metadata": {"name": name}, "spec": claim})
@@ -216,7 +225,10 @@ def create_pod_with_claim(cluster: DevCluster, name: str) -> Object:
 def test_the_extender_is_enabled_and_disabled_while_it_runs(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """ConfigMap, Longhorn's Setting or environment enable it; disabled it gives up Lease and traffic."""
+    """ConfigMap, Longhorn's Setting or environment enable it.
+
+    Disabled it gives up Lease and traffic.
+    """
     set_config(cluster)
     candidate = start(1)
     refusal = "scheduler-extender-enabled is false (the default; see docs/configuration.md)"
@@ -253,7 +265,10 @@ def test_the_extender_is_enabled_and_disabled_while_it_runs(
 def test_a_leader_that_hands_over_answers_accepted_requests(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """After SIGTERM it answers within two seconds; followers refuse every verb and are healthy."""
+    """After SIGTERM it answers within two seconds.
+
+    Followers refuse every verb and are healthy.
+    """
     set_config(cluster, **{ENABLED: "true", POD_SCHEDULING_TIMEOUT: "2"})
     leader = start(1, "--reservation", "node")
     until("a leader", leader.answers)
@@ -291,7 +306,10 @@ def test_a_leader_that_hands_over_answers_accepted_requests(
 def test_the_space_of_disks_is_current_without_any_request(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """With --reservation node nothing reads the state between requests. Nodes and StorageClasses can be reported alone."""
+    """With --reservation node nothing reads the state between requests.
+
+    Nodes and StorageClasses can be reported alone.
+    """
     set_config(cluster, **{ENABLED: "true"})
     leader = start(1, "--reservation", "node")
     until("a leader", leader.answers)
@@ -401,9 +419,9 @@ def test_a_process_started_without_an_api_server_waits_for_it(
 def test_a_snapshot_gives_the_same_decisions_as_the_live_service(
     cluster: DevCluster, start: Callable[..., Candidate], tmp_path: Path
 ) -> None:
-    """`/explain` and `explain` of cluster and snapshot agree, under the extender's own permissions.
+    """`/explain` and `explain` of cluster and snapshot agree.
 
-    `explain` adds keys to those of `/explain`.
+    They run with the extender's own permissions. `explain` adds keys to those of `/explain`.
     """
     leader = start(1)
     until("a leader", leader.answers)

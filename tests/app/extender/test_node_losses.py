@@ -1,4 +1,4 @@
-"""The background task that predicts which nodes can be lost: its outcomes, its metric, and its share of the time."""
+"""The background prediction of node losses: outcomes, metric and share of time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from tests.worlds.virtual_time import virtual_loop, virtually
 
 
 class World:
-    """db-0 runs on a with its only replica; b is empty. Must be made in a virtual loop."""
+    """db-0 runs on a with its only replica, and b is empty.
+
+    It must be made in a virtual loop.
+    """
 
     def __init__(self) -> None:
         self.cache = FakeStateSource(growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
@@ -32,7 +35,10 @@ class World:
         self.metrics.node_losses(lambda: self.losses.latest)
 
     async def after(self, seconds: float, *steps: Callable[[], object]) -> dict[str, bool]:
-        """Runs the task; calls each step and lets so many seconds pass; returns which nodes are safe to lose."""
+        """Returns which nodes are safe to lose after some steps.
+
+        It runs the task, calls each step, and lets so many seconds pass.
+        """
         task = asyncio.create_task(self.losses.run())
         for step in steps:
             step()
@@ -113,7 +119,10 @@ async def test_a_fault_of_a_prediction_leaves_its_node_out() -> None:
 
 @virtually
 async def test_the_production_caches_are_left_alone() -> None:
-    """A prediction has profile tables of its own, or those of the running program would be built again and again."""
+    """A prediction has profile tables of its own.
+
+    Otherwise those of the running program would be built again and again.
+    """
     world = World()
     profiles = world.cache.state().profiles
     tables = len(profiles._latest_tables)

@@ -72,7 +72,10 @@ def test_a_redacted_object_is_read_as_the_same_model(raw: Object) -> None:
     extra=st.dictionaries(st.sampled_from(["env", "data", "secret", "labels", "managedFields", "x"]), st.just("SECRET"))
 )
 def test_unknown_fields_are_removed(raw: Object, extra: Mapping[str, str]) -> None:
-    """At any depth; only nodes keep their labels, and pods those that a selector names."""
+    """They are removed at any depth.
+
+    Only nodes keep their labels, and pods those that a selector names.
+    """
     metadata = {**raw["metadata"], **{key: value for key, value in extra.items() if key != "labels"}}
     if raw["kind"] != "Node" or raw["apiVersion"] != "v1":
         metadata["labels"] = {"label": "SECRET"}
@@ -88,7 +91,10 @@ def test_unknown_fields_are_removed(raw: Object, extra: Mapping[str, str]) -> No
 
 
 def test_labels_that_a_selector_of_some_pod_names_are_kept() -> None:
-    """Affinity between pods and topology spread constraints read them; other labels are removed."""
+    """Affinity between pods and topology spread constraints read them.
+
+    Other labels are removed.
+    """
     labels = {"app": "web", "version": "2", "team": "x", "owner": "me"}
     term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
     term["namespaceSelector"] = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}

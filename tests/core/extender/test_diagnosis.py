@@ -1,4 +1,7 @@
-"""Each mistake of an installation is found by its check, and a sound installation has no finding."""
+"""Every check of an installation reports its mistake.
+
+A sound installation has no finding.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,10 @@ def probed(**result: str) -> Installation:
 
 
 def without_policy(*pods: InstalledPod, node: str = "node-1", **changes: Any) -> Installation:
-    """The sound installation without the policy; a probe pod without the resource gets a node."""
+    """The sound installation without the policy.
+
+    A probe pod without the resource gets a node.
+    """
     facts = replace(SOUND, admitted=InstalledPod("default", "new"), claiming_pods=pods)
     return replace(facts, plain_probe=ProbeResult(node=node), **changes)
 
@@ -274,7 +280,10 @@ LOOPBACK = replace(SOUND, pods=(replace(PODS[0], on_loopback=True),), endpoints=
 
 
 def test_one_pod_on_the_loopback_without_an_endpoint_slice_is_well() -> None:
-    """kube-scheduler of the same node calls it there, where no second pod can listen."""
+    """kube-scheduler of the same node calls it there.
+
+    No second pod can listen there.
+    """
     assert problems(LOOPBACK) == []
 
 
@@ -303,7 +312,10 @@ def test_the_policy_that_is_left_is_removed_as_it_was_applied(version: str, sche
 
 @pytest.mark.parametrize("tls", [True, False])
 def test_only_without_tls_a_process_can_be_asked_by_its_url(tls: bool) -> None:
-    """With TLS it answers callers with a certificate, so that its port for probes must be reached."""
+    """With TLS, a process answers only callers with a certificate.
+
+    So its port for probes must be reached.
+    """
     facts = replace(
         with_leader(ProcessReport(unreachable="no route")), service=ServiceAddress("10.43.0.9", 9504, tls=tls)
     )

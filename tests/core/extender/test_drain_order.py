@@ -1,4 +1,7 @@
-"""Orders of nodes in which every drain fits: what fits, what carries over, and what is said where there is none."""
+"""Orders of nodes in which every drain fits.
+
+What carries over is tested, and what is said where there is no order.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,10 @@ def test_a_node_takes_pods_again_after_its_maintenance() -> None:
 
 
 def test_a_replica_comes_back_with_its_node() -> None:
-    """Two nodes cannot rebuild a third replica; the second is there again after the maintenance."""
+    """Two nodes cannot rebuild a third replica.
+
+    The second is there again after the maintenance.
+    """
     start = situation(
         node("a", listed={"db-0-a": 30}),
         node("b", listed={"db-0-b": 30}),
@@ -130,7 +136,10 @@ def test_a_detached_volume_blocks_its_node_unless_a_pod_may_attach_it(used: bool
 
 
 def test_a_pod_waits_for_room_that_another_drain_makes() -> None:
-    """db-0 fits on b only after db-1 has left b for c; so b is drained before a, although a is named first."""
+    """db-0 fits on b only after db-1 has left b for c.
+
+    So b is drained before a, although a is named first.
+    """
     start = situation(
         node("a", 60, listed={"db-0-a": 40}),
         node("b", 60, listed={"db-1-b": 30}),
@@ -144,7 +153,10 @@ def test_a_pod_waits_for_room_that_another_drain_makes() -> None:
 
 
 def test_disruption_budgets_hold_up_a_drain() -> None:
-    """The only pod of the budget may not be evicted; the other node is drained."""
+    """The only pod of the budget may not be evicted.
+
+    The other node is drained.
+    """
     web = labelled([owned_pod(name="web-0", node="a", owner="ReplicaSet")], ready=True, app="web")
     order = order_of(situation(node("a"), node("b"), web, disruption_budget(minAvailable=1)), "a", "b")
     assert names(order) == ["b"]
@@ -155,7 +167,10 @@ def test_disruption_budgets_hold_up_a_drain() -> None:
 
 
 def test_where_every_order_was_tried_there_is_none() -> None:
-    """Both volumes fit no other node; each drain fails even as the first one."""
+    """Both volumes fit no other node.
+
+    Each drain fails even as the first one.
+    """
     start = situation(
         node("a", 50, listed={"db-0-a": 40}),
         node("b", 50, listed={"db-1-b": 40}),

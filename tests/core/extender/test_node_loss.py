@@ -1,4 +1,4 @@
-"""Whether a node is safe to lose, and the reason if it is not."""
+"""Whether a node is safe to lose, and why not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def loss(start: Situation, name: str = "a", orders: int = 4) -> NodeLossOutcome:
 
 
 def test_a_node_is_safe_to_lose_where_pods_and_replicas_find_room() -> None:
-    """The pod moves to b or c, and its second replica to the other one."""
+    """The pod moves to one node, and its second replica to another.
+
+    They are b and c, either way round.
+    """
     outcome = loss(
         situation(node("a", listed={"db-0-a": 30}), node("b", listed={"db-0-b": 30}), node("c"), running("db-0", "a", replicas=["a", "b"]))
     )  # fmt: skip
@@ -76,7 +79,7 @@ def test_a_pod_that_nothing_creates_again_is_a_problem_if_it_has_volumes() -> No
 
 @pytest.mark.parametrize(("places", "safe"), [(["a", "b"], True), (["a"], False)])
 def test_a_detached_volume_must_keep_a_replica(places: list[str], safe: bool) -> None:
-    """It is rebuilt once it is attached, so that it may lack one until then."""
+    """It may lack one: Longhorn rebuilds it once it is attached."""
     objects = [
         claim("data", 10, bound=True),
         persistent_volume("data", uid="uid-data"),

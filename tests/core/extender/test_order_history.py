@@ -1,4 +1,4 @@
-"""The history of an order: what it counts after each step, and that it stays small."""
+"""The history of an order: what it counts, and its size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def history_of(start: Situation, *changes: Change) -> tuple[OrderPoint, ...]:
 
 
 def test_a_move_is_seen_step_by_step() -> None:
-    """The pod waits, gets its node, is misplaced until its replica is rebuilt there, and the old replica goes."""
+    """The pod waits, gets a node, and its replica follows.
+
+    It is misplaced until the replica is rebuilt there, and the old replica goes.
+    """
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     points = history_of(cluster, Drain(("a",)))
     assert [

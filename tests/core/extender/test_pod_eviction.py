@@ -35,7 +35,7 @@ NOT_READY = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "st
 
 
 def web_pods(count: int, ready: int | None = None, owner: str = "StatefulSet", phase: str = "Running") -> list[Object]:
-    """Pods of one workload on one node, of which the last ones are ready."""
+    """Pods of one workload on one node; the last ones are ready."""
     objects: list[Object] = []
     for number in range(count):
         raw = owned_pod(name=f"web-{number}", node="a", owner=owner)
@@ -70,7 +70,7 @@ def refusal(*objects: Object) -> str:
     ],
 )
 def test_a_budget_needs_healthy_pods(spec: dict[str, Any], allowed: bool) -> None:
-    """Three healthy pods are expected, and the budget says how many of them must stay."""
+    """The budget says how many of three healthy pods must stay."""
     assert refusal(*web_pods(3), disruption_budget(**spec)) == ("" if allowed else NEEDS_THREE)
 
 
@@ -90,7 +90,7 @@ def test_a_budget_needs_healthy_pods(spec: dict[str, Any], allowed: bool) -> Non
     ],
 )
 def test_a_selector_says_which_pods_a_budget_is_about(selector: Object, selected: bool) -> None:
-    """A budget that allows none refuses the pods that it selects, and no others."""
+    """A budget that allows none refuses only the pods that it selects."""
     assert bool(refusal(*web_pods(3), disruption_budget(maxUnavailable=0, selector=selector))) is selected
 
 
@@ -156,7 +156,10 @@ def test_the_status_says_that_the_count_fails() -> None:
     ],
 )
 def test_a_pod_that_is_not_ready_is_evicted_by_the_policy(ready: int, spec: Object, allowed: bool) -> None:
-    """By default only while the budget has as many healthy pods as it needs; web-0 is not ready."""
+    """By default the budget must have as many healthy pods as needed.
+
+    web-0 is not ready.
+    """
     assert bool(refusal(*web_pods(3, ready=ready), disruption_budget(**spec))) is not allowed
 
 
@@ -167,18 +170,24 @@ def test_a_pod_that_does_not_run_needs_no_budget(phase: str) -> None:
 
 
 def web_cluster(*nodes: list[Object], on: str = "aa", **budget: Any) -> Situation:
-    """A StatefulSet's pods with one volume each, on the named nodes, and their budget."""
+    """A StatefulSet's pods with one volume each, and their budget.
+
+    They are on the named nodes.
+    """
     pods = [raw for number, place in enumerate(on) for raw in running(f"web-{number}", place, 10)]
     return situation(*nodes, labelled(pods, app="web"), disruption_budget(**budget))
 
 
 def two_nodes(count: int = 2, size: float = 100) -> tuple[list[Object], list[Object]]:
-    """Node a with so many pods' replicas, and an empty node b of some Gi."""
+    """Node a with some pods' replicas, and an empty node b."""
     return node("a", listed={f"web-{number}-a": 10 for number in range(count)}), node("b", size)
 
 
 def test_a_drain_goes_on_one_pod_at_a_time() -> None:
-    """The next one is evicted only when the one before runs elsewhere, and all of them move."""
+    """The next one is evicted only when the former one runs again.
+
+    All of them move.
+    """
     cluster = web_cluster(*two_nodes(3), on="aaa", maxUnavailable=1)
     result = prediction(cluster, Drain(("a",)))
     assert {outcome.certainty for outcome in result.pods} == {Certainty.ALWAYS}
@@ -200,7 +209,10 @@ def test_a_budget_that_never_allows_holds_up_the_drain(spec: Object) -> None:
 
 
 def test_a_moved_pod_that_never_runs_again_holds_up_the_drain() -> None:
-    """There is room for one of the two: the budget needs the other while the first one waits."""
+    """There is room for one of the two pods.
+
+    The budget needs the other while the first one waits.
+    """
     cluster = web_cluster(*two_nodes(size=15), maxUnavailable=1)
     result = prediction(cluster, Drain(("a",)), orders=20)
     assert result.drains[0].certainty is Certainty.NEVER
@@ -237,7 +249,7 @@ def test_pods_of_two_drained_nodes_share_a_budget() -> None:
 
 
 def test_no_budget_protects_a_pod_from_the_loss_of_its_node() -> None:
-    """A loss is no eviction, even of a node that is being drained."""
+    """A loss is no eviction, even of a node under a drain."""
     cluster = web_cluster(*two_nodes(), maxUnavailable=0)
     result = prediction(cluster, Drain(("a",)), LoseNodes(("a",)))
     assert [outcome.entry.origin for outcome in result.pods] == ["moved", "moved"]
@@ -245,7 +257,10 @@ def test_no_budget_protects_a_pod_from_the_loss_of_its_node() -> None:
 
 
 def test_a_pod_that_waits_for_its_eviction_is_created_in_order() -> None:
-    """web-2 is created only when web-0 and web-1 run, whether they were evicted or not."""
+    """web-2 is created only when web-0 and web-1 run.
+
+    It does not matter whether they were evicted.
+    """
     cluster = web_cluster(*two_nodes(3, size=5), on="aaa", maxUnavailable=3)
     end = play(after(cluster, Drain(("a",))), 1)[0]
     assert {next(iter(end.refusals["default", f"web-{number}"])) for number in (1, 2)} == {
@@ -254,7 +269,10 @@ def test_a_pod_that_waits_for_its_eviction_is_created_in_order() -> None:
 
 
 def test_scaling_changes_how_many_pods_are_expected() -> None:
-    """With a third pod one of three may be away; what the status counted before does not hold any more."""
+    """With a third pod one of three may be away.
+
+    What the status counted before does not hold any more.
+    """
     template = Workload(
         "StatefulSet",
         "default",
@@ -268,7 +286,10 @@ def test_scaling_changes_how_many_pods_are_expected() -> None:
 
 
 def test_a_drain_that_a_rebuild_lets_go_on_finishes() -> None:
-    """The pod of the budget gets its place on the second node only when the first drain has freed it."""
+    """The second drain needs the space that the first one frees.
+
+    Only then does the pod of the budget get its place.
+    """
     cluster = web_cluster(*two_nodes(), maxUnavailable=1)
     result = prediction(cluster, AddNodes("b"), SetSetting("node-drain-policy", "always-allow"), Drain(("a", "b")))
     assert [drain.certainty for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]

@@ -1,4 +1,4 @@
-"""How many pods of a template fit: the numbers, the limit, the first refusal, and the closest node."""
+"""How many pods of a template fit: numbers, limit and refusals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def test_the_limit_ends_an_order() -> None:
 
 
 def test_the_closest_node_lacks_the_fewest_bytes() -> None:
-    """After one pod on each node, b lacks 5 Gi and a 20 Gi."""
+    """After one pod on each node, b lacks less than a.
+
+    b lacks 5 Gi, and a 20 Gi.
+    """
     result = headroom(situation(node("a", 60), node("b", 75)), template(40))
     refused = result.tightest.refused
     assert refused is not None
@@ -74,7 +77,10 @@ def test_nodes_that_kube_scheduler_refuses_are_named_if_no_other_is_left() -> No
 
 
 def test_pods_that_wait_come_first() -> None:
-    """The waiting pod takes 60 of 100 Gi, so that only one more volume of 40 Gi fits."""
+    """The waiting pod takes 60 of 100 Gi first.
+
+    Then only one more volume of 40 Gi fits.
+    """
     waiting = [owned_pod("data-db-0", name="db-0"), claim("data-db-0", 60)]
     assert headroom(situation(node("a", 100), waiting), template(40)).least == 1
     assert headroom(situation(node("a", 100)), template(40)).least == 2
@@ -89,7 +95,7 @@ def test_new_pods_bear_unused_names() -> None:
 
 
 def test_every_pod_has_its_own_ephemeral_volume() -> None:
-    """A claim of a generic ephemeral volume bears the name of its pod."""
+    """Such a claim bears the name of its pod."""
     result = headroom(situation(node("a", 100)), template(40, ephemeral=True))
     assert result.least == 2
     refused = result.tightest.refused

@@ -1,4 +1,7 @@
-"""Remedies by example: what each kind changes, what it costs, and how the search is limited."""
+"""Remedies by example: what each kind changes and costs.
+
+The limits of the search are tested, too.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def summary(remedies: tuple[Remedy, ...]) -> list[tuple[str, str, int]]:
 
 
 def test_settings_come_before_space_and_space_before_moves() -> None:
-    """A disk that allows no scheduling is opened before another one is emptied, and bytes decide between those."""
+    """A closed disk is opened before another one is emptied.
+
+    Among emptied disks, bytes decide.
+    """
     small = node("b", available=70, listed={"app-0-b": 30}, scheduled=40)
     objects = [*node("a", allow=False), *small, *running("app-0", "b", 30, replicas=("b",), locality="disabled")]
     objects += node("c", scheduled=65)
@@ -61,7 +67,10 @@ def test_costs_are_compared_field_by_field(cheaper: Cost, dearer: Cost) -> None:
 
 
 def test_over_provisioning_lowers_the_bytes_that_a_disk_must_grow_by() -> None:
-    """With 200 % half of the missing bytes suffice, and the same holds for the reserve."""
+    """With 200 % half of the missing bytes suffice.
+
+    The same holds for the reserve.
+    """
     objects = node("a", scheduled=120, reserved=30)
     remedies = world(setting("storage-over-provisioning-percentage", "200"), objects, size=40).find(9)
     assert summary(remedies) == [
@@ -72,7 +81,10 @@ def test_over_provisioning_lowers_the_bytes_that_a_disk_must_grow_by() -> None:
 
 
 def test_available_bytes_are_freed_as_longhorn_rounds_them() -> None:
-    """A disk of a file system needs a multiple of 100Mi above the minimum; freeing what is scheduled does not help."""
+    """A disk of a file system needs a multiple of 100Mi.
+
+    It counts above the minimum. Freeing what is scheduled does not help.
+    """
     minimum = 25 * GI
     low = minimum - minimum % ROUNDING
     objects = node("a", available=low / GI, pressure=True)
@@ -107,7 +119,10 @@ def test_a_pod_that_no_single_step_helps_gets_two() -> None:
 
 @pytest.mark.parametrize(("room", "moves"), [(100, ["app-0-a"]), (45, [])])
 def test_a_move_is_offered_only_if_every_choice_of_longhorn_helps(room: float, moves: list[str]) -> None:
-    """Longhorn may put the replica on b or on c. The pod's other volume needs b, where room must be left for it."""
+    """Longhorn may put the replica on b or on c.
+
+    The pod's other volume needs b, where room must be left for it.
+    """
     objects = node("a", available=60, listed={"app-0-a": 40}, scheduled=60)
     objects += node("b", scheduled=100 - room, tags=("ssd",)) + node("c", scheduled=55)
     for raw in objects:
@@ -168,7 +183,10 @@ def test_a_remedy_of_two_steps_costs_both() -> None:
 
 
 def test_the_least_bytes_may_be_few_because_more_make_room_for_another_pod() -> None:
-    """With 15Gi more the pod fits; with 20Gi more another pod's volume counts too, and then 55Gi are needed."""
+    """With 15Gi more the pod fits, with 20Gi it does not.
+
+    With 20Gi another pod's volume counts too, and then 55Gi are needed.
+    """
     other = claim("other", 40)
     other["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     objects = [*node("a", scheduled=80), other, pod("other", name="other", uid="uid-other")]

@@ -1,4 +1,4 @@
-"""Replica moves: which are offered, where Longhorn may put the replica, and the commands of a move."""
+"""Replica moves: which are offered, their targets and their commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def cluster_of(*objects: Any) -> PredictedCluster:
 
 
 def one_replica(locality: str = "disabled") -> list[Object]:
-    """A running pod whose only replica of 30 Gi is on the node a, where 100 Gi are; the node b is empty."""
+    """A running pod with one replica on the node a.
+
+    The replica has 30 of 100 Gi, and the node b is empty.
+    """
     return [
         *node("a", listed={replica_name("db-0", "a"): 30}),
         *node("b"),
@@ -40,7 +43,7 @@ def backing_image(*disks: str) -> Object:
 
 
 def changed(objects: list[Object], kind: str, **fields: Any) -> list[Object]:
-    """The objects with some fields of every object of a kind replaced, in spec and status."""
+    """The objects with fields of one kind replaced, in spec and status."""
     for entry in objects:
         if entry["kind"] == kind and entry["apiVersion"] == LONGHORN:
             for part in ("spec", "status"):
@@ -49,7 +52,7 @@ def changed(objects: list[Object], kind: str, **fields: Any) -> list[Object]:
 
 
 def test_a_replica_moves_to_another_node() -> None:
-    """Its old disk is free again, and the data is on the new one."""
+    """Its old disk is free again, and the new one has data."""
     cluster = cluster_of(one_replica())
     (move,) = replica_moves(cluster)
     assert (move.volume, move.replica) == ("vol-data-db-0", "db-0-a")
@@ -134,7 +137,10 @@ def test_a_volume_with_a_backing_image_moves_only_where_its_image_is() -> None:
 
 
 def test_a_move_that_auto_balance_would_undo_is_not_offered() -> None:
-    """Two replicas in one zone are one too many for it; the move is offered while it is off."""
+    """Two replicas in one zone are one too many for it.
+
+    The move is offered while it is off.
+    """
     nodes = [
         *node("a", 100, zone="east", listed={"db-0-a": 30}),
         *node("b", 100, zone="west", listed={"db-0-b": 30}),
@@ -164,7 +170,10 @@ def test_a_move_to_a_disk_that_does_not_exist_is_refused() -> None:
 
 
 def test_the_commands_of_a_move() -> None:
-    """The number goes up, the volume becomes healthy, the number goes back, and then the replica goes."""
+    """The number of replicas goes up and back, then the replica goes.
+
+    The volume becomes healthy in between.
+    """
     commands = replica_move_commands(
         longhorn.Volume("vol-1", number_of_replicas=2), "vol-1-r-b", "longhorn-system", auto_balanced=False
     )

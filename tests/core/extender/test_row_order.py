@@ -1,4 +1,7 @@
-"""Nodes and disks in the order of `top`, and what is misplaced in a state without a history."""
+"""Nodes and disks in the order of `top`.
+
+What is misplaced in a state without a history is tested, too.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ ORDERS = {
 
 @pytest.mark.parametrize(("order", "names"), [*ORDERS.items(), (RowOrder.FREE, "decab")])
 def test_nodes_come_in_the_order_of_a_number(order: RowOrder, names: str) -> None:
-    """The most bytes first, but the least free ones; a closed disk has none. Ties are ordered by name."""
+    """The most bytes first, but the least free ones.
+
+    A closed disk has none. Ties are ordered by name.
+    """
     assert "".join(row.name for row in sort_nodes(one_disk_each(), order)) == names
 
 

@@ -1,4 +1,7 @@
-"""The rows and numbers of the status page: which node is worst, which pods wait, and which node is closest."""
+"""The rows and numbers of the status page.
+
+This is which node is worst, which pods wait, and which node is closest.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def report(*objects: Object | list[Object]) -> StatusReport:
 
 
 def row(*objects: Object | list[Object], **refused: str) -> WaitingRow:
-    """The row of the oldest waiting pod; nodes that kube-scheduler refuses are given by keyword."""
+    """The row of the oldest waiting pod.
+
+    Nodes that kube-scheduler refuses are given by keyword.
+    """
     state = make.state(*objects)
     (pod, *_) = waiting_pods(state.view)
     return run_to_end(waiting_row(pod, state, FilterOptions(), make.competing(state), refused))
@@ -68,7 +74,7 @@ def test_the_worst_nodes_come_first() -> None:
 
 
 def test_closed_disks_have_no_free_space() -> None:
-    """Bytes that are free by the numbers do not help while no rule lets them be used."""
+    """Free bytes do not help if no rule lets them be used."""
     disks = {"open": make.disk(100, scheduled=30, reserved=10, available=80), "shut": make.disk(500, allow=False)}
     (only,) = report(make.longhorn_node("n1", disks)).rows
     assert only.space == SpaceTotal(
@@ -158,7 +164,10 @@ def test_zones_come_by_name_and_nodes_without_one_last() -> None:
 
 @given(total=st.integers(min_value=0, max_value=120), number=st.integers(-3, 200), size=st.integers(1, 60))
 def test_pages_are_parts_of_the_rows(total: int, number: int, size: int) -> None:
-    """Every row is on one page, and a number beyond the last page means the last page."""
+    """Every row is on one page.
+
+    A number beyond the last page means the last page.
+    """
     rows = list(range(total))
     page = page_of(rows, number, size)
     assert [each for current in range(1, page.pages + 1) for each in page_of(rows, current, size).rows] == rows
@@ -207,7 +216,7 @@ def test_the_closest_node_lacks_the_fewest_bytes(frees: list[int], closest: str,
 
 
 def test_the_closest_node_lacks_space_rather_than_something_else() -> None:
-    """A node with more free space whose tags do not match is further away."""
+    """A node with more free space but other tags is further away."""
     nodes = [make.longhorn_node("large", 500), make.longhorn_node("small", {"d": make.disk(10, tags=["fast"])})]
     result = row(nodes, make.storage_class(diskSelector="fast"), make.claim("a", 30), make.pod("a"))
     assert result.closest is not None

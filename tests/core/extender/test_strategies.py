@@ -51,7 +51,10 @@ def test_a_pod_with_plenty_of_room_is_placed(name: StrategyName) -> None:
 
 @pytest.mark.parametrize(("name", "has_node"), [(NONE, True), (PROPOSAL, False), (CAPACITY, False), (GUARDED, False)])
 def test_volumes_that_fit_only_one_by_one(name: StrategyName, has_node: bool) -> None:
-    """Without an extender the pod is bound and stuck; all others look at its volumes together, so it waits."""
+    """Without an extender the pod is bound and stuck.
+
+    All others look at its volumes together, so it waits.
+    """
     result = play_strategy(with_pods({"a": [100]}, [60, 60]), name, pace=AT_ONCE)
     assert result.samples[-1].waiting == 1
     assert bool(result.nodes) is has_node
@@ -60,7 +63,10 @@ def test_volumes_that_fit_only_one_by_one(name: StrategyName, has_node: bool) ->
 
 
 def test_the_order_of_placement_misplaces_what_the_proposal_packs() -> None:
-    """50Gi and 100Gi fit on 100Gi and 60Gi, unless the small volume takes the large disk; `capacity` sends the pod elsewhere."""
+    """The small volume may take the large disk.
+
+    50Gi and 100Gi fit on 100Gi and 60Gi otherwise; `capacity` sends the pod elsewhere.
+    """
     start = with_pods({"tight": [100, 60], "wide": [100, 100]}, [50, 100])
     proposal = play_seeds(start, PROPOSAL, AT_ONCE)
     assert any(result.misplaced for result in proposal)
@@ -71,7 +77,10 @@ def test_the_order_of_placement_misplaces_what_the_proposal_packs() -> None:
 
 
 def test_a_status_that_lags_overbooks_what_the_proposal_packs() -> None:
-    """Both volumes of 60Gi may go to one disk of 100Gi; `capacity` takes the node with one disk for both."""
+    """Both volumes of 60Gi may go to one disk of 100Gi.
+
+    `capacity` takes the node with one disk for both.
+    """
     start = with_pods({"two": [100, 100], "one": [200]}, [60, 60])
     proposal = play_seeds(start, PROPOSAL)
     assert any(result.overbooked for result in proposal)
@@ -84,7 +93,10 @@ def test_a_status_that_lags_overbooks_what_the_proposal_packs() -> None:
 
 @pytest.mark.parametrize(("name", "goes_wrong"), [(NONE, True), (PROPOSAL, False), (CAPACITY, False), (GUARDED, False)])
 def test_two_pods_at_the_same_time(name: StrategyName, goes_wrong: bool) -> None:
-    """Each of two nodes has room for one of them; without an extender both may go to the same node."""
+    """Each of two nodes has room for one of them.
+
+    Without an extender both may go to the same node.
+    """
     results = play_seeds(with_pods({"a": [100], "b": [100]}, [60], [60]), name)
     assert any(result.overbooked for result in results) is goes_wrong
     assert {tuple(nodes_of(result)) for result in results} == (
@@ -93,14 +105,17 @@ def test_two_pods_at_the_same_time(name: StrategyName, goes_wrong: bool) -> None
 
 
 def test_a_current_status_misplaces_instead() -> None:
-    """Longhorn sees that the disk is full, and puts the second volume on the other node."""
+    """Longhorn sees the full disk, and takes the other node."""
     results = play_seeds(with_pods({"a": [100], "b": [100]}, [60], [60]), NONE, AT_ONCE)
     assert not any(result.overbooked for result in results)
     assert {len(result.misplaced) for result in results if len({*nodes_of(result)}) == 1} == {1}
 
 
 def test_the_proposal_keeps_a_node_until_its_status_lists_the_replica() -> None:
-    """Three pods that fit on one node together get there one after the other; `capacity` decides them at once."""
+    """Pods that fit on one node together get there one by one.
+
+    `capacity` decides them at once.
+    """
     start = with_pods({"a": [100]}, [30], [30], [30])
     pace = Pace(lag=40, binding=5)
     proposal = play_strategy(start, PROPOSAL, pace=pace)
@@ -112,14 +127,17 @@ def test_the_proposal_keeps_a_node_until_its_status_lists_the_replica() -> None:
 
 
 def test_the_proposal_decides_one_pod_at_a_time() -> None:
-    """With a node for each pod only the binding takes time, for one pod after the other."""
+    """With a node per pod, only binding takes time, pod by pod."""
     start = with_pods({name: [100] for name in "abcd"}, [60], [60], [60], [60])
     assert play_strategy(start, PROPOSAL, pace=Pace(lag=10, binding=20)).last_placement == 4 * 20
     assert play_strategy(start, CAPACITY, pace=Pace(lag=10, binding=20)).last_placement == 3 + 20
 
 
 def test_a_reservation_ends_at_its_timeout() -> None:
-    """The second pod gets the node before the status lists the first one's replica."""
+    """The second pod gets the node before its status is current.
+
+    The status does not list the first one's replica yet.
+    """
     start = with_pods({"a": [100]}, [30], [30])
     pace = Pace(lag=100_000, binding=0, reservation_timeout=50)
     result = play_strategy(start, PROPOSAL, pace=pace)
@@ -129,7 +147,10 @@ def test_a_reservation_ends_at_its_timeout() -> None:
 
 
 def test_a_pod_that_is_bound_late_reserves_nothing() -> None:
-    """The lock is released at the pod-scheduling time-out, and the next pod may get the same node."""
+    """The lock ends at the pod-scheduling time-out.
+
+    The next pod may get the same node.
+    """
     start = with_pods({"a": [100], "b": [100]}, [60], [60])
     late = Pace(lag=10, binding=200, scheduling_timeout=110)
     places = {tuple(nodes_of(result)) for result in play_seeds(start, PROPOSAL, late)}
@@ -150,7 +171,10 @@ def test_stale_safe_packing_waits_for_the_status() -> None:
 @pytest.mark.parametrize(("disks", "sizes"), [((100, 100), (60, 60)), ((100, 60), (50, 100))])
 @pytest.mark.parametrize("pace", [Pace(), AT_ONCE])
 def test_the_guard_keeps_longhorn_to_a_packing(disks: tuple[float, ...], sizes: tuple[float, ...], pace: Pace) -> None:
-    """Wherever Longhorn would place the volumes, each of them gets its disk; without it some run goes wrong."""
+    """Wherever Longhorn would place the volumes, each of them gets its disk.
+
+    Without it some run goes wrong.
+    """
     start = with_pods({"a": disks}, sizes)
     guarded = play_seeds(start, GUARDED, pace)
     assert {result.samples[-1].placed for result in guarded} == {1}
@@ -184,7 +208,7 @@ def test_a_replica_moves_with_its_data() -> None:
 
 @EVERY
 def test_a_stateful_set_creates_one_pod_after_the_other(name: StrategyName) -> None:
-    """Each pod waits until the one before it runs, also if that never happens."""
+    """Each pod waits for the one before it, even for ever."""
     template = kube.ClaimSpec("longhorn", 60 * GIBIBYTE, ("ReadWriteOnce",))
     first = kube.Pod("default", "web-0", volumes=(kube.ClaimVolume("data", "data-web-0", template),))
     workload = Workload("StatefulSet", "default", "web", first, generic.Pod("default", "web-0"), in_order=True)
@@ -213,7 +237,7 @@ def test_disks_that_were_overbooked_before_do_not_count() -> None:
 
 
 def test_the_status_follows_all_hidden_changes() -> None:
-    """Shown in any order, they lead to the status that was current at once."""
+    """Shown in any order, they lead to the current status."""
     start = situation(disks_of("a", 100, 100), running("x", "a"), running("y", "a"))
     current = start.cluster
     lagging = start.cluster
@@ -263,7 +287,10 @@ def test_samples_are_the_last_counts_before_a_step() -> None:
 
 
 def test_a_generated_cluster_has_the_capacity_that_is_asked_for() -> None:
-    """Within what rounding to Gi leaves; the same seed gives the same cluster."""
+    """It has it within what rounding to Gi leaves.
+
+    The same seed gives the same cluster.
+    """
     cluster = draw_cluster(50, 20_000 * GIBIBYTE, random.Random(1).randrange)  # noqa: S311
     disks = [disk for entry in cluster.longhorn_nodes.values() for disk in entry.disks]
     assert len(cluster.nodes) == len(cluster.longhorn_nodes) == 50
@@ -291,7 +318,10 @@ def test_generated_pods_need_a_class_of_longhorn() -> None:
 
 @EVERY
 def test_claims_that_are_bound_already_keep_their_volumes(name: StrategyName) -> None:
-    """A pod that waits with a volume of its own goes to its data where the strategy knows of it."""
+    """A waiting pod with a volume goes to its data.
+
+    It does so where the strategy knows of the volume.
+    """
     existing = [claim("data-db-0", 30, bound=True), persistent_volume("data-db-0", uid="uid-data-db-0")]
     existing += [volume("vol-data-db-0", 30, numberOfReplicas=1), replica("r", "vol-data-db-0", "a", size=30)]
     start = situation(node("a", listed={"r": 30}), node("b"), owned_pod("data-db-0", name="db-0"), existing)

@@ -34,7 +34,7 @@ POLICY = "node-drain-policy"
 
 
 def test_a_drained_pod_moves_with_its_replica() -> None:
-    """The local replica is rebuilt on the pod's new node, and the old one goes."""
+    """The local replica is rebuilt on the new node, its predecessor goes."""
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     result = prediction(cluster, Drain(("a",)))
     assert outcome_of(result, "db-0").nodes == {"b": 10}
@@ -47,7 +47,7 @@ def test_a_drained_pod_moves_with_its_replica() -> None:
 
 
 def test_the_data_moves_with_the_replica() -> None:
-    """It is written on the new disk, and the old one has its space again."""
+    """It is on the new disk, and the old one has space."""
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     (end,) = play(after(cluster, Drain(("a",))), 1)
     nodes = end.cluster.state.view.cluster.nodes
@@ -69,7 +69,10 @@ def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
 
 
 def test_the_order_decides_who_waits() -> None:
-    """Room for one of two pods: each is placed in some orders only, and an unlucky order is shown."""
+    """Each of two pods is placed in some orders only.
+
+    There is room for one of them, and an unlucky order is shown.
+    """
     objects = (running("db-0", "a"), running("cache-0", "a"))
     listed = {"db-0-a": 30.0, "cache-0-a": 30.0}
     result = prediction(situation(node("a", listed=listed), node("b", 50), *objects), Drain(("a",)), orders=20)
@@ -105,7 +108,10 @@ def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: 
 
 
 def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
-    """The volume has one replica meanwhile, and a new one after Longhorn's wait; the failed one stays where it is."""
+    """The volume has one replica meanwhile, and a new one later.
+
+    Longhorn's wait comes before; the failed replica stays where it is.
+    """
     listed = {"db-0-a": 30.0}
     cluster = situation(
         node("a", listed=listed),
@@ -120,7 +126,10 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
 
 
 def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
-    """Longhorn's status does not show the first rebuild yet, so the second may go to the same bytes; in other orders it waits."""
+    """Longhorn's status does not show the first rebuild yet.
+
+    So the second may go to the same bytes; in other orders it waits.
+    """
     cluster = situation(
         node("a", listed={"db-0-a": 30.0, "db-1-a": 30.0}),
         node("b", 200, listed={"db-0-b": 30.0, "db-1-b": 30.0}),
@@ -154,7 +163,10 @@ def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
 
 @pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
 def test_a_generic_ephemeral_volume_goes_with_its_pod(change: Change) -> None:
-    """Its claim is deleted with the pod; the next pod gets a new, empty volume."""
+    """Its claim is deleted with the pod.
+
+    The next pod gets a new, empty volume.
+    """
     objects = [entry for entry in running("db-0", "a", locality="strict-local") if entry["kind"] != "Pod"]
     # Its claim is called data-db-0, after the pod and the pod's volume.
     user = owned_pod(name="data", node="a", owner="ReplicaSet", ephemeral={"db-0": ephemeral_spec(30)})
@@ -165,7 +177,7 @@ def test_a_generic_ephemeral_volume_goes_with_its_pod(change: Change) -> None:
 
 
 def test_scaling_down_deletes_generic_ephemeral_volumes() -> None:
-    """Nothing remains of the pod's claim, and its disk has its space again."""
+    """Nothing remains of the claim, and its disk has space again."""
     objects = [entry for entry in running("web-0-db-0", "a") if entry["kind"] != "Pod"]
     user = owned_pod(name="data-web-0", node="a", ephemeral={"db-0": ephemeral_spec(30)})
     start = situation(node("a", listed={"web-0-db-0-a": 30}), objects, user)
@@ -183,7 +195,10 @@ def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
 
 @pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
 def test_pods_leave_a_node_that_only_longhorn_knows(change: Change) -> None:
-    """The source has no Kubernetes nodes; Longhorn's stand in for them, and pods do not go back."""
+    """The source has no Kubernetes nodes.
+
+    Longhorn's stand in for them, and pods do not go back.
+    """
     nodes = [longhorn_node(name, {"disk-1": disk(100)}) for name in ("a", "b")]
     result = prediction(situation(nodes, owned_pod(name="web-0", node="a")), change)
     assert outcome_of(result, "web-0").nodes == {"b": 10}
@@ -263,7 +278,10 @@ def _workload(*, size: int, in_order: bool = True, name: str = "web") -> Workloa
 
 
 def test_scaling_up_fills_the_disks() -> None:
-    """Three of four pods of 40Gi fit on disks of 100Gi and 50Gi; the last one waits in every order."""
+    """Three of four pods of 40Gi fit, the last one always waits.
+
+    The disks have 100Gi and 50Gi.
+    """
     result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), 4))
     assert [outcome.placed for outcome in result.pods] == [10, 10, 10, 0]
     assert {entry.most for entry in result.disks} == {written(80), written(40)}
@@ -283,7 +301,10 @@ def test_a_stateful_set_creates_pods_in_order() -> None:
     ],
 )
 def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str, str]) -> None:
-    """Its lost pod 0 has no data, so pod 1 is not created again, and no new pod 2; unless it creates them at once."""
+    """Without its pod 0, it does not create pod 1 again.
+
+    The lost pod 0 has no data. No new pod 2 is created either, unless the StatefulSet creates its pods at once.
+    """
     nodes = [*node("a", listed={"web-0-a": 30}), *node("b", listed={"web-1-b": 30}), *node("c")]
     start = situation(nodes, running("web-0", "a"), running("web-1", "b"))
     scale = Scale(_workload(size=30, in_order=in_order), 3)
@@ -312,7 +333,10 @@ def test_scaling_down_frees_no_claims() -> None:
     ],
 )
 def test_more_room_places_a_waiting_pod(changes: tuple[Change, ...], placed: int) -> None:
-    """One pod of 40Gi runs on a disk of 50Gi, and a second one waits."""
+    """One pod of 40Gi fills a disk, and a second one waits.
+
+    The disk has 50Gi.
+    """
     waiting = Scale(_workload(size=40), 1)
     cluster = situation(node("a", 50, listed={"db-0-a": 40}), running("db-0", "a", 40))
     available = SetSetting("storage-minimal-available-percentage", "0")
@@ -377,7 +401,10 @@ def test_the_same_seeds_give_the_same_end() -> None:
 
 
 def test_a_share_manager_takes_its_volume_along() -> None:
-    """Longhorn attaches the shared volume where its share-manager runs, so the drain finishes."""
+    """Longhorn attaches the volume where its share-manager runs.
+
+    So the drain finishes.
+    """
     objects = running("db-0", "a", locality="disabled", replicas=["b", "c"])
     for entry in objects:
         if entry["kind"] == "Volume":
@@ -404,7 +431,10 @@ def test_a_volume_that_lacks_a_replica_gets_it_when_there_is_a_node(
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_remote_replica_counts_only_for_pods_that_are_placed(waits: bool) -> None:
-    """A best-effort volume finds no room on its pod's node and has a healthy replica elsewhere, in both cases."""
+    """A best-effort volume finds no room on its pod's node.
+
+    It has a healthy replica elsewhere, in both cases.
+    """
     objects = running("db-0", "a", replicas=["b"])
     for entry in objects:
         if entry["kind"] == "Pod" and waits:
