@@ -68,6 +68,8 @@ class PodDecider:
         self._options = options
         self._contention = Contention()
         self._equivalence = EquivalenceCache()
+        # There are no offers. One ledger for all decisions: the caches ask its change log what changed since the decision before.
+        self._ledger = Ledger()
 
     def decide(self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose) -> Cooperative[PodDecision]:
         """Returns one of the nodes that kube-scheduler may choose, at random."""
@@ -82,7 +84,7 @@ class PodDecider:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
         state = cluster.state
-        contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
+        contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = yield from filter_nodes(pod, admitted, state, self._options, contenders)
         _, answered = make_offer(pod, decision, state.view, 0)
         return answered
