@@ -71,9 +71,11 @@ class PodDecider:
         # There are no offers. One ledger for all decisions: the caches ask its change log what changed since the decision before.
         self._ledger = Ledger()
 
-    def decide(self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose) -> Cooperative[PodDecision]:
-        """Returns one of the nodes that kube-scheduler may choose, at random."""
-        return (yield from decide_pod(pod, cluster, self, choose))
+    def decide(
+        self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
+    ) -> Cooperative[PodDecision]:
+        """Returns one of the nodes that kube-scheduler may choose, at random; of `names` only, if they are given."""
+        return (yield from decide_pod(pod, cluster, self, choose, names))
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
         """Returns the decision as `/filter` answers it.
@@ -91,13 +93,17 @@ class PodDecider:
 
 
 def decide_pod(
-    pod: kube.Pod, cluster: PredictedCluster, pod_filter: PodFilter, choose: Choose
+    pod: kube.Pod,
+    cluster: PredictedCluster,
+    pod_filter: PodFilter,
+    choose: Choose,
+    names: Sequence[str] | None = None,
 ) -> Cooperative[PodDecision]:
     """Returns one of the nodes that pass all filters, at random.
 
-    The filters are those of kube-scheduler and another one.
+    The filters are those of kube-scheduler and another one. The pod is decided about on `names`, or on all nodes.
     """
-    names = cluster.node_names
+    names = cluster.node_names if names is None else names
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
     affinities = cluster.volume_affinities(pod)
