@@ -28,14 +28,18 @@ def node_name(index: int) -> str:
     return f"ip-10-0-{index // 250}-{index % 250}.eu-central-1.compute.internal"
 
 
-def mixed_cluster(nodes: int) -> list[Object]:
-    """Nodes with one running pod each, two replicas apart, and a waiting pod for every sixteen nodes, at least three."""
+MIN_WAITING = 3
+
+
+def mixed_cluster(nodes: int, waiting: int | None = None) -> list[Object]:
+    """Nodes with one running pod each, two replicas apart, and waiting pods; by default one for every sixteen nodes."""
+    number = max(MIN_WAITING, nodes // 16) if waiting is None else waiting
     return flat(
         growing_class(),
         setting("storage-over-provisioning-percentage", "150"),
         *(_node(index, nodes) for index in range(nodes)),
         *(_running_pod(index, nodes) for index in range(nodes)),
-        *(_waiting_pod(index) for index in range(max(3, nodes // 16))),
+        *(_waiting_pod(index) for index in range(number)),
     )
 
 
