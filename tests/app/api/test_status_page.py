@@ -595,7 +595,7 @@ async def test_a_drain_says_what_leaves(size: int, answer: str, placed: str) -> 
 )
 async def test_a_drain_names_the_command_that_compares_everything(*, live: bool, command: str) -> None:
     """It reads what the process of the page does not watch."""
-    state: dict[str, object] = {"lifecycle": lifecycle()} if live else {}
+    state: dict[str, Any] = {"lifecycle": lifecycle()} if live else {}
     async with client_of(small_cluster(), **state) as client:
         page = read_page(await eventually(client, "/nodes/node-1/drain", "What leaves"))
     assert [entry.text for entry in page.all("pre")] == [command]
