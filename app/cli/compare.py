@@ -107,7 +107,7 @@ def compare(
     chance = _chance(f"{seed}/generated")
     sizes = draw_volume_sizes(pods, volumes, chance.randrange)
     if nodes is None:
-        source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+        source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=not apply)
     else:
         requested = sum(map(sum, sizes)) * 100 // fill
         source = _generated_source(nodes, requested or nodes * _DEFAULT_DISK_BYTES, chance)

@@ -78,7 +78,7 @@ def headroom(
         raise CoreError(f"--at-least {at_least}: is more than --limit {limit}")
     if snapshot == "-" == template:
         raise CoreError("standard input (-) can be read only once")
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
     workload, objects = pod_template(template, namespace, source)
     cluster = predicted_cluster(replace(source, snapshot=objects))
     options = filter_options(best_effort, packing)

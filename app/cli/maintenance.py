@@ -73,7 +73,7 @@ def maintenance(
     Exit code 0: all nodes can be drained in the order that is printed. 1: there is no such order, or none was found. 2: bad input.
     """
     rate = read_rate(rebuild_rate)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
     names = tuple(dict.fromkeys(nodes or _all_nodes(source)))
     with progress_of(len(names), "Draining nodes") as report:
         request = MaintenanceRequest(

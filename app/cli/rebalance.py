@@ -85,7 +85,7 @@ def rebalance(
 
     Exit code 0: the goal is reached already, or there is a plan. 1: there is none. 2: bad input.
     """
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
     situation = Situation(predicted_cluster(source), parallel=parallel_sets(source))
     options = filter_options(best_effort, packing)
     name, storage_class = _goal_name(goal, situation, source)

@@ -143,7 +143,8 @@ def what_if(
     rate = read_rate(rebuild_rate)
     verbs = _in_order(invocation.meta[_ORDER_KEY], given)
     _check_place(html)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    # The nodes may be those of --apply.
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=not apply)
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
     options = filter_options(best_effort, packing)

@@ -225,6 +225,8 @@ def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path)
         (("--scale", "sts/x=1"), "has no StatefulSet default/x"),
         (("--set", "x"), "--set x: expected SETTING=VALUE"),
         (("--set", "x=1"), "x is no Longhorn setting that decisions read"),
+        (("--set", "node-drain-policy=sometimes"), "'sometimes' is not one of block-for-eviction, "),
+        (("--set", "storage-over-provisioning-percentage=-5"), "'-5' is not a whole number of at least 0"),
         (("--expand", "data-db-0=much"), "--expand data-db-0=much: "),
         (("--expand", "data-db-0=1Gi"), "PersistentVolumeClaim default/data-db-0: a volume cannot shrink"),
         (("--add-disk", "a=0"), "--add-disk a=0: a size must be positive"),
