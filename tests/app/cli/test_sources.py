@@ -19,6 +19,7 @@ PREDICTIONS: Final = (
     ("rebalance",),
     ("compare", "--pods", "1"),
 )
+FILE: Final = "examples/mixed-cluster/snapshot.yaml"
 COMMANDS: Final = (*PREDICTIONS, ("top",), ("waiting",), ("explain",))
 
 
@@ -64,3 +65,23 @@ def test_a_cluster_without_longhorn_nodes_cannot_be_predicted(
     file = tmp_path / "snapshot"
     file.write_text(json.dumps(storage_class()))
     _assert_refused(run, command, file, "has no nodes.longhorn.io, so that nothing can be predicted")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("what-if", "--apply", "-"),
+        ("what-if", "--snapshot", FILE, "--apply", "-", "--apply", "-"),
+        ("headroom", "-"),
+        ("remedies", "-"),
+        ("explain", "-"),
+        ("compare", "--apply", "-"),
+    ],
+    ids=" ".join,
+)
+def test_standard_input_is_read_once(run: Run, arguments: tuple[str, ...]) -> None:
+    """A second reader would have an empty file."""
+    source = () if "--snapshot" in arguments else ("--snapshot", "-")
+    result = run(*arguments, *source)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "longhorn-extender: standard input (-) can be read only once\n"

@@ -229,10 +229,10 @@ def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path)
         (("--set", "storage-over-provisioning-percentage=-5"), "'-5' is not a whole number of at least 0"),
         (("--expand", "data-db-0=much"), "--expand data-db-0=much: "),
         (("--expand", "data-db-0=1Gi"), "PersistentVolumeClaim default/data-db-0: a volume cannot shrink"),
-        (("--add-disk", "a=0"), "--add-disk a=0: a size must be positive"),
+        (("--add-disk", "a=0"), "--add-disk a=0: must be positive"),
         (("--add-node", "size=3"), "--add-node size=3: expected like=NODE, count=N and disks=SIZE,SIZE"),
         (("--apply", "missing.yaml"), "missing.yaml: cannot be read"),
-        (("--rebuild-rate", "0"), "--rebuild-rate must be positive"),
+        (("--rebuild-rate", "0"), "--rebuild-rate: must be positive"),
         (("--orders", "0"), "--orders"),
     ],
 )
