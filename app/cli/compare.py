@@ -5,7 +5,6 @@ The strategies are: without an extender, by Longhorn's proposal, and by this ext
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
@@ -19,9 +18,18 @@ from app.cli.options import (
     LonghornNamespaceOption,
     PackingOption,
     SnapshotOption,
+    check_standard_input,
     filter_options,
 )
-from app.cli.predictions import NO_RESOURCES, OrdersOption, SeedOption, order_seeds, predicted_cluster, show_progress
+from app.cli.predictions import (
+    NO_RESOURCES,
+    OrdersOption,
+    SeedOption,
+    order_seeds,
+    predicted_cluster,
+    seeded_choice,
+    show_progress,
+)
 from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.kube.scheduling_objects import SchedulingObjects
 from app.schemas.comparison_answer import NOTES, ComparisonAnswer, comparison_answer
@@ -34,6 +42,7 @@ from scheduler_core.extender.strategies.comparison import StrategyComparison, su
 from scheduler_core.extender.strategies.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
 from scheduler_core.extender.strategies.seeded_run import Pace, RunResult, arrival_order, run_strategy
 from scheduler_core.extender.strategies.strategy import STRATEGIES, StrategyName
+from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
@@ -102,15 +111,14 @@ def compare(
     """
     if snapshot is not None and nodes is not None:
         raise CoreError("--snapshot and --nodes exclude each other: a cluster is either read or generated")
-    if [snapshot, *(apply or ())].count("-") > 1:
-        raise CoreError("standard input (-) can be read only once")
-    chance = _chance(f"{seed}/generated")
-    sizes = draw_volume_sizes(pods, volumes, chance.randrange)
+    check_standard_input(snapshot, *(apply or ()))
+    choose = seeded_choice(f"{seed}/generated")
+    sizes = draw_volume_sizes(pods, volumes, choose)
     if nodes is None:
-        source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+        source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=not apply)
     else:
         requested = sum(map(sum, sizes)) * 100 // fill
-        source = _generated_source(nodes, requested or nodes * _DEFAULT_DISK_BYTES, chance)
+        source = _generated_source(nodes, requested or nodes * _DEFAULT_DISK_BYTES, choose)
     reader = ChangeReader(source, namespace)
     verbs = [*(("apply", text) for text in apply or ()), *(("scale", text) for text in scale or ())]
     situation = Situation(predicted_cluster(source), parallel=parallel_sets(source))
@@ -125,12 +133,8 @@ def compare(
     _print(comparison_answer(comparison, packing, seed, notes), output)
 
 
-def _chance(seed: str) -> random.Random:
-    return random.Random(seed)  # noqa: S311 # reproducible, not secret
-
-
-def _generated_source(nodes: int, capacity: int, chance: random.Random) -> ClusterSource:
-    snapshot = draw_cluster(nodes, capacity, chance.randrange)
+def _generated_source(nodes: int, capacity: int, choose: Choose) -> ClusterSource:
+    snapshot = draw_cluster(nodes, capacity, choose)
     listed = [generic.Node(node.name, node.labels) for node in snapshot.nodes.values()]
     objects = SchedulingObjects(GenericClusterState.of(listed, (), ()), {}, {}, {}, {})
     return ClusterSource(snapshot, objects, f"the generated cluster of {nodes} nodes")
@@ -143,8 +147,8 @@ def _compare(situation: Situation, pace: Pace, options: FilterOptions, seeds: Se
     """
     results: dict[StrategyName, list[RunResult]] = {name: [] for name in STRATEGIES}
     for seed, name in show_progress([(seed, name) for seed in seeds for name in STRATEGIES], "Running strategies"):
-        arrival = arrival_order(situation, _chance(f"{seed}/arrival").randrange)
-        choose = _chance(f"{seed}/choices").randrange
+        arrival = arrival_order(situation, seeded_choice(f"{seed}/arrival"))
+        choose = seeded_choice(f"{seed}/choices")
         run = run_strategy(situation, arrival, STRATEGIES[name](options), pace, choose)
         results[name].append(run_to_end(run))
     return StrategyComparison(

@@ -31,6 +31,7 @@ from app.cli.options import (
     LonghornNamespaceOption,
     PackingOption,
     SnapshotOption,
+    check_standard_input,
     filter_options,
     now,
 )
@@ -140,6 +141,7 @@ def explain(
     given = [entry for entry in (subject, pod, claim, volume) if entry is not None]
     if len(given) > 1:
         raise CoreError("explain takes one of a pod, --claim and --volume; see --help")
+    check_standard_input(snapshot, *given)
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
     _warn_of_unknown_nodes(node, source.snapshot)
     if volume is not None:

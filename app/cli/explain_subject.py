@@ -71,12 +71,19 @@ class ExplainedPod:
 
 
 def read_source(
-    file: str | None, kubeconfig: str | None, context: str | None, longhorn_namespace: str
+    file: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    longhorn_namespace: str,
+    *,
+    needs_nodes: bool = False,
 ) -> ClusterSource:
-    """Returns the cluster that is asked about.
+    """Returns the cluster of the command line.
+
+    A prediction needs Longhorn nodes: without them it would call everything safe.
 
     Raises:
-        CoreError: it cannot be read
+        CoreError: it cannot be read, has no objects, or lacks Longhorn nodes that are needed
     """
     if file is None:
         # Its import brings the Kubernetes client, which a snapshot file does not need.
@@ -86,13 +93,17 @@ def read_source(
         objects = SchedulingObjects.of((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
         snapshot = as_snapshot(raw_objects)
         if not snapshot.longhorn_nodes:
-            typer.echo(
-                f"warning: no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace",
-                err=True,
-            )
+            problem = f"no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace"
+            if needs_nodes:
+                raise CoreError(problem)
+            typer.echo(f"warning: {problem}", err=True)
         return ClusterSource(snapshot, objects, None, kubeconfig, context)
     entries = list(read_objects(file))
+    if not entries:
+        raise CoreError(f"{file}: has no objects")
     loaded = snapshot_of(file, entries, SCHEDULING_KINDS)
+    if needs_nodes and not loaded.snapshot.longhorn_nodes:
+        raise CoreError(f"{file}: has no nodes.longhorn.io, so that nothing can be predicted")
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
     return ClusterSource(loaded.snapshot, read_from(file, lambda: SchedulingObjects.of(entries)), file)

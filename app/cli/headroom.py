@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
@@ -18,9 +17,18 @@ from app.cli.options import (
     LonghornNamespaceOption,
     PackingOption,
     SnapshotOption,
+    check_standard_input,
     filter_options,
 )
-from app.cli.predictions import OrdersOption, SeedOption, order_seeds, predicted_cluster, show_progress, source_notes
+from app.cli.predictions import (
+    OrdersOption,
+    SeedOption,
+    order_seeds,
+    predicted_cluster,
+    seeded_choice,
+    show_progress,
+    source_notes,
+)
 from app.cli.workload_templates import pod_template
 from app.schemas.planning_answer import HeadroomAnswer, headroom_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
@@ -76,9 +84,8 @@ def headroom(
     """
     if at_least > limit:
         raise CoreError(f"--at-least {at_least}: is more than --limit {limit}")
-    if snapshot == "-" == template:
-        raise CoreError("standard input (-) can be read only once")
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    check_standard_input(snapshot, template)
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
     workload, objects = pod_template(template, namespace, source)
     cluster = predicted_cluster(replace(source, snapshot=objects))
     options = filter_options(best_effort, packing)
@@ -96,8 +103,7 @@ def _predict(
 ) -> tuple[Headroom, ClosestNode | None]:
     """Returns the headroom, and the node closest to the first refused pod."""
     results = [
-        # A seed is reproducible, not secret.
-        run_to_end(fill_with_pods(cluster, template, options, random.Random(seed).randrange, limit))  # noqa: S311
+        run_to_end(fill_with_pods(cluster, template, options, seeded_choice(seed), limit))
         for seed in show_progress(seeds, "Playing orders")
     ]
     result = summarize_headroom(results, limit)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -28,6 +26,7 @@ from app.cli.predictions import (
     predicted_cluster,
     progress_of,
     read_rate,
+    seeded_choice,
     source_notes,
 )
 from app.cli.what_if_changes import parallel_sets
@@ -73,7 +72,7 @@ def maintenance(
     Exit code 0: all nodes can be drained in the order that is printed. 1: there is no such order, or none was found. 2: bad input.
     """
     rate = read_rate(rebuild_rate)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
     names = tuple(dict.fromkeys(nodes or _all_nodes(source)))
     with progress_of(len(names), "Draining nodes") as report:
         request = MaintenanceRequest(
@@ -98,8 +97,7 @@ def _all_nodes(source: ClusterSource) -> list[str]:
 
 def _choose(seed: str, node: str) -> Choose:
     """Returns what makes the random choices of a node's maintenance."""
-    draw: Callable[[int], int] = random.Random(f"{seed}/{node}").randrange  # noqa: S311 # reproducible, not secret
-    return draw
+    return seeded_choice(f"{seed}/{node}")
 
 
 def _print(answer: MaintenanceAnswer, output: Output) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.kube.snapshot_file import load_snapshot
+from app.kube.snapshot_file import STDIN, load_snapshot
 from app.runtime.logs import LogFormat
 from app.settings import BestEffort
 from scheduler_core.errors import CoreError
@@ -227,6 +227,16 @@ def read_snapshot_file(source: str) -> Snapshot:
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
     return loaded.snapshot
+
+
+def check_standard_input(*files: str | None) -> None:
+    """Returns if at most one of the files is standard input.
+
+    Raises:
+        CoreError: several are, and only the first would have a content
+    """
+    if files.count(STDIN) > 1:
+        raise CoreError(f"standard input ({STDIN}) can be read only once")
 
 
 def now() -> datetime:

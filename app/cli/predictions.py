@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from app.kube.scheduling_objects import SchedulingObjects
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
+from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.model.quantity import parse_bytes
 
 DEFAULT_ORDERS: Final = 20
@@ -38,6 +40,12 @@ RebuildRateOption = Annotated[
 def order_seeds(seed: int, orders: int) -> list[str]:
     """Returns the seed of each order."""
     return [f"{seed}/{number}" for number in range(orders)]
+
+
+def seeded_choice(seed: str) -> Choose:
+    """Returns what makes the random choices of a prediction."""
+    choose: Choose = random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
+    return choose
 
 
 def predicted_cluster(source: ClusterSource) -> PredictedCluster:
@@ -63,15 +71,22 @@ def read_rate(text: str | None) -> int | None:
     Raises:
         CoreError: it is no positive quantity
     """
-    if text is None:
-        return None
+    return None if text is None else positive_bytes(text, "--rebuild-rate")
+
+
+def positive_bytes(text: str, subject: str) -> int:
+    """Returns the bytes of a quantity; `subject` is the option as written.
+
+    Raises:
+        CoreError: it is no quantity, or not positive
+    """
     try:
-        rate = parse_bytes(text)
+        size = parse_bytes(text)
     except QuantityError as error:
-        raise CoreError(f"--rebuild-rate: {error}") from error
-    if rate <= 0:
-        raise CoreError("--rebuild-rate must be positive")
-    return rate
+        raise CoreError(f"{subject}: {error}") from error
+    if size <= 0:
+        raise CoreError(f"{subject}: must be positive")
+    return size
 
 
 def source_notes(objects: SchedulingObjects, *, drains: bool) -> list[str]:

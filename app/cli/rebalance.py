@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
 
@@ -19,12 +18,20 @@ from app.cli.options import (
     SnapshotOption,
     filter_options,
 )
-from app.cli.predictions import OrdersOption, SeedOption, order_seeds, predicted_cluster, show_status
+from app.cli.predictions import (
+    OrdersOption,
+    SeedOption,
+    order_seeds,
+    positive_bytes,
+    predicted_cluster,
+    seeded_choice,
+    show_status,
+)
 from app.cli.what_if_changes import parallel_sets
 from app.schemas.rebalance_answer import GoalAnswer, RebalanceAnswer, rebalance_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import Cooperative, run_to_end
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.planning.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
 from scheduler_core.extender.planning.rebalance_goals import (
@@ -39,7 +46,6 @@ from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
-from scheduler_core.model.quantity import parse_bytes
 
 NO_PLAN: Final = 1
 _MAX_MOVES: Final = 10
@@ -85,7 +91,8 @@ def rebalance(
 
     Exit code 0: the goal is reached already, or there is a plan. 1: there is none. 2: bad input.
     """
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    least = None if size is None else positive_bytes(size, "--size")
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
     situation = Situation(predicted_cluster(source), parallel=parallel_sets(source))
     options = filter_options(best_effort, packing)
     name, storage_class = _goal_name(goal, situation, source)
@@ -95,7 +102,7 @@ def rebalance(
     if name == WAITING_PODS:
         chosen = run_to_end(waiting_pods_goal(situation, options, lambda: _choices(order_seeds(seed, orders))))
     else:
-        chosen = LargestVolumeGoal(situation.cluster, storage_class, _size(size))
+        chosen = LargestVolumeGoal(situation.cluster, storage_class, least)
     with show_status("Trying moves"):
         baseline, result = run_to_end(_find(situation, options, chosen, max_moves))
     answer = rebalance_answer(result, _goal_answer(result, name, storage_class), situation.cluster, longhorn_namespace)
@@ -114,8 +121,7 @@ def _find(
 
 
 def _choices(seeds: Sequence[str]) -> Iterable[Choose]:
-    # A seed is reproducible, not secret.
-    return [random.Random(seed).randrange for seed in seeds]  # noqa: S311
+    return [seeded_choice(seed) for seed in seeds]
 
 
 def _goal_name(text: str | None, situation: Situation, source: ClusterSource) -> tuple[str, str]:
@@ -139,18 +145,6 @@ def _default_class(situation: Situation, source: ClusterSource) -> str:
         classes = f"there are {', '.join(names)}" if names else "there is none of Longhorn"
         raise CoreError(f"--goal {LARGEST_VOLUME}=STORAGECLASS must name a StorageClass: {classes}")
     return names[0]
-
-
-def _size(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        size = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"--size: {error}") from error
-    if size <= 0:
-        raise CoreError("--size must be positive")
-    return size
 
 
 def _goal_answer(result: Rebalance, name: str, storage_class: str) -> GoalAnswer:

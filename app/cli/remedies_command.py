@@ -15,6 +15,7 @@ from app.cli.options import (
     LonghornNamespaceOption,
     PackingOption,
     SnapshotOption,
+    check_standard_input,
     filter_options,
 )
 from app.cli.pod_remedies import cluster_of_pod
@@ -69,7 +70,8 @@ def remedies(
 
     Exit code 0: the pod fits as it is. 1: it does not, and the remedies are printed, if there are any. 2: bad input.
     """
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    check_standard_input(snapshot, subject)
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
     pod = select_pod(subject, namespace, source)
     if pod.snapshot.disk_schedules:
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -19,6 +18,7 @@ from app.cli.options import (
     LonghornNamespaceOption,
     PackingOption,
     SnapshotOption,
+    check_standard_input,
     filter_options,
     now,
 )
@@ -32,6 +32,7 @@ from app.cli.predictions import (
     order_seeds,
     predicted_cluster,
     read_rate,
+    seeded_choice,
     show_progress,
     source_notes,
 )
@@ -42,7 +43,6 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.what_if.order_history import OrderHistory
-from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.prediction import Prediction, predict, unlucky_order
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
@@ -138,12 +138,12 @@ def what_if(
         "add_disk": add_disk,
         "apply": apply,
     }
-    if [snapshot, *(apply or ())].count("-") > 1:
-        raise CoreError("standard input (-) can be read only once")
+    check_standard_input(snapshot, *(apply or ()))
     rate = read_rate(rebuild_rate)
     verbs = _in_order(invocation.meta[_ORDER_KEY], given)
     _check_place(html)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    # The nodes may be those of --apply.
+    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=not apply)
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
     options = filter_options(best_effort, packing)
@@ -220,11 +220,9 @@ def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situa
 
 
 def _play(after: Situation, options: FilterOptions, seeds: Sequence[str]) -> list[OrderResult]:
-    return [run_to_end(run_order(after, options, _choose(seed))) for seed in show_progress(seeds, "Playing orders")]
-
-
-def _choose(seed: str) -> Choose:
-    return random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
+    return [
+        run_to_end(run_order(after, options, seeded_choice(seed))) for seed in show_progress(seeds, "Playing orders")
+    ]
 
 
 def _remedies(
@@ -253,7 +251,7 @@ def _shown_order(
     unlucky = unlucky_order(results)
     number = unlucky or 0
     history = OrderHistory(after.cluster)
-    run_to_end(run_order(after, options, _choose(seeds[number]), history.observe))
+    run_to_end(run_order(after, options, seeded_choice(seeds[number]), history.observe))
     return order_answer(number, fails=unlucky is not None, points=history.points())
 
 

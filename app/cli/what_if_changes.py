@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.cli.explain_subject import DEFAULT_NAMESPACE, WORKLOADS, ClusterSource
+from app.cli.predictions import positive_bytes
 from app.cli.workload_templates import named_workload, workload_of
 from app.kube.scheduling_objects import read_pod
 from app.kube.snapshot_file import read_from, read_objects
@@ -16,7 +17,7 @@ from scheduler_core.convert.generic import GenericNode, generic_node
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.extender.what_if.cluster_additions import (
     MEMBER_NAMES,
     AddDisk,
@@ -28,7 +29,6 @@ from scheduler_core.extender.what_if.cluster_additions import (
 from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.model import generic, kube
-from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 
 _MAX_COUNT: Final = 10_000
@@ -94,7 +94,7 @@ class ChangeReader:
 
     def _expand(self, text: str) -> Sequence[Change]:
         name, size = _assignment(text, "--expand", "CLAIM=SIZE")
-        return [Expand(self._key(name), _bytes(size, f"--expand {text}"))]
+        return [Expand(self._key(name), positive_bytes(size, f"--expand {text}"))]
 
     def _key(self, name: str) -> NamespacedName:
         namespace, slash, own = name.partition("/")
@@ -102,7 +102,7 @@ class ChangeReader:
 
     def _add_disk(self, text: str) -> Sequence[Change]:
         node, size = _assignment(text, "--add-disk", "NODE=SIZE")
-        return [AddDisk(node, _bytes(size, f"--add-disk {text}"))]
+        return [AddDisk(node, positive_bytes(size, f"--add-disk {text}"))]
 
     def _add_node(self, text: str) -> Sequence[Change]:
         given: dict[str, list[str]] = {}
@@ -113,7 +113,7 @@ class ChangeReader:
             given.setdefault(key, []).append(tail if separator else part)
         counts = given.pop("count", ["1"])
         like = given.pop("like", None) or [self._open_node(text)]
-        sizes = tuple(_bytes(size, f"--add-node {text}") for size in given.pop("disks", []))
+        sizes = tuple(positive_bytes(size, f"--add-node {text}") for size in given.pop("disks", []))
         if given or len(like) != 1 or len(counts) != 1:
             raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
         return [AddNodes(like[0], _count(counts[0], f"--add-node {text}"), sizes)]
@@ -202,16 +202,6 @@ def _assignment(text: str, option: str, expected: str) -> tuple[str, str]:
     if not (name and separator and value):
         raise CoreError(f"{option} {text}: expected {expected}")
     return name, value
-
-
-def _bytes(text: str, subject: str) -> int:
-    try:
-        size = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"{subject}: {error}") from error
-    if size <= 0:
-        raise CoreError(f"{subject}: a size must be positive")
-    return size
 
 
 def _count(text: str, subject: str) -> int:

@@ -77,6 +77,19 @@ def _as_text(value: str | bool | int) -> str:  # noqa: FBT001 # a JSON value
     return value if isinstance(value, str) else str(value).lower()
 
 
+def _in_range(lowest: int, highest: int | None = None) -> Parser:
+    """A parser of numbers that Longhorn's admission webhook accepts (SettingDefinition.ValueIntRange)."""
+    bounds = f"of at least {lowest}" if highest is None else f"from {lowest} to {highest}"
+
+    def parse(text: str) -> int:
+        value = parse_int(text)
+        if value < lowest or (highest is not None and value > highest):
+            raise ValueError(f"a whole number {bounds}")
+        return value
+
+    return parse
+
+
 def _one_of(*choices: str) -> Parser:
     def parse(text: str) -> str:
         if text not in choices:
@@ -94,13 +107,13 @@ def _parse_image(text: str) -> str | None:
     return text or None
 
 
-def _setting(name: str, default: str, parser: Parser) -> Any:
+def _setting(name: str, default: str, parser: Parser, accepted: Parser | None = None) -> Any:
     """A field that is read from the setting `name`.
 
-    `default` is written as Longhorn writes it.
+    `default` is written as Longhorn writes it. `accepted` parses no more than what Longhorn lets an administrator set.
     """
     value = parser(default)
-    metadata = {"name": name, "default": default, "parser": parser}
+    metadata = {"name": name, "default": default, "parser": parser, "accepted": accepted or parser}
     if isinstance(value, dict):
         return field(default_factory=lambda: dict(value), metadata=metadata)
     return field(default=value, metadata=metadata)
@@ -119,14 +132,18 @@ class Settings:
     replica_disk_soft_anti_affinity: bool = _setting("replica-disk-soft-anti-affinity", "true", parse_bool)
     """Whether two replicas of a volume may share a disk. Default true."""
 
-    storage_over_provisioning_percentage: int = _setting("storage-over-provisioning-percentage", "100", parse_int)
+    storage_over_provisioning_percentage: int = _setting(
+        "storage-over-provisioning-percentage", "100", parse_int, _in_range(0)
+    )
     """Per cent of (maximum - reserved) that may be promised to replicas; at least 0. Default 100."""
 
-    storage_minimal_available_percentage: int = _setting("storage-minimal-available-percentage", "25", parse_int)
+    storage_minimal_available_percentage: int = _setting(
+        "storage-minimal-available-percentage", "25", parse_int, _in_range(0, 100)
+    )
     """Per cent of the maximum that must stay available; 0 to 100. Default 25."""
 
     storage_reserved_percentage_for_default_disk: int = _setting(
-        "storage-reserved-percentage-for-default-disk", "30", parse_int
+        "storage-reserved-percentage-for-default-disk", "30", parse_int, _in_range(0, 100)
     )
     """Per cent of the maximum that is reserved on a default disk Longhorn creates itself. Default 30."""
 
@@ -149,11 +166,13 @@ class Settings:
     )
     """Per cent of use from which best-effort auto-balance sees a disk under pressure; 0 switches it off. Default 90."""
 
-    replica_replenishment_wait_interval: int = _setting("replica-replenishment-wait-interval", "600", parse_int)
+    replica_replenishment_wait_interval: int = _setting(
+        "replica-replenishment-wait-interval", "600", parse_int, _in_range(0)
+    )
     """Seconds a degraded volume waits for a failed replica before a new one is made. Default 600."""
 
     concurrent_replica_rebuild_per_node_limit: int = _setting(
-        "concurrent-replica-rebuild-per-node-limit", "5", parse_int
+        "concurrent-replica-rebuild-per-node-limit", "5", parse_int, _in_range(0)
     )
     """Rebuilds at a time on one node; 0 stops replenishment, except a new volume's first replicas. Default 5."""
 
@@ -168,7 +187,7 @@ class Settings:
     """By data engine: whether a failed v2 replica may be reused. Default true for both."""
 
     default_replica_count: Mapping[str, int] = _setting(
-        "default-replica-count", '{"v1":"3","v2":"3"}', _per_engine(parse_int)
+        "default-replica-count", '{"v1":"3","v2":"3"}', _per_engine(parse_int), _per_engine(_in_range(1, 20))
     )
     """By data engine: replicas of a volume that does not say how many. Default 3 for both."""
 
@@ -183,7 +202,18 @@ class Settings:
     v2_data_engine: bool | None = _setting("v2-data-engine", "", _parse_optional_bool)
     """Whether v2 volumes can be created. None means unknown: then they can."""
 
-    node_drain_policy: str = _setting("node-drain-policy", "block-if-contains-last-replica", str)
+    node_drain_policy: str = _setting(
+        "node-drain-policy",
+        "block-if-contains-last-replica",
+        str,
+        _one_of(
+            "block-for-eviction",
+            "block-for-eviction-if-contains-last-replica",
+            "block-if-contains-last-replica",
+            "allow-if-replica-is-stopped",
+            "always-allow",
+        ),
+    )
     """What `kubectl drain` does to replicas; only the block-for-eviction policies evict them."""
 
     default_engine_image: str | None = _setting("default-engine-image", "", _parse_image)
@@ -231,3 +261,19 @@ class Settings:
         It is what stops Longhorn when it reads the settings in this order.
         """
         return next((self.faults[name] for name in names if name in self.faults), None) if self.faults else None
+
+
+def check_new_value(name: str, value: str) -> None:
+    """Returns if Longhorn's admission webhook accepts a setting's value (types.ValidateSetting).
+
+    What Longhorn reads from a Setting that exists already may be more than this.
+
+    Raises:
+        SettingError: it refuses the value
+        KeyError: no decision reads the setting
+    """
+    accepted = {entry.metadata["name"]: entry.metadata["accepted"] for entry in fields(Settings) if entry.metadata}
+    try:
+        accepted[name](value)
+    except ValueError as error:
+        raise SettingError(name, value, str(error)) from error

@@ -12,7 +12,6 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"})
-LANDMARKS = ("header", "nav", "main", "footer")
 
 
 @dataclass

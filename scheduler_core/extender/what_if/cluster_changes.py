@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from scheduler_core.extender.what_if.pod_decision import detach_volumes
 from scheduler_core.extender.what_if.predicted_cluster import (
@@ -17,7 +17,7 @@ from scheduler_core.extender.what_if.predicted_cluster import (
 from scheduler_core.extender.what_if.predicted_replicas import fail_replicas, replicas_on_node
 from scheduler_core.extender.what_if.situation import ExpansionOutcome, Situation, pods_on_nodes
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
-from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.settings import check_new_value
 from scheduler_core.longhorn.volume_expansion import check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
@@ -26,7 +26,6 @@ from scheduler_core.volumes.existing_replicas import is_healthy
 
 BLOCK_FOR_EVICTION = "block-for-eviction"
 EVICT_LAST_REPLICA = "block-for-eviction-if-contains-last-replica"
-_READABLE_SETTINGS = frozenset(entry.metadata["name"] for entry in fields(Settings) if "name" in entry.metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +187,13 @@ class SetSetting:
         """Replaces the setting's value.
 
         Raises:
-            SettingError: the value does not parse
+            SettingError: Longhorn refuses the value
             WhatIfError: no decision reads the setting
         """
-        if self.name not in _READABLE_SETTINGS:
-            raise WhatIfError(f"{self.name} is no Longhorn setting that decisions read")
-        Settings.parse({self.name: self.value})
+        try:
+            check_new_value(self.name, self.value)
+        except KeyError:
+            raise WhatIfError(f"{self.name} is no Longhorn setting that decisions read") from None
         return replace(situation, cluster=situation.cluster.update({("settings", self.name): self.value}))
 
 

@@ -163,7 +163,7 @@ def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.Mo
         (["--goal", "largest-volume="], "--goal largest-volume=: expected"),
         (["--goal", "largest-volume=gold"], "there is no StorageClass gold of Longhorn"),
         (["--size", "much"], "--size: "),
-        (["--size", "0"], "--size must be positive"),
+        (["--size", "0"], "--size: must be positive"),
         (["--goal", "waiting-pods", "--size", "1Gi"], "--size is for --goal largest-volume"),
     ],
 )

@@ -169,8 +169,9 @@ def test_a_pod_that_fits_needs_no_remedy(run: Run, tmp_path: Path) -> None:
 
 
 def test_where_nothing_helps_that_is_said(run: Run, tmp_path: Path) -> None:
-    """A cluster without nodes has nothing to change."""
-    objects = [storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
+    """A node without disks has nothing to change."""
+    node = longhorn_node("a", {})
+    objects = [kube_node("a"), node, storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
     result = run("remedies", "--snapshot", write(tmp_path, objects), "db")
     assert (result.code, result.out) == (1, "pod default/db fits nowhere; no remedy was found\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.errors import SettingError
-from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.settings import Settings, check_new_value
 
 
 def test_missing_settings_take_longhorns_defaults() -> None:
@@ -71,3 +71,45 @@ def test_the_first_fault_is_the_first_in_the_given_order() -> None:
 def test_an_empty_default_image_matches_any_image() -> None:
     """The default is unknown."""
     assert Settings.parse({"default-engine-image": ""}).default_engine_image is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("storage-over-provisioning-percentage", "0"),
+        ("storage-over-provisioning-percentage", "1000"),
+        ("storage-minimal-available-percentage", "100"),
+        ("default-replica-count", '{"v1":"20","v2":"1"}'),
+        ("node-drain-policy", "always-allow"),
+        ("replica-auto-balance", "best-effort"),
+    ],
+)
+def test_values_that_longhorns_webhook_accepts_can_be_set(name: str, value: str) -> None:
+    """Limits of a range are in it."""
+    check_new_value(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("storage-over-provisioning-percentage", "-1", "a whole number of at least 0"),
+        ("storage-minimal-available-percentage", "101", "a whole number from 0 to 100"),
+        ("storage-reserved-percentage-for-default-disk", "-1", "a whole number from 0 to 100"),
+        ("replica-replenishment-wait-interval", "-1", "a whole number of at least 0"),
+        ("concurrent-replica-rebuild-per-node-limit", "-1", "a whole number of at least 0"),
+        ("default-replica-count", "0", "a whole number from 1 to 20"),
+        ("default-replica-count", '{"v1":"21"}', "a whole number from 1 to 20"),
+        ("node-drain-policy", "sometimes", "one of block-for-eviction, "),
+        ("replica-auto-balance", "sometimes", "one of disabled, "),
+    ],
+)
+def test_values_that_longhorns_webhook_refuses_cannot_be_set(name: str, value: str, expected: str) -> None:
+    """Longhorn would read some of them if a Setting had them already."""
+    with pytest.raises(SettingError, match=f"{name}: value: .* is not {expected}"):
+        check_new_value(name, value)
+
+
+def test_a_setting_that_no_decision_reads_cannot_be_set() -> None:
+    """Its name is unknown here."""
+    with pytest.raises(KeyError):
+        check_new_value("guaranteed-instance-manager-cpu", "12")

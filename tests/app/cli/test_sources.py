@@ -1,0 +1,87 @@
+"""What every command that reads a snapshot file says of one that it cannot use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.builders import storage_class
+from tests.worlds.command_line import Run
+
+PREDICTIONS: Final = (
+    ("what-if",),
+    ("headroom", "sts/db"),
+    ("maintenance",),
+    ("remedies", "db-0"),
+    ("rebalance",),
+    ("compare", "--pods", "1"),
+)
+FILE: Final = "examples/mixed-cluster/snapshot.yaml"
+COMMANDS: Final = (*PREDICTIONS, ("top",), ("waiting",), ("explain",))
+
+
+def _assert_refused(run: Run, command: tuple[str, ...], file: Path | str, problem: str) -> None:
+    result = run(*command, "--snapshot", str(file))
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"longhorn-extender: {file}: {problem}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("", "has no objects", id="empty"),
+        pytest.param('{"apiVersion":"v1","kind":"List","items":[]}', "has no objects", id="empty list"),
+        pytest.param(
+            "kind: [", "is not YAML: did not find expected node content at line 2, column 1", id="broken YAML"
+        ),
+        pytest.param("just text", "is no Kubernetes object", id="text"),
+    ],
+)
+def test_a_file_without_objects_is_bad_input(
+    run: Run, tmp_path: Path, command: tuple[str, ...], text: str, problem: str
+) -> None:
+    """An empty file is what a failed `kubectl get` leaves; nothing in it waits, which would look well."""
+    file = tmp_path / "snapshot"
+    file.write_text(text)
+    _assert_refused(run, command, file, problem)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_file_that_cannot_be_read_is_bad_input(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
+    """It does not exist, or is a folder."""
+    _assert_refused(run, command, "/no/such/file", "cannot be read: No such file or directory")
+    _assert_refused(run, command, tmp_path, "cannot be read: Is a directory")
+
+
+@pytest.mark.parametrize("command", PREDICTIONS, ids=lambda command: command[0])
+def test_a_cluster_without_longhorn_nodes_cannot_be_predicted(
+    run: Run, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Every drain would finish, and every node would be safe to lose."""
+    file = tmp_path / "snapshot"
+    file.write_text(json.dumps(storage_class()))
+    _assert_refused(run, command, file, "has no nodes.longhorn.io, so that nothing can be predicted")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("what-if", "--apply", "-"),
+        ("what-if", "--snapshot", FILE, "--apply", "-", "--apply", "-"),
+        ("headroom", "-"),
+        ("remedies", "-"),
+        ("explain", "-"),
+        ("compare", "--apply", "-"),
+    ],
+    ids=" ".join,
+)
+def test_standard_input_is_read_once(run: Run, arguments: tuple[str, ...]) -> None:
+    """A second reader would have an empty file."""
+    source = () if "--snapshot" in arguments else ("--snapshot", "-")
+    result = run(*arguments, *source)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "longhorn-extender: standard input (-) can be read only once\n"
