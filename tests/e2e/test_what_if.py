@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +45,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("what-if"), pytest.mark.t
 
 APP = "foreseen"
 GUARDED = "guarded"
+SHOWN = "shown"
 CLAIM = "data-0-grown-0"
 GI = 1024**3
 # The nodes of the volumes whose replicas are moved, with a number each.
@@ -356,3 +359,85 @@ def test_printed_changes_make_waiting_pods_run(rig: Rig) -> None:
 def all_run(rig: Rig, apps: Iterable[str]) -> bool:
     """Whether the pod of each app runs, with a replica on its node."""
     return all(rig.ready(app, 1) and not rig.misplaced_pods(app) for app in apps)
+
+
+@pytest.fixture
+def shown(rig: Rig) -> Iterator[None]:
+    """A pod with 900Gi on a node, and another node that is too small for it."""
+    rig.add_nodes(SHOWN, {"shown-1": ["1Ti"], "shown-2": ["100Gi"]})
+    rig.create(statefulset(SHOWN, group=SHOWN, replicas=1, size="900Gi"))
+    rig.until("its pod runs", lambda: rig.ready(SHOWN, 1))
+    try:
+        yield
+    finally:
+        rig.cluster.kubectl("uncordon", "shown-1")
+        rig.remove(SHOWN)
+
+
+def page_text(rig: Rig, candidate: str, path: str) -> str:
+    """The text of a page of the status page, without tags and with single spaces."""
+    status, page = rig.request(candidate, path)
+    assert status == 200, (path, status, page)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+@pytest.mark.usefixtures("shown")
+def test_the_status_page_shows_what_happens(rig: Rig) -> None:
+    """The leader's pages about kube-scheduler's decision, a drain, and the pod that then waits; a follower names the leader."""
+    leader = rig.leader()
+    log = page_text(rig, leader, f"/decision-log?q={SHOWN}-0")
+    assert f"UTC default/{SHOWN}-0 filter 1 of 1 shown-1 " in log
+    rig.until("the volume is counted", lambda: "900Gi of 1Ti" in page_text(rig, leader, "/nodes/shown-1"))
+    drain = rig.until("the drain is predicted", lambda: answered(page_text(rig, leader, "/nodes/shown-1/drain")))
+    assert f"Pod default/{SHOWN}-0 finds no node in 5 of 5 orders." in drain
+    assert "No pod with claims leaves." in rig.until(
+        "another drain is predicted", lambda: answered(page_text(rig, leader, "/nodes/shown-2/drain"))
+    )
+
+    rig.cluster.kubectl("drain", "shown-1", "--ignore-daemonsets", "--timeout=60s")
+    row = re.compile(
+        rf"default/{SHOWN}-0 refused for .{{1,12}} 900Gi [^.]{{0,80}}insufficient Longhorn storage \(\d+\)"
+    )
+    rig.until("the first page shows the pod", lambda: row.search(page_text(rig, leader, "/")))
+    rig.until("the list shows the pod", lambda: row.search(page_text(rig, leader, "/pods")))
+    assert re.search(rf"{leader}_\w+ answers; ", page_text(rig, leader, "/"))
+    pod_path = f"/pods/default/{SHOWN}-0"
+    rig.until("its page shows why", lambda: refusal_of(rig, SHOWN) in page_text(rig, leader, pod_path), 30)
+    pod = page_text(rig, leader, pod_path)
+    assert "fits nowhere" in pod
+    assert "filter 0 of 1 insufficient Longhorn storage (1)" in pod
+
+    follower = rig.start_candidate("follower")
+    try:
+        text = rig.until("the follower knows the leader", lambda: follower_text(rig))
+        assert f" follower does not answer kube-scheduler; the leader is {leader}_" in text
+        assert f"default/{SHOWN}-0" in text
+        assert "kube-scheduler has not asked this process yet." in page_text(rig, "follower", "/decision-log")
+    finally:
+        follower.stop()
+
+
+def answered(text: str) -> str:
+    """The text of a page, "" while its answer is worked out."""
+    return "" if "It is being worked out." in text else text
+
+
+def follower_text(rig: Rig) -> str:
+    """The text of the follower's first page, "" before it has read the cluster and the Lease."""
+    status, _ = rig.request("follower", "/")
+    text = page_text(rig, "follower", "/") if status == 200 else ""
+    return "" if "the leader is unknown" in text else text
+
+
+def refusal_of(rig: Rig, app: str) -> str:
+    """What the page of an app's pod shows of kube-scheduler's refusal.
+
+    Raises:
+        AssertionError: kube-scheduler has not said so in time
+    """
+
+    def message() -> str:
+        conditions = [entry for pod in rig.pods(app) for entry in pod["status"].get("conditions") or ()]
+        return next((entry["message"] for entry in conditions if entry.get("reason") == "Unschedulable"), "")
+
+    return f"Unschedulable: {' '.join(rig.until('kube-scheduler finds no node', message, 30).split())}"
