@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -13,8 +13,8 @@ from scheduler_core.cooperative import Cooperative
 SLICE_SECONDS: Final = 0.005
 # A request that arrives during such a slice waits this long.
 _SHORT_SLICE_SECONDS: Final = 0.001
-# Seconds of pause for each second of work in the background, which so takes a tenth of the time.
-_PAUSE_PER_SECOND: Final = 9.0
+# Seconds of pause for each second of work in the background. With what the pauses cost it takes a tenth of the time.
+_PAUSE_PER_SECOND: Final = 10.0
 _Result = TypeVar("_Result")
 
 
@@ -53,11 +53,11 @@ async def run_in_slices(
 
 
 async def run_in_background(
-    computation: Cooperative[_Result], clock: Callable[[], float], idle: asyncio.Event
+    computation: Cooperative[_Result], clock: Callable[[], float], idle: Callable[[], Awaitable[object]]
 ) -> _Result:
-    """Runs a computation in a tenth of the time, and only while `idle` is set; returns its result."""
+    """Runs a computation in a tenth of the time, each slice after `idle` has returned; returns its result."""
     while True:
-        await idle.wait()
+        await idle()
         began = clock()
         try:
             while clock() < began + _SHORT_SLICE_SECONDS:

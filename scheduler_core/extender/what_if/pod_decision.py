@@ -80,6 +80,7 @@ class PodDecider:
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = yield from filter_nodes(pod, admitted, state, self._options, contenders)
+        yield
         _, answered = make_offer(pod, decision, state.view, 0)
         return answered
 
@@ -96,6 +97,7 @@ def decide_pod(
     The pod is decided about on `names`, or on all nodes.
     """
     names = cluster.node_names if names is None else names
+    yield
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
     affinities = cluster.volume_affinities(pod)
