@@ -139,7 +139,7 @@ SPACE: Final = (
 )  # fmt: skip
 LOSSES: Final = (
     SeriesPanel(
-        "Nodes that can be lost", "Predicted for each node on its own: docs/planning.md. No data above 200 nodes.", NUMBER,
+        "Nodes that can be lost", "Predicted for each node on its own: docs/planning.md. No data above 1,000 nodes.", NUMBER,
         {
             "can be lost": f"count({_SAFE_TO_LOSE} == 1) or 0 * count({_SAFE_TO_LOSE})",
             "cannot be lost": f"count({_SAFE_TO_LOSE} == 0) or 0 * count({_SAFE_TO_LOSE})",

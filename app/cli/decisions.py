@@ -16,7 +16,18 @@ import typer
 
 from app.cli.explain_subject import POD_PREFIXES
 from app.cli.list_output import ListOutput, plain_table, printable, show_list
-from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
+from app.cli.options import (
+    CaFileOption,
+    CertFileOption,
+    ContextOption,
+    KeyFileOption,
+    KubeconfigOption,
+    LeaderUrlOption,
+    LonghornNamespaceOption,
+    ServerNameOption,
+    caller_files,
+    check_url,
+)
 from app.cli.refresh import DEFAULT_INTERVAL, IntervalOption, WatchOption, check_watch, refresh
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
@@ -24,6 +35,8 @@ from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionOutco
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from app.extender.process_call import CallerFiles
 
 _KIND: Final = "DecisionList"
 _DEFAULT_LIMIT: Final = 50
@@ -68,6 +81,10 @@ def decisions(
     watch: WatchOption = False,  # noqa: FBT002 # --watch
     interval: IntervalOption = DEFAULT_INTERVAL,
     url: LeaderUrlOption = "",
+    ca_file: CaFileOption = "",
+    cert_file: CertFileOption = "",
+    key_file: KeyFileOption = "",
+    server_name: ServerNameOption = "",
     output: Annotated[
         ListOutput, typer.Option("--output", "-o", help="How to print; name prints the pods.")
     ] = ListOutput.TABLE,
@@ -81,16 +98,19 @@ def decisions(
     """Show what the extender decided lately.
 
     It shows which nodes it offered to which pod, and why it refused the others. The leader keeps its latest 1,000
-    decisions of /filter and /preempt. They are read through the API server, as by doctor, or at --url. From an extender
-    with TLS, read them with curl: docs/tls.md.
+    decisions of /filter and /preempt. They are read through the API server, as by doctor, or at --url. An extender with
+    TLS needs --url, --ca-file, --cert-file and --key-file: docs/tls.md.
 
     Exit code 0: printed. 2: bad input, or no leader.
     """
     check_url(url)
+    files = caller_files(url, ca_file, cert_file, key_file, server_name)
     query = _query(pod, namespace, outcome, limit)
 
     def read() -> dict[str, Any]:
-        return asyncio.run(_read(query, url, kubeconfig, context, longhorn_namespace))
+        if url:
+            return asyncio.run(_read_directly(query, url, files))
+        return asyncio.run(_read(query, kubeconfig, context, longhorn_namespace))
 
     if watch:
         check_watch(table=output is ListOutput.TABLE)
@@ -124,21 +144,29 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
     return urlencode({key: value for key, value in parameters.items() if value is not None})
 
 
-async def _read(query: str, url: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
-    """Returns the leader's answer.
+async def _read_directly(query: str, url: str, files: CallerFiles) -> dict[str, Any]:
+    """Returns the answer of a process at a URL.
+
+    Raises:
+        CoreError: it does not answer, its answer is none of the extender's, or a file cannot be used
+    """
+    from app.extender.process_call import direct_call
+
+    return _decode(await direct_call(url, files)(f"decisions?{query}"))
+
+
+async def _read(query: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
+    """Returns the leader's answer through the API server.
 
     Raises:
         CoreError: there is no leader, or its answer is none of the extender's
     """
-    from app.extender.process_call import direct_call, leader_call
+    from app.extender.process_call import leader_call
     from app.kube.client import KubeClient
 
-    where = f"decisions?{query}"
-    if url:
-        return _decode(await direct_call(url)(where))
     client = await KubeClient.connect(kubeconfig, context)
     try:
-        return _decode(await (await leader_call(client, namespace))(where))
+        return _decode(await (await leader_call(client, namespace))(f"decisions?{query}"))
     finally:
         await client.close()
 

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,6 +16,9 @@ from app.settings import BestEffort
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from app.extender.process_call import CallerFiles
 
 # Every address of both IP families.
 ANY_ADDRESS: Final = "::"
@@ -62,6 +65,28 @@ LeaderUrlOption = Annotated[
         "--url",
         metavar="URL",
         help="Where the leader is reached, such as by `kubectl port-forward`; default: the API server.",
+    ),
+]
+# Named as the keys of `tlsConfig` in the file that registers the extender.
+CaFileOption = Annotated[
+    str,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="Authorities of the extender's TLS certificate, with an https --url; default: the system's.",
+    ),
+]
+CertFileOption = Annotated[
+    str, typer.Option("--cert-file", metavar="FILE", help="Certificate to show to an extender with TLS.")
+]
+KeyFileOption = Annotated[str, typer.Option("--key-file", metavar="FILE", help="Private key of --cert-file.")]
+ServerNameOption = Annotated[
+    str,
+    typer.Option(
+        "--server-name",
+        metavar="NAME",
+        help="Name in the extender's TLS certificate, such as longhorn-scheduler-extender.longhorn-system.svc; default: the host "
+        "of --url.",
     ),
 ]
 BestEffortOption = Annotated[
@@ -136,6 +161,22 @@ def check_url(url: str) -> None:
     """
     if url and not url.startswith(("http://", "https://")):
         raise CoreError(f"--url {url}: expected http://HOST:PORT")
+
+
+def caller_files(url: str, ca: str, certificate: str, private_key: str, server_name: str) -> CallerFiles:
+    """Returns the files for a call of an extender with TLS.
+
+    Raises:
+        CoreError: a file or name is given and the URL has no TLS, or a certificate has no key
+    """
+    from app.extender.process_call import CallerFiles
+
+    files = CallerFiles(ca, certificate, private_key, server_name)
+    if files != CallerFiles() and not url.startswith("https://"):
+        raise CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
+    if bool(certificate) != bool(private_key):
+        raise CoreError("--cert-file and --key-file go together")
+    return files
 
 
 def holder_identity(identity: str) -> str:

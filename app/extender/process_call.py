@@ -6,7 +6,9 @@ called directly.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
@@ -37,20 +39,75 @@ def proxy_call(client: KubeClient, pod: InstalledPod) -> Ask:
     return ask
 
 
-def direct_call(url: str) -> Ask:
-    """Returns what calls a process at a URL."""
+@dataclass(frozen=True, slots=True)
+class CallerFiles:
+    """What a caller of an extender with TLS needs: `tlsConfig` of the file that registers the extender.
+
+    Attributes:
+        ca: authorities of the extender's certificate, "" for those of the system
+        certificate, private_key: of the caller, "" for none
+        server_name: the name in the extender's certificate, "" for the host of the URL
+    """
+
+    ca: str = ""
+    certificate: str = ""
+    private_key: str = ""
+    server_name: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        """Returns what connections use.
+
+        Raises:
+            CoreError: a file cannot be read, or the key is not that of the certificate
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+        except OSError as error:
+            raise CoreError(f"--ca-file {self.ca}: {_file_problem(error, 'holds no certificate')}") from error
+        if self.certificate:
+            try:
+                # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+                context.load_cert_chain(self.certificate, self.private_key, password="")
+            except OSError as error:
+                problem = _file_problem(error, "are no certificate and its key")
+                raise CoreError(f"--cert-file {self.certificate}, --key-file {self.private_key}: {problem}") from error
+        return context
+
+
+def _file_problem(error: OSError, unusable: str) -> str:
+    """Returns why a file cannot be used; `unusable` says what is wrong with one that can be read."""
+    return unusable if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
+
+
+def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
+    """Returns what calls a process at a URL.
+
+    Raises:
+        CoreError: a file of `files` cannot be used
+    """
+    files = files or CallerFiles()
+    context = files.context()
+    server_name = files.server_name or None
 
     async def ask(where: str) -> bytes:
         timeout = aiohttp.ClientTimeout(_TIMEOUT)
         call = f"GET {url.rstrip('/')}/{where}"
         try:
-            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(call[4:]) as response:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(call[4:], ssl=context, server_hostname=server_name) as response,
+            ):
                 body = await response.read()
                 if response.status != 200:
                     raise ApiError(call, response.status, "", body[:200].decode(errors="replace"))
                 return body
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            raise ApiError(call, 0, "", " ".join(str(error).split()) or "no answer") from error
+            problem = " ".join(str(error).split()) or "no answer"
+            # A server with TLS says no more to a caller whose certificate it refuses.
+            ended = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
+            if ended and not isinstance(error, aiohttp.ClientConnectorError) and url.startswith("https://"):
+                problem += "; it may require a certificate, or another one: docs/tls.md"
+            raise ApiError(call, 0, "", problem) from error
 
     return ask
 
@@ -65,8 +122,8 @@ async def leader_call(client: KubeClient, namespace: str) -> Ask:
     service = await read_service(client, namespace)
     if service is not None and service.tls:
         raise CoreError(
-            f"the extender in namespace {namespace} requires TLS, and the API server has no certificate to show; docs/tls.md "
-            "calls it with curl"
+            f"the extender in namespace {namespace} requires TLS, and the API server has no certificate to show; see --url, "
+            "--ca-file, --cert-file, --key-file and docs/tls.md"
         )
     pods = [
         installed_pod(raw) async for page in pages(client, PODS.path(namespace), EXTENDER_PODS) for raw in page.items

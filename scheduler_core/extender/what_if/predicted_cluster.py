@@ -188,8 +188,6 @@ def cluster_without_scheduling(
 
     `earlier`, if given, was returned for an earlier state; it saves a look at every pod while no pod has changed.
 
-    `earlier`, if given, was returned for an earlier state; it saves a look at every pod while no pod has changed.
-
     kube-scheduler's own filters refuse nothing in it, apart from cordoned nodes. Its caches are not those of the state, because the
     caches of a running program are for one course of versions only.
 

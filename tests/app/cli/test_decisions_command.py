@@ -117,6 +117,9 @@ def test_json_is_the_answer_of_the_leader(served: str, run: Run) -> None:
         (["--watch"], "--watch needs a terminal; leave it out, or repeat the command"),
         (["--watch", "-o", "json"], "--watch shows a table; it cannot be combined with --output"),
         (["--url", "10.0.0.1:9504"], "--url 10.0.0.1:9504: expected http://HOST:PORT"),
+        (["--ca-file", "ca.crt"], "--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT"),
+        (["--url", "https://a", "--cert-file", "tls.crt"], "--cert-file and --key-file go together"),
+        (["--url", "https://a", "--ca-file", "none"], "--ca-file none: cannot be read: No such file or directory"),
         (["--limit", "0"], "Invalid value for '--limit': Input should be greater than or equal to 1; see --help"),
     ],
 )
@@ -211,7 +214,7 @@ async def test_an_extender_with_tls_is_not_called(tmp_path: Path, run: Run) -> N
     api = Api(port="https")
     result = await decide(api, tmp_path, run)
     assert (result.code, api.proxied) == (2, [])
-    assert "requires TLS, and the API server has no certificate to show; docs/tls.md" in result.err
+    assert "requires TLS, and the API server has no certificate to show; see --url, --ca-file" in result.err
 
 
 async def test_a_refusal_by_the_api_server_is_one_line(tmp_path: Path, run: Run) -> None:
