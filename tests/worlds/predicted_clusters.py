@@ -80,7 +80,7 @@ def running(
     ]
 
 
-def labelled(objects: Iterable[Object], ready: bool | None = None, **labels: str) -> list[Object]:
+def add_labels(objects: Iterable[Object], ready: bool | None = None, **labels: str) -> list[Object]:
     """The objects, with labels and maybe the condition Ready on pods."""
     raw = list(objects)
     for entry in raw:
@@ -160,6 +160,6 @@ def outcome_of(result: Prediction, name: str) -> PodOutcome:
     return next(outcome for outcome in result.pods if outcome.entry.key == ("default", name))
 
 
-def written(gib: float) -> int:
+def gibibytes(gib: float) -> int:
     """Bytes of some Gi."""
     return int(gib * GI)

@@ -243,6 +243,6 @@ def waiting_pod(pod: kube.Pod) -> kube.Pod:
     return replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
 
 
-def unassigned(pod: generic.Pod) -> generic.Pod:
+def without_node(pod: generic.Pod) -> generic.Pod:
     """Returns the same pod without a node, as kube-scheduler's filters read it."""
     return replace(pod, node_name="", finished=False)

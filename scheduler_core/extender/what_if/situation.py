@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
-from scheduler_core.extender.what_if.pod_decision import detach_volumes, unassigned, waiting_pod
+from scheduler_core.extender.what_if.pod_decision import detach_volumes, waiting_pod, without_node
 from scheduler_core.extender.what_if.pod_eviction import DisruptionBudgets, ignores_budgets
 from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.model import generic, kube
@@ -214,4 +214,4 @@ def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
     created = (
         replace(detached, unready=detached.unready - {(pod.namespace, pod.name)}) if detached.unready else detached
     )
-    return created.with_pod(waiting_pod(pod), unassigned(cluster.generic_pod(pod)))
+    return created.with_pod(waiting_pod(pod), without_node(cluster.generic_pod(pod)))
