@@ -34,6 +34,7 @@ NUMBER: Final = "short"
 PER_SECOND: Final = "reqps"
 _SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _ON_PROCESS: Final = f"and on (instance) {PREFIX}_heartbeat"
+_SAFE_TO_LOSE: Final = f'max by (node) ({PREFIX}_node_safe_to_lose{{node=~"$node"}})'
 _STAT_HEIGHT: Final = 4
 _SERIES_HEIGHT: Final = 8
 
@@ -134,6 +135,20 @@ SPACE: Final = (
     SeriesPanel(
         "Nodes with the most demand", "Volumes that will take space there and have no replica there yet.", BYTES,
         {"{{node}}": f'topk(10, max by (node) ({PREFIX}_node_demand_bytes{{node=~"$node"}}))'},
+    ),
+)  # fmt: skip
+LOSSES: Final = (
+    SeriesPanel(
+        "Nodes that can be lost", "Predicted for each node on its own: docs/planning.md. No data above 200 nodes.", NUMBER,
+        {
+            "can be lost": f"count({_SAFE_TO_LOSE} == 1) or 0 * count({_SAFE_TO_LOSE})",
+            "cannot be lost": f"count({_SAFE_TO_LOSE} == 0) or 0 * count({_SAFE_TO_LOSE})",
+        },
+        12,
+    ),
+    SeriesPanel(
+        "Nodes that cannot be lost", "1: without this node a pod would wait, or a volume would lack a replica or lose its data.",
+        NUMBER, {"{{node}}": f"topk(10, 1 - {_SAFE_TO_LOSE})"}, 12,
     ),
 )  # fmt: skip
 OUTSTANDING: Final = (
@@ -238,7 +253,7 @@ def build() -> Dashboard:
     board = _variables(board)
     for entry in STATS:
         board = board.with_panel(_stat(entry))
-    rows = (("Requests", REQUESTS), ("Space", SPACE), ("Outstanding, and the process", OUTSTANDING))
+    rows = (("Requests", REQUESTS), ("Space", SPACE), ("Losses", LOSSES), ("Outstanding, and the process", OUTSTANDING))
     for title, panels in rows:
         board = board.with_row(builders.Row(title))
         for panel in panels:

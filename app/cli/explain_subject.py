@@ -171,9 +171,9 @@ def _stateful_pods(resource: Resource, name: str, namespace: str, source: Cluste
 
 def read_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
     """Returns a workload, undecoded, from its cluster."""
-    if source.file is None:
-        return asyncio.run(_get(resource.path(namespace, name), source.kubeconfig, source.context))
     raw = source.objects.workloads.get((resource.kind, namespace, name))
+    if raw is None and source.file is None:
+        return asyncio.run(_get(resource.path(namespace, name), source.kubeconfig, source.context))
     if raw is None:
         raise CoreError(
             f"{source.file}: has no {resource.kind} {namespace}/{name}; give a file with it, or add the output of "

@@ -44,7 +44,7 @@ def remedy_after(
     """
     pod = cluster.snapshot.pods[key]
     limit = 1 + min(len(avoided), _MAX_AVOIDED)
-    remedies = run_to_end(find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS))
+    remedies = run_to_end(find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS)).remedies
     allowed = (remedy for remedy in remedies if not any(step.node in avoided for step in remedy.steps))
     remedy = next(allowed, None)
     return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
@@ -60,5 +60,5 @@ def first_remedy(
     if pod.snapshot.disk_schedules:
         return None
     cluster = cluster_of_pod(pod, source)
-    remedies = run_to_end(find_remedies(pod.pod, cluster, options, 1, _EXPLAIN_DECISIONS))
+    remedies = run_to_end(find_remedies(pod.pod, cluster, options, 1, _EXPLAIN_DECISIONS)).remedies
     return remedy_answer(cluster, remedies[0], longhorn_namespace) if remedies else None

@@ -25,8 +25,7 @@ from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing, check_existing_volumes, resolve_candidates
-from scheduler_core.extender.planning.remedies import find_remedies
-from scheduler_core.extender.planning.remedy import Remedy
+from scheduler_core.extender.planning.remedies import RemedySearch, find_remedies
 from scheduler_core.extender.what_if.pod_decision import PodDecider
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.model.kube import Pod
@@ -78,15 +77,15 @@ def remedies(
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
     cluster = cluster_of_pod(pod, source)
     with show_status("Searching for remedies"):
-        entries = _search(pod.pod, cluster, filter_options(best_effort, packing), limit)
-    answer = remedies_answer(pod.pod.key, cluster, entries, longhorn_namespace)
+        search = _search(pod.pod, cluster, filter_options(best_effort, packing), limit)
+    answer = remedies_answer(pod.pod.key, cluster, search, longhorn_namespace)
     _print(answer, output)
     if not answer.fits:
         raise typer.Exit(DOES_NOT_FIT)
 
 
-def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int) -> tuple[Remedy, ...] | None:
-    """Returns the remedies, None for a pod that fits.
+def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int) -> RemedySearch | None:
+    """Returns the search, None for a pod that fits.
 
     Raises:
         ResolutionError: an object that the pod names does not exist or contradicts it

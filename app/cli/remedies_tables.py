@@ -20,6 +20,10 @@ def print_remedies(answer: RemediesAnswer, console: Console) -> None:
                 console.print(Text(f"   {command}"), soft_wrap=True)
     if answer.remedies:
         console.print()
+    if not answer.complete:
+        console.print(
+            "not searched further: so many changed clusters were decided already; there may be cheaper remedies"
+        )
     count = len(answer.remedies)
     shown = f"{count} {'remedy' if count == 1 else 'remedies'}, the cheapest first" if count else "no remedy was found"
     console.print(Text(f"pod {answer.pod} fits nowhere; {shown}", style="bold"))

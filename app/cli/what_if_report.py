@@ -16,6 +16,7 @@ from app.cli.svg_plots import LinePlot, Series, SizeBar, line_plot, size_bar
 from app.cli.what_if_tables import outcome_text, rebuild_line, summary
 from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
 from scheduler_core.errors import CoreError
+from scheduler_core.extender.what_if.situation import Origin
 from scheduler_core.model.quantity import format_bytes
 
 _TEMPLATE: Final = "what_if_report.html"
@@ -71,7 +72,8 @@ def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
         "head": head,
         "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
         "summary": summary(answer),
-        "pods": pods,
+        "changed_pods": [pod for pod in pods if pod.origin != Origin.WAITING.value],
+        "waiting_pods": [pod for pod in pods if pod.origin == Origin.WAITING.value],
         "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
         "disks": _disk_bars(answer),
         "plots": step_plots(answer.shown_order),

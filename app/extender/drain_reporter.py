@@ -22,8 +22,21 @@ from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Situation
 
 ORDERS: Final = 5
-NOTES: Final = (
-    "CPU, memory, taints and affinity are not compared here, and PodDisruptionBudgets of workloads are not read.",
+# What `cluster_without_scheduling` has, and what it has not: `serve` watches what its own decisions read.
+COMPARED: Final = (
+    "space and tags of disks",
+    "Longhorn's rules for replicas and volumes",
+    "cordoned nodes",
+    "pods without a controller",
+    "Longhorn's node-drain-policy",
+)
+NOT_COMPARED: Final = (
+    "CPU and memory",
+    "taints",
+    "node selectors and affinity",
+    "topology spread",
+    "host ports",
+    "PodDisruptionBudgets of workloads",
 )
 _MAX_REPORTS: Final = 16
 

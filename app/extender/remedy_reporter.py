@@ -63,5 +63,5 @@ class RemedyReporter:
 
     def _search(self, pod: Pod) -> Cooperative[tuple[RemedyAnswer, ...]]:
         cluster = yield from self._cluster()
-        remedies = yield from find_remedies(pod, cluster, self._evaluator.options, MAX_REMEDIES, _MAX_DECISIONS)
-        return tuple(remedy_answer(cluster, remedy, self._namespace) for remedy in remedies)
+        search = yield from find_remedies(pod, cluster, self._evaluator.options, MAX_REMEDIES, _MAX_DECISIONS)
+        return tuple(remedy_answer(cluster, remedy, self._namespace) for remedy in search.remedies)

@@ -28,8 +28,8 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
 STDIN: Final = "-"
-# `longhorn-extender snapshot` writes them for `explain`.
-_SILENTLY_IGNORED: Final = frozenset({("Namespace", "")})
+# `longhorn-extender snapshot` writes them for `explain` and predictions.
+_SILENTLY_IGNORED: Final = frozenset({("Namespace", ""), ("StatefulSet", "apps")})
 # No Kubernetes object is nested nearly as deeply.
 _MAX_DEPTH: Final = 200
 _Result = TypeVar("_Result")

@@ -5,16 +5,24 @@ The snapshot has every object that decisions read, with only the fields that the
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
-from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES
+from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS
 from app.kube.watched_kinds import DISRUPTION_BUDGETS, WATCHED, WatchedKind
-from scheduler_core.convert.redact import keep_selected_labels, redact, redact_namespace
+from scheduler_core.convert.redact import (
+    keep_selected_labels,
+    redact,
+    redact_namespace,
+    redact_stateful_set,
+    selects_namespaces,
+)
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
@@ -26,7 +34,13 @@ SETTINGS: Final = frozenset(
     {ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT}
     | {entry.metadata["name"] for entry in fields(Settings) if "name" in entry.metadata}
 )
+_NO_NAMESPACES: Final = "namespaces cannot be listed, so a namespaceSelector of a pod selects none"
+_NO_BUDGETS: Final = (
+    "poddisruptionbudgets.policy cannot be listed, so that what-if predicts evictions as if there were none"
+)
+_NO_STATEFUL_SETS: Final = "statefulsets.apps cannot be listed, so that what-if predicts the pods of every StatefulSet as created one after the other"
 Report = Callable[[str], None]
+Redact = Callable[[bytes | msgspec.Raw], dict[str, Any]]
 
 
 async def read_cluster(client: KubeClient, namespace: str, progress: Report, warn: Report) -> list[dict[str, Any]]:
@@ -39,14 +53,19 @@ async def read_cluster(client: KubeClient, namespace: str, progress: Report, war
     """
     objects: list[dict[str, Any]] = []
     for entry in WATCHED:
-        objects_of_kind = await _list_objects(client, entry, namespace, warn)
+        objects_of_kind = await _list_kind(client, entry, namespace, warn)
         progress(f"{len(objects_of_kind)} {entry.resource.label}")
         objects += objects_of_kind
-    budgets = await _list_disruption_budgets(client, namespace, warn)
+    budgets = await _unless_forbidden(_list_kind(client, DISRUPTION_BUDGETS, namespace, warn), warn, _NO_BUDGETS)
     progress(f"{len(budgets)} {DISRUPTION_BUDGETS.resource.label}")
-    objects += budgets
-    if any("namespaceSelector" in json.dumps(entry.get("spec", {}).get("affinity", {})) for entry in objects):
-        objects += await _list_namespaces(client, warn)
+    stateful_sets = await _unless_forbidden(
+        _list_objects(client, STATEFUL_SETS.path(), redact_stateful_set, warn), warn, _NO_STATEFUL_SETS
+    )
+    progress(f"{len(stateful_sets)} {STATEFUL_SETS.label}")
+    objects += budgets + stateful_sets
+    if selects_namespaces(objects):
+        namespaces = _list_objects(client, NAMESPACES.path(), redact_namespace, warn)
+        objects += await _unless_forbidden(namespaces, warn, _NO_NAMESPACES)
     keep_selected_labels(objects)
     return objects
 
@@ -61,50 +80,40 @@ def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
     return build_snapshot((kind, entry) for kind, entry in kinds if kind is not None)
 
 
-async def _list_namespaces(client: KubeClient, warn: Report) -> list[dict[str, Any]]:
-    """Lists namespaces; without permission there are none.
-
-    Affinity between pods selects their labels.
-    """
-    namespaces: list[dict[str, Any]] = []
+async def _unless_forbidden(
+    listing: Awaitable[list[dict[str, Any]]], warn: Report, warning: str
+) -> list[dict[str, Any]]:
+    """Returns the objects of a list; without permission there are none, and `warning` says what follows."""
     try:
-        async for page in pages(client, NAMESPACES.path()):
-            namespaces += [redact_namespace(raw) for raw in page.items]
+        return await listing
     except ApiError as error:
         if not error.forbidden:
             raise
-        warn("namespaces cannot be listed, so a namespaceSelector of a pod selects none")
-    return sorted(namespaces, key=lambda item: str(item["metadata"]["name"]))
-
-
-async def _list_disruption_budgets(client: KubeClient, namespace: str, warn: Report) -> list[dict[str, Any]]:
-    """Lists PodDisruptionBudgets; without permission there are none.
-
-    Only predictions read them.
-    """
-    try:
-        return await _list_objects(client, DISRUPTION_BUDGETS, namespace, warn)
-    except ApiError as error:
-        if not error.forbidden:
-            raise
-        warn("poddisruptionbudgets.policy cannot be listed, so that what-if predicts evictions as if there were none")
+        warn(warning)
         return []
 
 
-async def _list_objects(client: KubeClient, entry: WatchedKind, namespace: str, warn: Report) -> list[dict[str, Any]]:
-    objects: list[dict[str, Any]] = []
+async def _list_kind(client: KubeClient, entry: WatchedKind, namespace: str, warn: Report) -> list[dict[str, Any]]:
+    """Lists a kind that decisions read; an optional one that is absent counts as empty everywhere."""
+    path = entry.resource.path(entry.namespace(namespace))
     try:
-        async for page in pages(client, entry.resource.path(entry.namespace(namespace))):
-            for raw in page.items:
-                try:
-                    redacted = redact(entry.kind, entry.resource.api_version, raw)
-                except ObjectError as error:
-                    warn(f"left out: {error}")
-                    continue
-                if entry.resource is not LONGHORN_SETTINGS or redacted["metadata"]["name"] in SETTINGS:
-                    objects.append(redacted)
+        objects = await _list_objects(client, path, partial(redact, entry.kind, entry.resource.api_version), warn)
     except ApiError as error:
-        # An optional kind that is absent counts as empty everywhere.
         if not error.not_found or entry.required:
             raise
+        return []
+    if entry.resource is LONGHORN_SETTINGS:
+        return [raw for raw in objects if raw["metadata"]["name"] in SETTINGS]
+    return objects
+
+
+async def _list_objects(client: KubeClient, path: str, redact_object: Redact, warn: Report) -> list[dict[str, Any]]:
+    """Lists the objects of a collection by name, without those that cannot be read."""
+    objects: list[dict[str, Any]] = []
+    async for page in pages(client, path):
+        for raw in page.items:
+            try:
+                objects.append(redact_object(raw))
+            except ObjectError as error:
+                warn(f"left out: {error}")
     return sorted(objects, key=lambda item: (item["metadata"].get("namespace", ""), item["metadata"]["name"]))

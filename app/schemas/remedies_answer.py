@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 
 from pydantic import Field
 
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION, RemedyAnswer, RemedyStepAnswer
 from app.schemas.remedy_commands import step_commands
+from scheduler_core.extender.planning.remedies import RemedySearch
 from scheduler_core.extender.planning.remedy import Remedy
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 
@@ -22,6 +22,9 @@ class RemediesAnswer(Answer):
     pod: str = Field(description="namespace/name")
     fits: bool = Field(description="whether the pod fits as it is; then it needs no remedy")
     remedies: list[RemedyAnswer] = Field(description="the cheapest first")
+    complete: bool = Field(
+        description="whether everything was searched; if not, there may be cheaper remedies", default=True
+    )
 
 
 def remedy_answer(cluster: PredictedCluster, remedy: Remedy, longhorn_namespace: str) -> RemedyAnswer:
@@ -48,8 +51,10 @@ def remedy_answer(cluster: PredictedCluster, remedy: Remedy, longhorn_namespace:
 
 
 def remedies_answer(
-    pod: str, cluster: PredictedCluster, remedies: Sequence[Remedy] | None, longhorn_namespace: str
+    pod: str, cluster: PredictedCluster, search: RemedySearch | None, longhorn_namespace: str
 ) -> RemediesAnswer:
-    """Returns remedies as data; None for a pod that fits."""
-    answers = [remedy_answer(cluster, remedy, longhorn_namespace) for remedy in remedies or ()]
-    return RemediesAnswer(pod=pod, fits=remedies is None, remedies=answers)
+    """Returns the result of a search as data; None for a pod that fits."""
+    if search is None:
+        return RemediesAnswer(pod=pod, fits=True, remedies=[])
+    answers = [remedy_answer(cluster, remedy, longhorn_namespace) for remedy in search.remedies]
+    return RemediesAnswer(pod=pod, fits=False, remedies=answers, complete=search.complete)

@@ -12,7 +12,9 @@ class _Spec(Wire):
     pod_management_policy: str | None = None
 
 
-class _Workload(Wire):
+class AppliedWorkload(Wire):
+    """What a workload asks for besides the template of its pods."""
+
     spec: _Spec | None = None
 
 
@@ -33,11 +35,11 @@ def workload_replicas(kind: str, raw: object) -> int | None:
     Raises:
         ObjectError: it is no number
     """
-    spec = decode_object(kind, raw, _Workload).spec
+    spec = decode_object(kind, raw, AppliedWorkload).spec
     return spec.replicas if spec is not None else None
 
 
 def creates_in_order(kind: str, raw: object) -> bool:
     """Whether a StatefulSet creates its pods one after the other."""
-    spec = decode_object(kind, raw, _Workload).spec
+    spec = decode_object(kind, raw, AppliedWorkload).spec
     return spec is None or spec.pod_management_policy != "Parallel"

@@ -268,6 +268,16 @@ class GenericWorkload(Wire):
     spec: _WorkloadSpec | None = None
 
 
+class _TemplateSpec(Wire):
+    template: GenericPod | None = None
+
+
+class GenericTemplate(Wire):
+    """The template of a workload's pods."""
+
+    spec: _TemplateSpec | None = None
+
+
 def workload(kind: str, wire: GenericWorkload) -> Controller:
     """A ReplicaSet or StatefulSet."""
     spec = wire.spec or _WorkloadSpec()

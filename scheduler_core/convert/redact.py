@@ -4,21 +4,29 @@ Only what decisions read stays, so that the file can be part of a bug report.
 
 The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the last
 applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a decision are
-kept: labels of nodes and of free PersistentVolumes, labels of pods and namespaces that a selector of some pod or of a
-PodDisruptionBudget names, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
+kept: labels of nodes and of free PersistentVolumes, labels of pods, of their templates and of namespaces that a selector of some pod
+or of a PodDisruptionBudget names, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
 (other parameters hold URLs with credentials).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.convert.applied_objects import AppliedWorkload
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
-from scheduler_core.convert.generic import GenericNamespace, GenericNode, GenericPod
-from scheduler_core.convert.kube import DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION
+from scheduler_core.convert.generic import GenericNamespace, GenericNode, GenericPod, GenericTemplate
+from scheduler_core.convert.kube import (
+    DEFAULT_CLASS_ANNOTATIONS,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_CLASS_ANNOTATION,
+    Workload,
+    workload_pod,
+)
 from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
 from scheduler_core.model.kube import PersistentVolume
@@ -71,13 +79,38 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", **body}
 
 
+def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
+    """A StatefulSet as data: what predictions read of it, and its template's labels, for `keep_selected_labels`.
+
+    Raises:
+        ObjectError: it cannot be read
+    """
+    kind = "StatefulSet"
+    workload = decode_json(kind, raw, Workload)
+    workload_pod(kind, workload)  # what is written must be readable
+    body = _omit_none(msgspec.to_builtins(workload))
+    for wire in (AppliedWorkload, GenericTemplate):
+        body = _merge(body, _omit_none(msgspec.to_builtins(decode_json(kind, raw, wire))))
+    metadata = body["spec"]["template"].setdefault("metadata", {})
+    labels = metadata.get("labels", {})
+    _redact_metadata(body, keep_label=_no_label)
+    metadata["labels"] = labels
+    return {"apiVersion": "apps/v1", "kind": kind, **body}
+
+
+def selects_namespaces(objects: Iterable[dict[str, Any]]) -> bool:
+    """Whether a pod, or a workload's template, selects namespaces by their labels."""
+    return any("namespaceSelector" in json.dumps(_pod_spec(raw).get("affinity", {})) for raw in objects)
+
+
 def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
-    """Removes labels of pods and namespaces that no selector names.
+    """Removes labels of pods, their templates and namespaces that no selector names.
 
     Selectors of affinity between pods, of topology spread constraints and of PodDisruptionBudgets count.
     """
     objects = list(objects)
     labelled = [raw for raw in objects if raw["apiVersion"] == "v1" and raw["kind"] in ("Pod", "Namespace")]
+    labelled += [raw["spec"]["template"] for raw in objects if raw["kind"] == "StatefulSet"]
     budgets = (raw for raw in objects if raw["kind"] == "PodDisruptionBudget")
     keys = set(_selector_keys([raw.get("spec", {}).get("selector") for raw in budgets]))
     for raw in labelled:
@@ -88,6 +121,13 @@ def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
         selected = {key: text for key, text in labels.items() if key in keys}
         if selected:
             raw["metadata"]["labels"] = selected
+
+
+def _pod_spec(raw: dict[str, Any]) -> dict[str, Any]:
+    """The spec of a pod, or of a workload's template; of another object its own."""
+    spec: dict[str, Any] = raw.get("spec", {})
+    template_spec: dict[str, Any] = spec.get("template", {}).get("spec", spec)
+    return template_spec
 
 
 def _selector_keys(value: Any) -> Iterator[str]:

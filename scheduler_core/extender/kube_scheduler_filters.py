@@ -67,7 +67,7 @@ def kube_scheduler_refusals(
     listed = [name for name in names if name in others.nodes]
     refused = yield from policy_refusals(waiting, listed, others, _policy(cluster))
     refusals: dict[str, PluginRefusal] = {}
-    for name in listed:
+    for name in listed if affinities else refused:
         if name in refused:
             plugin, _, text = refused[name].text.partition(": ")
             refusals[name] = PluginRefusal(plugin, text)

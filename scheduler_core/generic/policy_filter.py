@@ -13,10 +13,12 @@ from typing import Final
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import CycleState
-from scheduler_core.generic.policy import Policy
+from scheduler_core.generic.node_info import NodeInfo
+from scheduler_core.generic.node_results import LOCAL_RULES
+from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.rule_inputs import is_longhorn_rule, kinds_of
-from scheduler_core.generic.scheduler import NODE_NOT_FOUND, bind_predicate
+from scheduler_core.generic.scheduler import NODE_NOT_FOUND, BoundPredicates, bind_predicate
 from scheduler_core.model.generic import Pod
 
 # Predicates whose refusal may end when pods are evicted.
@@ -49,19 +51,6 @@ class PolicyRefusal:
     unresolvable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _BoundPredicate:
-    """A predicate of the policy, bound to one pod.
-
-    Attributes:
-        name: the predicate's name in the policy
-    """
-
-    name: str
-    unresolvable: bool
-    check: Check
-
-
 def kinds_read(policy: Policy) -> frozenset[str]:
     """The kinds that a policy's rules read.
 
@@ -91,26 +80,35 @@ def policy_refusals(
     if not entries:
         return refusals
     node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
-    predicates: list[_BoundPredicate] = []
-    for entry in entries:
-        check = yield from bind_predicate(cycle_state, policy, entry, node_infos)
-        predicates.append(_BoundPredicate(entry.name, not _eviction_helps(policy, entry.rule), check))
-    checks = [predicate.check for predicate in predicates]
+    if len(node_infos) < len(names):
+        not_found = PolicyRefusal(NODE_NOT_FOUND, unresolvable=True)
+        refusals.update((name, not_found) for name in names if name not in cluster.nodes)
+    bound = yield from _bind_predicates(cycle_state, policy, entries, node_infos)
+    order = [entries.index(entry) for entry in (*bound.local, *bound.others)]
     # Many nodes fail alike: they share one value.
     refusal_by_texts: dict[tuple[str, ...], PolicyRefusal] = {}
-    for count, name in enumerate(names, start=1):
-        if count % _NODES_PER_SLICE == 0:
-            yield
-        node_info = cluster.nodes.get(name)
-        if node_info is None:
-            refusals[name] = PolicyRefusal(NODE_NOT_FOUND, unresolvable=True)
-            continue
-        texts = tuple([check(node_info) for check in checks])
-        if any(texts):
+    for start in range(0, len(node_infos), _NODES_PER_SLICE):
+        chunk = node_infos[start : start + _NODES_PER_SLICE]
+        for node_info, texts in zip(chunk, bound.texts(chunk), strict=True):
+            if not any(texts):
+                continue
             if texts not in refusal_by_texts:
-                refusal_by_texts[texts] = _refusal(predicates, texts)
-            refusals[name] = refusal_by_texts[texts]
+                failures = [(entries[index], text) for index, text in sorted(zip(order, texts, strict=True)) if text]
+                refusal_by_texts[texts] = _refusal(policy, failures)
+            refusals[node_info.node.name] = refusal_by_texts[texts]
+        yield
     return refusals
+
+
+def _bind_predicates(
+    cycle_state: CycleState, policy: Policy, entries: Sequence[PolicyPredicate], node_infos: Sequence[NodeInfo]
+) -> Cooperative[BoundPredicates]:
+    local: dict[PolicyPredicate, Check] = {}
+    others: dict[PolicyPredicate, Check] = {}
+    for entry in entries:
+        check = yield from bind_predicate(cycle_state, policy, entry, node_infos)
+        (local if entry.rule in LOCAL_RULES else others)[entry] = check
+    return BoundPredicates(cycle_state, local, others)
 
 
 def _eviction_helps(policy: Policy, rule: str) -> bool:
@@ -118,11 +116,11 @@ def _eviction_helps(policy: Policy, rule: str) -> bool:
     return rule in _RESOLVABLE_BY_EVICTION if plugin is None else plugin.eviction_helps
 
 
-def _refusal(predicates: Sequence[_BoundPredicate], texts: Sequence[str]) -> PolicyRefusal:
+def _refusal(policy: Policy, failures: Sequence[tuple[PolicyPredicate, str]]) -> PolicyRefusal:
     """The refusal of the first predicate that fails.
 
     It is unresolvable if any predicate that fails is.
     """
-    failures = [(predicate, text) for predicate, text in zip(predicates, texts, strict=True) if text]
     first, text = failures[0]
-    return PolicyRefusal(f"{first.name}: {text}", unresolvable=any(predicate.unresolvable for predicate, _ in failures))
+    unresolvable = not all(_eviction_helps(policy, entry.rule) for entry, _ in failures)
+    return PolicyRefusal(f"{first.name}: {text}", unresolvable)

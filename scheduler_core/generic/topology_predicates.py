@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from scheduler_core.generic.current_predicates import affinity_test, taint_test
 from scheduler_core.generic.cycle_state import Argument, CycleState
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.predicates import FITS, Check
+from scheduler_core.generic.predicates import FITS, Check, always_fits
 from scheduler_core.model.constraints import LabelSelector, PodAffinityTerm, SpreadConstraint
 from scheduler_core.model.generic import Node, Pod
 
@@ -46,6 +46,8 @@ def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
             repelling.update(_domains([term for term in anti_affinity if _matches(term, existing)], node))
     # The first of several pods that want to be together has none to join.
     may_be_first = not attracting and _matches_all(affinity, pod)
+    if not affinity and not anti_affinity and not excluded:
+        return always_fits
 
     def check(node_info: NodeInfo) -> str:
         node = node_info.node
@@ -110,7 +112,9 @@ def _domains(terms: Iterable[PodAffinityTerm], node: Node) -> list[_Domain]:
 def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
     """Whether the pod's DoNotSchedule spread constraints allow the node (plugin PodTopologySpread)."""
     constraints = cycle_state.pod.constraints.spread
-    limits = _spread_counts(cycle_state, constraints) if constraints else []
+    if not constraints:
+        return always_fits
+    limits = _spread_counts(cycle_state, constraints)
     labels = cycle_state.pod.labels
     checked = [
         (constraint.topology_key, counts, _max_count(constraint, counts) - int(constraint.selects(labels)))

@@ -31,17 +31,18 @@ def node_name(index: int) -> str:
     return f"ip-10-0-{index // 250}-{index % 250}.eu-central-1.compute.internal"
 
 
-def mixed_cluster(nodes: int) -> list[Object]:
-    """Nodes with one running pod each, and some waiting pods.
+MIN_WAITING = 3
 
-    A volume's two replicas are apart. A pod waits for every sixteen nodes, and at least three do.
-    """
+
+def mixed_cluster(nodes: int, waiting: int | None = None) -> list[Object]:
+    """Nodes with one running pod each, two replicas apart, and waiting pods; by default one for every sixteen nodes."""
+    number = max(MIN_WAITING, nodes // 16) if waiting is None else waiting
     return flat(
         growing_class(),
         setting("storage-over-provisioning-percentage", "150"),
         *(_node(index, nodes) for index in range(nodes)),
         *(_running_pod(index, nodes) for index in range(nodes)),
-        *(_waiting_pod(index) for index in range(max(3, nodes // 16))),
+        *(_waiting_pod(index) for index in range(number)),
     )
 
 

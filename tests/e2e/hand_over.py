@@ -40,7 +40,8 @@ _SIZE_GI: Final = 10
 # Of a node, as in most clusters; a few stay free.
 _MAX_PODS: Final = 100
 _SETTLE_SECONDS: Final = 300.0
-_OFFERS_SECONDS: Final = 60.0
+# Two clusters on two processors may take a minute to create the pods alone.
+_OFFERS_SECONDS: Final = 240.0
 # The extender's own periods: an API server that is busy with 400 pods may take seconds for a call.
 _DEFAULT_LEASE: Final = ("--lease-duration", "15", "--renew-deadline", "10", "--retry-period", "2")
 # So that Longhorn is not what takes longest with 400 pods.
@@ -240,12 +241,14 @@ def update_candidates(rig: Rig, *, offers: int) -> list[int]:
 
 def _wait_for_offers(rig: Rig, count: int) -> tuple[str, int]:
     deadline = time.monotonic() + _OFFERS_SECONDS
+    most = 0
     while True:
         leader = rig.leader()
         offers = _count_offers(rig, leader) if leader else 0
         if offers >= count:
             return leader, offers
-        assert time.monotonic() < deadline, f"the leader never had {count} offers"
+        most = max(most, offers)
+        assert time.monotonic() < deadline, f"the leader never had {count} offers, at most {most}"
         time.sleep(_POLL)
 
 

@@ -488,7 +488,7 @@ def test_the_controllers_are_removed_by_the_documented_commands(tmp_path_factory
         assert longhorn.items(LONGHORN_REPLICAS) == before
 
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 @pytest.mark.timeout(1200)  # dozens of processes are started, one after the other

@@ -103,6 +103,17 @@ SCENARIOS: Final = {
         firing_at=27,
         labels={"storage_class": "fast"},
     ),
+    # Node a changes, node b never could be lost, and node c can be.
+    "LonghornNodeNotSafeToLose": Scenario(
+        {
+            "node_safe_to_lose{node='a'}": "1x10 0x80",
+            "node_safe_to_lose{node='b'}": "0x90",
+            "node_safe_to_lose{node='c'}": "1x90",
+        },
+        quiet_at=70,
+        firing_at=72,
+        labels={"node": "a"},
+    ),
 }
 
 
@@ -163,9 +174,9 @@ def test_metric_names_are_found_in_an_expression() -> None:
     assert selectors(text) == [f'{PREFIX}_a_bucket{{x="y"}}', f"{PREFIX}_b"]
 
 
-def test_there_are_thirteen_alerts_and_each_has_a_scenario() -> None:
+def test_there_are_fourteen_alerts_and_each_has_a_scenario() -> None:
     """An alert that was never seen firing may never fire."""
-    assert len(ALERTS) == len(GROUP["rules"]) == 13
+    assert len(ALERTS) == len(GROUP["rules"]) == 14
     assert set(SCENARIOS) == set(ALERTS)
 
 
@@ -260,6 +271,24 @@ def test_each_certificate_is_watched(tmp_path: Path, series: Mapping[str, str], 
     group["input_series"] = [{"series": f"{PREFIX}_{name}", "values": values} for name, values in series.items()]
     (_, firing) = group["alert_rule_test"]
     group["alert_rule_test"] = [{**firing, "eval_time": "15m", "exp_alerts": firing["exp_alerts"] * alerts}]
+    assert run_promtool(tmp_path, RULE["spec"], test) == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "minute"),
+    [
+        pytest.param("0x200", 150, id="never safe"),
+        pytest.param("1x10 0x50 1x10 0x50", 110, id="safe again within the hour"),
+        pytest.param("1x10 0x1600", 1600, id="unsafe for more than a day"),
+        pytest.param("1x10 _x200", 200, id="no longer predicted"),
+    ],
+)
+def test_a_node_that_is_as_safe_as_before_is_no_alert(tmp_path: Path, values: str, minute: int) -> None:
+    """Three nodes with three replicas of each volume can lose none of them, and that is no news."""
+    test = rule_test("LonghornNodeNotSafeToLose")
+    (group,) = test["tests"]
+    group["input_series"] = [{"series": f"{PREFIX}_node_safe_to_lose{{node='a'}}", "values": values}]
+    group["alert_rule_test"] = [{"eval_time": f"{minute}m", "alertname": "LonghornNodeNotSafeToLose", "exp_alerts": []}]
     assert run_promtool(tmp_path, RULE["spec"], test) == ""
 
 

@@ -6,12 +6,19 @@ None of its steps is idle. The clusters are random.
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scheduler_core.extender.planning.remedy import Intervention, Remedy, move_step
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.planning.remedy import Intervention, Remedy, Step, move_step
+from scheduler_core.extender.planning.remedy_step import step_changes
 from scheduler_core.extender.planning.replica_moves import replica_moves
-from tests.worlds.remedies import World, every_step, full_worlds, worlds
+from scheduler_core.extender.planning.trials import Trials
+from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision
+from tests.worlds.predicted_clusters import OPTIONS
+from tests.worlds.remedies import World, every_step, full_worlds, waiting, worlds
 
 
 @settings(max_examples=50)
@@ -72,3 +79,50 @@ def test_where_no_remedy_is_found_no_two_steps_on_one_node_help(world: World) ->
         for second in steps:
             if first.intervention is Intervention.SETTING and first.node == second.node and first != second:
                 assert not world.fits_after(first, second), (first, second)
+
+
+@settings(max_examples=100)
+@given(worlds(elsewhere=0.0) | worlds(elsewhere=1.0) | full_worlds(), st.randoms(use_true_random=False))
+def test_deciding_about_changed_nodes_alone_finds_the_same(world: World, chance: Random) -> None:
+    """Each trial is compared with a plain decision about every node, made without what earlier ones left in caches."""
+    trials = Trials(waiting(world.cluster), world.cluster, OPTIONS, 10_000)
+    run_to_end(trials.decide(()))
+    if world.fits:
+        return
+    steps = [*every_step(world.cluster, None)]
+    for _ in range(12):
+        chosen = chance.sample(steps, min(len(steps), chance.randint(1, 2)))
+        decision = run_to_end(trials.decide(chosen))
+        plain = _plain_decision(world, chosen)
+        assert bool(decision.node) == bool(plain.node), chosen
+        if decision.decision is not None:
+            reasons = dict(zip(decision.decision.candidates, decision.decision.reasons, strict=True))
+            assert plain.decision is not None
+            assert (
+                reasons.items() <= dict(zip(plain.decision.candidates, plain.decision.reasons, strict=True)).items()
+            ), chosen
+
+
+@settings(max_examples=100)
+@given(worlds(elsewhere=1.0), st.randoms(use_true_random=False))
+def test_where_more_never_hurts_a_pod_that_fits_after_some_steps_fits_after_all(world: World, chance: Random) -> None:
+    """So one decision after all steps of a node proves that none of them helps."""
+    trials = Trials(waiting(world.cluster), world.cluster, OPTIONS, 10_000)
+    run_to_end(trials.decide(()))
+    steps = [*every_step(world.cluster, None)]
+    if world.fits or not trials.monotone:
+        return
+    for _ in range(10):
+        more = chance.sample(steps, chance.randint(1, len(steps)))
+        fewer = chance.sample(more, chance.randint(1, len(more)))
+        if _plain_decision(world, fewer).node:
+            assert run_to_end(trials.may_help(more)), (fewer, more)
+
+
+def _plain_decision(world: World, steps: list[Step]) -> PodDecision:
+    """The decision about every node, on the cluster after the steps."""
+    changes = step_changes(world.cluster, steps)
+    cluster = world.cluster.update(changes.objects)
+    for node in changes.nodes:
+        cluster = replace(cluster, scheduling=cluster.scheduling.with_node(node))
+    return run_to_end(PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0))

@@ -107,6 +107,25 @@ def disruption_budget(
     }
 
 
+def stateful_set(name: str, replicas: int, size: str = "40Gi", **spec: Any) -> Object:
+    """A StatefulSet with one claim per pod; `spec` has more of its fields."""
+    claim = {
+        "metadata": {"name": "data"},
+        "spec": {
+            "storageClassName": "longhorn",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+        },
+    }
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "main"}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"replicas": replicas, "template": template, "volumeClaimTemplates": [claim], **spec},
+    }
+
+
 def replica_name(pod_name: str, place: str) -> str:
     """The name of a running pod's replica on a node."""
     return f"{pod_name}-{place}"

@@ -216,7 +216,7 @@ class World:
 
     def find(self, limit: int) -> tuple[Remedy, ...]:
         """At most `limit` remedies."""
-        return run_to_end(find_remedies(waiting(self.cluster), self.cluster, OPTIONS, limit))
+        return run_to_end(find_remedies(waiting(self.cluster), self.cluster, OPTIONS, limit)).remedies
 
     def fits_after(self, *steps: Step) -> bool:
         """Whether the pod fits after steps without moves."""
@@ -234,10 +234,11 @@ class World:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn, *, elsewhere: float = 0.2) -> World:
     """One to three nodes with one or two disks, and a pod.
 
-    Any disk may be closed or full, and the pod has one or two claims.
+    Any disk may be closed or full, and the pod has one or two claims. `elsewhere` is the probability of volumes with
+    replicas that may go to other nodes than the pod.
     """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(1, 3))]
@@ -256,7 +257,7 @@ def worlds(draw: st.DrawFn) -> World:
     if chance.random() < 0.3:
         selectors["nodeSelector"] = "storage"
     replicas = "1"
-    if chance.random() < 0.2:
+    if chance.random() < elsewhere:
         selectors["dataLocality"] = chance.choice(("disabled", "best-effort"))
         replicas = chance.choice(("1", "2"))
         objects.append(setting("allow-volume-creation-with-degraded-availability", chance.choice(("true", "false"))))

@@ -50,7 +50,7 @@ def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[st
         _stuck_tile(service if leads else None),
         _misplacement_tile(service if leads else None),
         _largest_volume_tile(report),
-        _losses_tile(report, losses),
+        _losses_tile(report, service, losses),
         _free_space_tile(report),
     ]
 
@@ -66,7 +66,7 @@ def _stuck_tile(service: ServiceState | None) -> Tile:
     if service is None:
         return Tile("Stuck pods", UNKNOWN, "", _ONLY_LEADER)
     stuck = service.outstanding.report.stuck
-    note = f"{stuck[0].pod} on {stuck[0].node}" if stuck else "bound pods that lack a volume for a minute"
+    note = f"{stuck[0].pod} on {stuck[0].node}" if stuck else "bound pods that have lacked a volume for a minute"
     return Tile("Stuck pods", f"{len(stuck):,}", "bad" if stuck else "good", note)
 
 
@@ -75,7 +75,11 @@ def _misplacement_tile(service: ServiceState | None) -> Tile:
         return Tile("Misplaced volumes", UNKNOWN, "", _ONLY_LEADER)
     misplaced = service.outstanding.report.misplaced
     overbooked = service.outstanding.overbookings.overbooked
-    note = f"{misplaced[0].volume}, wanted on {misplaced[0].node}" if misplaced else "new volumes on the wrong node"
+    note = (
+        f"{misplaced[0].volume}, wanted on {misplaced[0].node}"
+        if misplaced
+        else "new volumes on another node than their pod's"
+    )
     if overbooked:
         note += f"; {count(len(overbooked), 'overbooked disk')}"
     mood = "bad" if misplaced or overbooked else "good"
@@ -87,29 +91,32 @@ def _largest_volume_tile(report: StatusReport) -> Tile:
     if largest is None:
         return Tile("Largest volume that fits", UNKNOWN, "", "there is no StorageClass of Longhorn")
     best = [name for name, size in report.largest_volumes.items() if size == largest]
-    note = f"of StorageClass {best[0]}" + (f" and {len(best) - 1} more" if len(best) > 1 else "")
+    note = f"a new one of StorageClass {best[0]}" + (f" or {len(best) - 1} more" if len(best) > 1 else "")
     return Tile("Largest volume that fits", short_bytes(largest), "good" if largest else "bad", note)
 
 
-def _losses_tile(report: StatusReport, losses: Mapping[str, NodeLossOutcome]) -> Tile:
-    known = [losses[row.name] for row in report.rows if row.name in losses]
-    if not known:
-        limit = f"not predicted for more than {MAX_NODES} nodes"
-        return Tile(
-            "Nodes that can be lost", UNKNOWN, "", limit if len(report.rows) > MAX_NODES else "not predicted yet"
-        )
-    safe = sum(loss.safe for loss in known)
-    note = "one at a time, by prediction"
-    if len(known) < len(report.rows):
-        note = f"of {len(known):,} that are predicted so far"
-    return Tile(
-        "Nodes that can be lost", f"{safe:,} of {len(report.rows):,}", "good" if safe == len(known) else "warn", note
-    )
+def _losses_tile(report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome]) -> Tile:
+    """Returns how many nodes can be lost, of those whose loss is predicted."""
+    label = "Nodes that can be lost"
+    nodes = len(report.rows)
+    predicted = [losses[row.name] for row in report.rows if row.name in losses]
+    if service is not None and not service.answering:
+        return Tile(label, UNKNOWN, "", _ONLY_LEADER)
+    if not predicted:
+        note = f"not predicted for more than {MAX_NODES} nodes" if nodes > MAX_NODES else "not predicted yet"
+        return Tile(label, UNKNOWN, "", note)
+    safe = sum(loss.safe for loss in predicted)
+    number = f"{safe:,} of {len(predicted):,}"
+    mood = "good" if safe == len(predicted) else "warn"
+    if len(predicted) < nodes:
+        note = f"predicted for {len(predicted):,} of {nodes:,} nodes so far"
+        return Tile(label, number, mood if safe < len(predicted) else "", note)
+    return Tile(label, number, mood, "each on its own, without waiting pods or lost data")
 
 
 def _free_space_tile(report: StatusReport) -> Tile:
     space = report.space
     share = space.free / space.limit if space.limit else 0.0
     mood = "bad" if share < 0.05 else "warn" if share < 0.15 else "good"
-    note = f"{share:.0%} of the {short_bytes(space.limit)} that may be scheduled"
+    note = f"on open disks; {share:.0%} of the {short_bytes(space.limit)} that Longhorn may schedule"
     return Tile("Free by the rules", short_bytes(space.free), mood if report.disks else "", note)

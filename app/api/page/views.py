@@ -11,7 +11,7 @@ from app.api.dependencies import AppState
 from app.api.page.bars import DiskLine, disk_line, disks_per_row, lines_of, total_bar
 from app.api.page.page_query import PageQuery
 from app.api.page.tiles import tiles
-from app.extender.drain_reporter import NOTES
+from app.extender.drain_reporter import COMPARED, NOT_COMPARED
 from app.extender.status_sources import StatusSources
 from app.schemas.state import ServiceState
 from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
@@ -133,7 +133,8 @@ async def overview(site: Site, query: PageQuery) -> Context:
     report = await site.sources.reporter.report()
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
     pods = await with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
-    shown = tiles(report, site.service, site.sources.node_losses())
+    losses = site.sources.node_losses()
+    shown = tiles(report, site.service, losses)
     refresh = SOON_SECONDS if any(row is None for row in waiting) else REFRESH_SECONDS
     context = frame(site, "Cluster", "/", refresh)
     return {
@@ -152,7 +153,7 @@ async def overview(site: Site, query: PageQuery) -> Context:
         "badges": BADGES,
         "all_nodes": len(report.rows),
         "disks": report.disks,
-        **_nodes(report, query, site.sources.node_losses()),
+        **_nodes(report, query, losses),
     }
 
 
@@ -289,7 +290,9 @@ async def drain_view(site: Site, name: str) -> Context | None:
         "problems": problems,
         "safe": not problems,
         "moved": [] if prediction is None else [outcome for outcome in prediction.pods if outcome.entry.left],
-        "notes": NOTES,
+        "compared": COMPARED,
+        "not_compared": NOT_COMPARED,
+        "command": f"longhorn-extender what-if {'' if site.service else '--snapshot FILE '}--drain {name}",
         "is_longhorn": name in snapshot.longhorn_nodes,
         "max_rows": 50,
     }

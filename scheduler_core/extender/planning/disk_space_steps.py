@@ -106,14 +106,22 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
     return needs
 
 
-def needs_of_one_volume(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
+def needs_of_one_volume(
+    volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace], *, proven: bool
+) -> dict[str, DiskNeeds]:
     """Returns the guess that a disk must take one more replica.
 
-    The replica is that of any one volume. Nothing is proven.
+    The replica is that of any one volume. `proven`: whether a disk that takes no replica of these volumes is of no use, so
+    that the smallest one is a bound.
     """
     written = frozenset(volume.actual_size for volume in volumes)
+    smallest = min((volume.size for volume in volumes), default=0) if proven else 0
     return {
-        name: DiskNeeds(0, frozenset(max(1, volume.size - space.free) for volume in volumes), written)
+        name: DiskNeeds(
+            max(0, smallest - space.free) if smallest else 0,
+            frozenset(max(1, volume.size - space.free) for volume in volumes),
+            written,
+        )
         for name, space in spaces.items()
     }
 

@@ -43,8 +43,11 @@ from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 
-MAX_DECISIONS: Final = 2_000
-"""How many changed clusters are decided; a search that needs more may miss cheaper remedies."""
+MAX_DECISIONS: Final = 1_000
+"""How many changed clusters are decided; a search that needs more may miss cheaper remedies.
+
+A decision about the few nodes that steps change counts as a fifth.
+"""
 
 _NODES_PER_PAUSE: Final = 16
 _NODE_ALLOWED: Final = frozenset({Reason.NODE_EVICTING, Reason.NODE_SCHEDULING_DISABLED})
@@ -66,13 +69,26 @@ _DISKS: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class RemedySearch:
+    """The result of a search for remedies.
+
+    Attributes:
+        remedies: the cheapest first
+        complete: whether it ended by itself; otherwise there may be cheaper remedies
+    """
+
+    remedies: tuple[Remedy, ...] = ()
+    complete: bool = True
+
+
 def find_remedies(
     pod: Pod,
     cluster: PredictedCluster,
     options: FilterOptions,
     limit: int,
     max_decisions: int = MAX_DECISIONS,
-) -> Cooperative[tuple[Remedy, ...]]:
+) -> Cooperative[RemedySearch]:
     """Returns remedies for a pod that fits nowhere, the cheapest first.
 
     There are at most `limit`. Each was checked: after its steps the production decision about the pod names a node, and
@@ -82,12 +98,12 @@ def find_remedies(
     trials = Trials(pod, cluster, options, max_decisions)
     decision = yield from trials.decide(())
     if decision.node or limit <= 0:
-        return ()
+        return RemedySearch()
     search = _Search(trials, limit)
     remedies = yield from search.remedies([_Start((), decision, None)])
     if not remedies:
         remedies = yield from _Search(trials, limit).remedies(search.refused)
-    return tuple(remedies)
+    return RemedySearch(tuple(remedies), not trials.exhausted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,35 +153,54 @@ class _Search:
 
     def _setting_remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
         candidates: dict[object, Remedy] = {}
-        for start in starts:
+        steps_of_node: dict[str, dict[Step, None]] = {}
+        for number, start in enumerate(starts, start=1):
             for step in _setting_steps(self.trials.cluster, start):
                 if not start.changes_field_of(step):
                     remedy = Remedy((*start.steps, step))
                     # Two steps may be made in either order.
                     identity = frozenset((each.kind, each.node, each.disk, each.tags) for each in remedy.steps)
                     candidates.setdefault(identity, remedy)
+                    steps_of_node.setdefault(step.node, {}).update(dict.fromkeys(remedy.steps))
+            if number % _NODES_PER_PAUSE == 0:
+                yield
+        every_step = [step for steps in steps_of_node.values() for step in steps]
+        may_help = yield from self.trials.may_help(every_step)
         remedies: list[Remedy] = []
         for remedy in sorted(candidates.values(), key=lambda remedy: remedy.order):
             if len(remedies) == self.limit:
                 break
+            node = remedy.steps[-1].node
+            # One decision about all steps of a node may save several about each.
+            if not may_help or not (yield from self.trials.may_help([*steps_of_node[node]])):
+                self.refused.append(_Start(remedy.steps, starts[0].decision, node))
+                continue
             decision = yield from self.trials.decide(remedy.steps)
             if decision.node:
                 remedies.append(remedy)
             else:
-                self.refused.append(_Start(remedy.steps, decision, remedy.steps[-1].node))
+                self.refused.append(_Start(remedy.steps, decision, node))
         return remedies
 
     def _space_remedies(self, starts: Sequence[_Start], limit: int) -> Cooperative[list[Remedy]]:
         questions: list[tuple[SpaceQuestion, _Start]] = []
         for start in starts:
-            of_start = yield from _space_questions(self.trials.cluster, start)
+            of_start = yield from _space_questions(self.trials, start)
             questions += [(question, start) for question in of_start]
         questions.sort(key=lambda entry: entry[0].order)
+        most_space: dict[tuple[tuple[Step, ...], str], list[Step]] = {}
+        for question, start in questions:
+            of_node = most_space.setdefault((start.steps, question.node), [*start.steps])
+            of_node.append(question.step(question.most))
         remedies: list[Remedy] = []
+        if not (yield from self.trials.may_help([step for steps in most_space.values() for step in steps])):
+            return remedies
         for question, start in questions:
             most = remedies[-1].cost.size if len(remedies) == limit else question.most
             if self.trials.exhausted or (len(remedies) == limit and question.least >= most):
                 break
+            if not (yield from self.trials.may_help(most_space[start.steps, question.node])):
+                continue
             size = yield from self._least_size(start, replace(question, most=min(most, question.most)))
             if size:
                 insort(remedies, Remedy((*start.steps, question.step(size))), key=lambda remedy: remedy.order)
@@ -179,7 +214,7 @@ class _Search:
         """
         cluster = self.trials.cluster
         remedies: list[Remedy] = []
-        replicas = yield from _replicas_in_the_way(cluster, start)
+        replicas = yield from _replicas_in_the_way(self.trials, start)
         volumes = {
             cluster.snapshot.volumes[name]
             for name in {each.volume for each in replicas}
@@ -280,22 +315,24 @@ def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate
             yield _Candidate(node, reason, decision.resolution_on(name))
 
 
-def _space_questions(cluster: PredictedCluster, start: _Start) -> Cooperative[list[SpaceQuestion]]:
+def _space_questions(trials: Trials, start: _Start) -> Cooperative[list[SpaceQuestion]]:
     """Returns the questions about the space of disks that may help."""
+    cluster = trials.cluster
     questions: list[SpaceQuestion] = []
     for number, candidate in enumerate(_candidates(cluster, start), start=1):
         if number % _NODES_PER_PAUSE == 0:
             yield
         if candidate.reason is None or candidate.reason in _DISKS:
-            of_node = space_questions(cluster, candidate.node, _needs(cluster, candidate))
+            of_node = space_questions(cluster, candidate.node, _needs(trials, candidate))
             # Where every disk is closed to some volume, space helps only if it opens a disk.
             closed = candidate.reason in _CLOSED
             questions += (question for question in of_node if not (closed and question.disk.schedulable))
     return questions
 
 
-def _replicas_in_the_way(cluster: PredictedCluster, start: _Start) -> Cooperative[list[longhorn.Replica]]:
+def _replicas_in_the_way(trials: Trials, start: _Start) -> Cooperative[list[longhorn.Replica]]:
     """Returns the replicas whose disk may lack no more than their size."""
+    cluster = trials.cluster
     replicas: list[longhorn.Replica] = []
     by_disk = cluster.state.view.indexes.replicas_by_disk
     for number, candidate in enumerate(_candidates(cluster, start), start=1):
@@ -303,18 +340,19 @@ def _replicas_in_the_way(cluster: PredictedCluster, start: _Start) -> Cooperativ
             yield
         if candidate.reason is not None and candidate.reason not in _DISKS:
             continue
-        needs = _needs(cluster, candidate)
+        needs = _needs(trials, candidate)
         for disk in candidate.node.disks:
             replicas += (each for each in by_disk.get(disk.uuid) or () if each.size >= needs[disk.name].least)
     return replicas
 
 
-def _needs(cluster: PredictedCluster, candidate: _Candidate) -> Mapping[str, DiskNeeds]:
+def _needs(trials: Trials, candidate: _Candidate) -> Mapping[str, DiskNeeds]:
     """Returns what the pod's volumes need of the disks of a node."""
     name = candidate.node.name
-    view = cluster.state.view
+    view = trials.cluster.state.view
     spaces = view.free_space(name)
     if candidate.reason is None:
-        return needs_of_one_volume([entry.volume for entry in candidate.resolution.volumes], spaces)
+        volumes = [entry.volume for entry in candidate.resolution.volumes]
+        return needs_of_one_volume(volumes, spaces, proven=trials.monotone)
     unplaced = [entry for entry in candidate.resolution.local if name not in nodes_with_replica(entry, view.cluster)]
     return needs_of_volumes([entry.volume for entry in unplaced], spaces)

@@ -68,10 +68,14 @@ class PodDecider:
         self._options = options
         self._contention = Contention()
         self._equivalence = EquivalenceCache()
+        # There are no offers. One ledger for all decisions: the caches ask its change log what changed since the decision before.
+        self._ledger = Ledger()
 
-    def decide(self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose) -> Cooperative[PodDecision]:
-        """Returns one of the nodes that kube-scheduler may choose, at random."""
-        return (yield from decide_pod(pod, cluster, self, choose))
+    def decide(
+        self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
+    ) -> Cooperative[PodDecision]:
+        """Returns one of the nodes that kube-scheduler may choose, at random; of `names` only, if they are given."""
+        return (yield from decide_pod(pod, cluster, self, choose, names))
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
         """Returns the decision as `/filter` answers it.
@@ -82,20 +86,24 @@ class PodDecider:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
         state = cluster.state
-        contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
+        contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = yield from filter_nodes(pod, admitted, state, self._options, contenders)
         _, answered = make_offer(pod, decision, state.view, 0)
         return answered
 
 
 def decide_pod(
-    pod: kube.Pod, cluster: PredictedCluster, pod_filter: PodFilter, choose: Choose
+    pod: kube.Pod,
+    cluster: PredictedCluster,
+    pod_filter: PodFilter,
+    choose: Choose,
+    names: Sequence[str] | None = None,
 ) -> Cooperative[PodDecision]:
     """Returns one of the nodes that pass all filters, at random.
 
-    The filters are those of kube-scheduler and another one.
+    The filters are those of kube-scheduler and another one. The pod is decided about on `names`, or on all nodes.
     """
-    names = cluster.node_names
+    names = cluster.node_names if names is None else names
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
     affinities = cluster.volume_affinities(pod)

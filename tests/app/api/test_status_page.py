@@ -99,7 +99,8 @@ async def test_pages_are_valid_and_accessible(path: str) -> None:
 async def test_the_first_page_has_the_cluster_in_a_few_numbers() -> None:
     """What only a leader knows is not available over a snapshot."""
     page = read_page(await get("/", SMALL, make.claim("huge", 500), make.pod("huge", name="huge-0")))
-    tiles = {tile.one("dt").text: tile.one("dd", class_="number").text for tile in page.all("div") if tile.all("dt")}
+    (glance,) = [part for part in page.all("dl") if part.attributes["class"] == "tiles"]
+    tiles = {tile.one("dt").text: tile.one("dd", class_="number").text for tile in glance.all("div")}
     assert tiles == {
         "Waiting pods": "2 (look at this)",
         "Stuck pods": "n/a",
@@ -490,7 +491,7 @@ async def test_a_follower_says_that_it_does_not_answer() -> None:
         text = (await client.get("/")).text
     assert page_problems(text) == []
     assert "not the leader, pod-2 is." in read_page(text).text
-    assert "known to the leader of a live cluster" in text
+    assert text.count("known to the leader of a live cluster") == len(["stuck", "misplaced", "lost"])
 
 
 async def test_a_process_that_is_not_ready_shows_the_problem() -> None:
@@ -530,8 +531,34 @@ async def test_the_loss_of_nodes_is_shown() -> None:
     assert page_problems(cluster) == []
     answers = {row[0]: row[-1] for row in rows(page, "Nodes")}
     assert answers == {"node-1": "yes", "node-2": "no", "node-3": "n/a", "node-4": "n/a"}
-    assert "1 of 4" in page.text
+    assert "Nodes that can be lost 1 of 2 (look at this) predicted for 2 of 4 nodes so far" in page.text
     assert "no: pod default/a-0 finds no node: x" in node.text
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "tile"),
+    [
+        pytest.param({}, "n/a not predicted yet", id="none"),
+        pytest.param({"node-1": True}, "1 of 1 predicted for 1 of 4 nodes so far", id="the first"),
+        pytest.param(
+            {f"node-{number}": True for number in (1, 2, 3, 4)},
+            "4 of 4 each on its own, without waiting pods or lost data",
+            id="all",
+        ),
+        pytest.param(
+            {"node-1": False, "gone": True}, "0 of 1 (look at this) predicted for 1 of 4", id="a node is gone"
+        ),
+    ],
+)
+async def test_losses_count_among_those_that_are_predicted(outcomes: Mapping[str, bool], tile: str) -> None:
+    """So that a prediction that is not made yet is no node that cannot be lost."""
+    losses = {
+        name: NodeLossOutcome(name, orders=3, pods=0, volumes=0, problems={} if safe else {"x": 1})
+        for name, safe in outcomes.items()
+    }
+    async with client_of(small_cluster(), sources={"node_losses": lambda: losses}) as client:
+        text = read_page((await client.get("/")).text).text
+    assert f"Nodes that can be lost {tile}" in text
 
 
 async def eventually(client: AsyncClient, path: str, text: str) -> str:
@@ -564,7 +591,7 @@ async def test_a_pod_that_fits_nowhere_has_remedies() -> None:
 @pytest.mark.parametrize(
     ("size", "answer", "placed"),
     [
-        pytest.param(50, "Yes: the drain finishes, and every pod that leaves finds another node.", "always", id="fits"),
+        pytest.param(50, "Yes, as far as storage is concerned: the drain finishes, and every pod", "always", id="fits"),
         pytest.param(90, "Not as the cluster is now.", "never", id="fits nowhere else"),
     ],
 )
@@ -580,7 +607,24 @@ async def test_a_drain_says_what_leaves(size: int, answer: str, placed: str) -> 
     page = read_page(text)
     assert [row[:2] for row in rows(page, "Pods that leave")] == [["default/m-0", placed]]
     assert answer in page.text
-    assert "Yes: the drain finishes" in read_page(idle).text
+    assert "Yes, as far as storage is concerned: the drain finishes" in read_page(idle).text
+    assert "Not compared are CPU and memory, taints" in page.text
+    assert "PodDisruptionBudgets of workloads" in page.text
+
+
+@pytest.mark.parametrize(
+    ("live", "command"),
+    [
+        pytest.param(True, "longhorn-extender what-if --drain node-1", id="live"),
+        pytest.param(False, "longhorn-extender what-if --snapshot FILE --drain node-1", id="snapshot"),
+    ],
+)
+async def test_a_drain_names_the_command_that_compares_everything(*, live: bool, command: str) -> None:
+    """It reads what the process of the page does not watch."""
+    state: dict[str, Any] = {"lifecycle": lifecycle()} if live else {}
+    async with client_of(small_cluster(), **state) as client:
+        page = read_page(await eventually(client, "/nodes/node-1/drain", "What leaves"))
+    assert [entry.text for entry in page.all("pre")] == [command]
 
 
 async def test_a_pod_without_a_controller_holds_up_a_drain() -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.app.cli.test_what_if import stateful_set
 from tests.builders import flat
 from tests.worlds.command_line import Run
-from tests.worlds.predicted_clusters import growing_class, node, running
+from tests.worlds.predicted_clusters import growing_class, node, running, stateful_set
 
 ROOT = Path(__file__).parents[3]
 STRATEGIES = ["none", "proposal", "capacity", "guarded"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.kube.resources import STATEFUL_SETS
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.cluster_cache import PATHS, path_of
@@ -25,7 +26,7 @@ NAMESPACES = "/api/v1/namespaces"
 async def live_cluster(folder: Path, objects: list[Object], api: FakeApi | None = None) -> AsyncIterator[str]:
     """Serves objects with a fake API server; yields its kubeconfig."""
     api = api or FakeApi()
-    for path in PATHS.values():
+    for path in (*PATHS.values(), STATEFUL_SETS.path()):
         api.add(path)
     for raw in objects:
         api.add(path_of(raw), raw)

@@ -132,7 +132,7 @@ def test_a_pod_is_named_as_for_kubectl(run: Run, tmp_path: Path, arguments: list
 
 
 def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(run: Run, tmp_path: Path) -> None:
-    """`longhorn-extender snapshot` writes pods and no workloads; a StatefulSet determines its pods' names."""
+    """As of `kubectl get pods` alone, or of an earlier version of `snapshot`; a StatefulSet determines its pods' names."""
     others = [
         pod(name=name, namespace="shop", node=node) for name, node in (("db-1", "b"), ("db-10", ""), ("db-2", ""))
     ]

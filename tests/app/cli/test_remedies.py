@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from scheduler_core.extender.planning.remedies import find_remedies
 from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, storage_class
 from tests.worlds.command_line import Run
 from tests.worlds.remedies import object_of, run_command, write_conditions
@@ -63,6 +65,16 @@ def selective(*, full: bool) -> list[Object]:
     objects = world(tags=("hdd",), reserved=70 if full else 0)
     objects[2] = storage_class(diskSelector="ssd,fast")
     return objects
+
+
+def test_a_search_that_ends_early_says_so(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a remedy that was not tried."""
+    file = write(tmp_path, *world(reserved=70))
+    assert "not searched further" not in run("remedies", "db", "--snapshot", file).out
+    assert json.loads(run("remedies", "db", "--snapshot", file, "-o", "json").out)["complete"] is True
+    monkeypatch.setattr("app.cli.remedies_command.find_remedies", partial(find_remedies, max_decisions=1))
+    assert "not searched further" in run("remedies", "db", "--snapshot", file).out
+    assert json.loads(run("remedies", "db", "--snapshot", file, "-o", "json").out)["complete"] is False
 
 
 CLUSTERS = [

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from app.kube.snapshot_file import load_snapshot
+from app.kube.resources import STATEFUL_SETS
+from app.kube.snapshot_file import load_snapshot, read_objects
 from app.kube.watched_kinds import WATCHED
 from scheduler_core.model.disruption_budget import PodCount
 from tests import builders as make
 from tests.worlds.cluster_cache import PATHS, REPLICAS, path_of
 from tests.worlds.command_line import Result, Run
 from tests.worlds.fake_api import FakeApi, Object, failing, sending, serve, write_kubeconfig
-from tests.worlds.predicted_clusters import disruption_budget
+from tests.worlds.predicted_clusters import disruption_budget, node, running, stateful_set
 from tests.worlds.service import EXTENDER
 from tests.worlds.two_nodes import database_pod, two_nodes
 
@@ -61,10 +62,10 @@ async def served_cluster(
 ) -> AsyncIterator[str]:
     """Serves objects with a fake API server; yields its kubeconfig."""
     api = api or FakeApi()
-    for path in PATHS.values():
+    for path in (*PATHS.values(), STATEFUL_SETS.path()):
         api.add(path)
     for raw in make.flat(*objects):
-        api.add(path_of(raw), raw)
+        api.add(STATEFUL_SETS.path() if raw["kind"] == "StatefulSet" else path_of(raw), raw)
     async with serve(api.handle, folder) as kubeconfig:
         yield str(kubeconfig)
 
@@ -125,7 +126,11 @@ def cluster_with_secrets() -> list[Object]:
         "spec": {"name": "disk-1", "nodeID": "a", "replicas": {"r": 5 * make.GI}, "note": SECRET},
         "status": {"replicas": {}, "conditions": [{"type": "Schedulable", "status": "True", "message": SECRET}]},
     }
-    return [*objects, other_class, image, scratch, schedule, *settings]
+    stored = stateful_set("web", 1, note=SECRET)
+    stored["spec"]["template"]["spec"] |= {"containers": [secret], "serviceAccountName": SECRET}
+    stored["spec"]["template"]["metadata"] |= {"labels": {"label": SECRET}, "annotations": {"x": SECRET}}
+    stored["spec"]["volumeClaimTemplates"][0]["metadata"] |= {"labels": {"x": SECRET}, "annotations": {"x": SECRET}}
+    return [*objects, other_class, image, scratch, schedule, stored, *settings]
 
 
 @pytest.mark.e2e
@@ -138,7 +143,7 @@ async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:
     assert SECRET not in result.out
     items = (json.loads if form == "json" else yaml.safe_load)(result.out)["items"]
     kinds = {(raw["apiVersion"], raw["kind"]) for raw in items}
-    assert len(kinds) == len(WATCHED) - 1  # nothing is attached
+    assert len(kinds) == len(WATCHED)  # nothing is attached, and there is a StatefulSet
     (setting,) = (raw for raw in items if raw["kind"] == "Setting")
     assert (setting["metadata"]["name"], setting["value"]) == ("storage-over-provisioning-percentage", "150")
     assert {raw["metadata"]["name"]: raw.get("parameters") for raw in items if raw["kind"] == "StorageClass"} == {
@@ -222,23 +227,93 @@ async def test_disruption_budgets_are_written_if_they_may_be_listed(tmp_path: Pa
     file = tmp_path / "snapshot.yaml"
     api = FakeApi()
     api.add(DISRUPTION_BUDGETS, disruption_budget(maxUnavailable=1))
-    listed = api.handle
-    refuse = failing(403, "no", "Forbidden")
-
-    async def handle(request: Any) -> Any:
-        return await (refuse(request) if request.path in forbidden else listed(request))
-
-    forbidden: set[str] = set()
-    api.handle = handle  # type: ignore[method-assign]
     async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
         written = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
         (budget,) = load_snapshot(str(file)).snapshot.disruption_budgets.values()
-        forbidden.add(DISRUPTION_BUDGETS)
+    async with served_cluster(tmp_path, two_nodes(), api=forbidding(api, DISRUPTION_BUDGETS)) as kubeconfig:
         refused = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
     assert (written.code, budget.key, budget.max_unavailable) == (0, "default/web", PodCount(1))
     assert "1 poddisruptionbudgets.policy" in written.err
     assert (refused.code, load_snapshot(str(file)).snapshot.disruption_budgets) == (0, {})
     assert "warning: poddisruptionbudgets.policy cannot be listed, so that what-if predicts" in refused.err
+
+
+def forbidding(api: FakeApi, *paths: str) -> FakeApi:
+    """The fake API server, which refuses to list these paths."""
+    listed = api.handle
+    refuse = failing(403, "no", "Forbidden")
+
+    async def handle(request: Any) -> Any:
+        return await (refuse(request) if request.path in paths else listed(request))
+
+    api.handle = handle  # type: ignore[method-assign]
+    return api
+
+
+def ordered_cluster(*stored: Object) -> list[Object]:
+    """The data of db-0 is lost with node a, and db-1 may move to c; a third node is empty."""
+    nodes = (node("a", listed={"db-0-a": 30}), node("b", listed={"db-1-b": 30}), node("c", zone="z"))
+    return make.flat(make.storage_class(), *nodes, running("db-0", "a"), running("db-1", "b"), list(stored))
+
+
+@pytest.mark.parametrize(
+    ("stored", "outcome"),
+    [
+        pytest.param([stateful_set("db", 2, podManagementPolicy="Parallel")], "always", id="at once"),
+        pytest.param([stateful_set("db", 2, podManagementPolicy="OrderedReady")], "never", id="in order"),
+        pytest.param([stateful_set("db", 2)], "never", id="default"),
+        pytest.param([stateful_set("other", 2, podManagementPolicy="Parallel")], "never", id="another one"),
+        pytest.param([], "never", id="none, as in older snapshots"),
+    ],
+)
+async def test_a_drain_reads_the_pod_management_policy(
+    stored: list[Object], outcome: str, tmp_path: Path, run_command: RunCommand
+) -> None:
+    """Of the live cluster, and of a snapshot of it."""
+    file = str(tmp_path / "snapshot.yaml")
+    verbs = ("--lose", "a", "--drain", "b", "--orders", "3", "-o", "json")
+    async with served_cluster(tmp_path, ordered_cluster(*stored)) as kubeconfig:
+        live = await run_command("what-if", "--kubeconfig", kubeconfig, *verbs)
+        assert (await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", file)).code == 0
+    read = await run_command("what-if", "--snapshot", file, *verbs)
+    assert (live.out, live.err, read.err) == (read.out, "", "")
+    outcomes = {entry["pod"]: entry["outcome"] for entry in json.loads(live.out)["pods"]}
+    assert outcomes == {"default/db-0": "never", "default/db-1": outcome}
+
+
+async def test_stateful_sets_that_may_not_be_listed_are_a_warning(tmp_path: Path, run_command: RunCommand) -> None:
+    """Their pods count as created in order; everything else is predicted, and the snapshot is written."""
+    file = str(tmp_path / "snapshot.yaml")
+    api = forbidding(FakeApi(), STATEFUL_SETS.path())
+    objects = ordered_cluster(stateful_set("db", 2, podManagementPolicy="Parallel"))
+    verbs = ("--lose", "a", "--drain", "b", "--orders", "3", "-o", "json")
+    async with served_cluster(tmp_path, objects, api=api) as kubeconfig:
+        result = await run_command("what-if", "--kubeconfig", kubeconfig, *verbs)
+        written = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", file)
+    assert result.err == (
+        "warning: statefulsets.apps cannot be listed, so that what-if predicts the pods of every StatefulSet as created one "
+        "after the other\n"
+    )
+    assert [entry["outcome"] for entry in json.loads(result.out)["pods"]] == ["never", "never"]
+    kinds = {kind for kind, *_ in read_objects(file)}
+    assert (written.code, kinds & {"StatefulSet", "Pod"}) == (0, {"Pod"})
+
+
+async def test_a_workload_of_a_snapshot_has_its_template(tmp_path: Path, run_command: RunCommand) -> None:
+    """It is scaled although it has no pod; its claims, requests and constraints are those of the cluster."""
+    file = str(tmp_path / "snapshot.yaml")
+    stored = stateful_set("web", 0, "30Gi", podManagementPolicy="Parallel")
+    stored["spec"]["template"]["spec"] |= {"nodeSelector": {"topology.kubernetes.io/zone": "z"}}
+    verbs = ("--scale", "sts/web=4", "--orders", "3", "-o", "json")
+    async with served_cluster(tmp_path, ordered_cluster(stored)) as kubeconfig:
+        live = await run_command("what-if", "--kubeconfig", kubeconfig, *verbs)
+        assert (await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", file)).code == 0
+    read = await run_command("what-if", "--snapshot", file, *verbs)
+    assert (live.out, live.err, read.err) == (read.out, "", "")
+    answer = json.loads(read.out)
+    assert [entry["pod"] for entry in answer["pods"]] == [f"default/web-{number}" for number in range(4)]
+    assert {node for entry in answer["pods"] for node in entry["nodes"]} == {"c"}
+    assert sum(entry["placed"] for entry in answer["pods"]) == 9  # three of four fit in each of the orders
 
 
 async def failure(run_command: RunCommand, *arguments: str) -> str:

@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders import GI, Object, flat, pod, storage_class
+from tests.builders import GI, flat, pod, storage_class
 from tests.worlds.command_line import Run
-from tests.worlds.predicted_clusters import add_labels, disruption_budget, growing_class, node, owned_pod, running
+from tests.worlds.predicted_clusters import (
+    add_labels,
+    disruption_budget,
+    growing_class,
+    node,
+    owned_pod,
+    running,
+    stateful_set,
+)
 from tests.worlds.service import EXTENDER
 
 MIXED = str(Path(__file__).parents[3] / "examples/mixed-cluster/snapshot.yaml")
@@ -31,25 +39,6 @@ def cluster(tmp_path: Path) -> str:
     """A snapshot file: db-0 runs on a, and b has room."""
     objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     return _write(tmp_path / "snapshot.json", *objects)
-
-
-def stateful_set(name: str, replicas: int, size: str = "40Gi") -> Object:
-    """A StatefulSet with one claim per pod."""
-    claim = {
-        "metadata": {"name": "data"},
-        "spec": {
-            "storageClassName": "longhorn",
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": size}},
-        },
-    }
-    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "main"}]}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"replicas": replicas, "template": template, "volumeClaimTemplates": [claim]},
-    }
 
 
 def test_a_drain_that_succeeds_ends_with_0(run: Run, cluster: str) -> None:
@@ -172,8 +161,7 @@ def test_a_moved_pod_waits_for_the_one_before_it(run: Run, tmp_path: Path, polic
     The data of pod 0 is lost.
     """
     nodes = [node("a", listed={"db-0-a": 30}), node("b", listed={"db-1-b": 30}), node("c")]
-    stored = stateful_set("db", 2)
-    stored["spec"]["podManagementPolicy"] = policy
+    stored = stateful_set("db", 2, podManagementPolicy=policy)
     file = _write(tmp_path / "s.json", storage_class(), *nodes, running("db-0", "a"), running("db-1", "b"), stored)
     result = run("what-if", "--snapshot", file, "--lose", "a", "--drain", "b", "-o", "json")
     outcomes = {entry["pod"]: entry["outcome"] for entry in json.loads(result.out)["pods"]}

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_core.convert import kube as kube_wire
+from scheduler_core.convert.applied_objects import creates_in_order, workload_replicas
 from scheduler_core.convert.generic import GenericNode, GenericPod, generic_node, generic_pod
 from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.pod_template import template_pod
 from scheduler_core.convert.redact import (
     PROVISIONER,
     STORAGE_CLASS_PARAMETERS,
     keep_selected_labels,
     redact,
     redact_namespace,
+    redact_stateful_set,
+    selects_namespaces,
 )
 from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from scheduler_core.errors import ObjectError
@@ -27,7 +33,7 @@ from scheduler_core.model import kube
 from scheduler_core.model.generic import Node, Pod
 from tests import builders as make
 from tests.builders import Object
-from tests.worlds.predicted_clusters import disruption_budget
+from tests.worlds.predicted_clusters import disruption_budget, stateful_set
 from tests.worlds.scheduling_constraints import Generator
 
 
@@ -115,6 +121,41 @@ def test_labels_that_a_disruption_budget_selects_are_kept() -> None:
     objects = [redact_object(pod), redact_object(disruption_budget(selector=selector, maxUnavailable=1))]
     keep_selected_labels(iter(objects))
     assert objects[0]["metadata"]["labels"] == {"app": "web", "tier": "front"}
+
+
+def test_a_stateful_set_keeps_what_its_pods_are_decided_by() -> None:
+    """The number, the policy and the template with its claims; and the template's labels that a selector names."""
+    raw = stateful_set("db", 2, podManagementPolicy="Parallel", serviceName="SECRET")
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "db"}}, "namespaceSelector": {}}
+    spec = raw["spec"]["template"]["spec"]
+    spec["containers"] = [{"env": [{"name": "A", "value": "SECRET"}], "resources": {"requests": {"cpu": "1"}}}]
+    spec |= {
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+        "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": make.ephemeral_spec(3)}}}],
+    }
+    raw["spec"]["template"]["metadata"] = {"labels": {"app": "db", "owner": "SECRET"}, "annotations": {"a": "SECRET"}}
+    redacted = redact_stateful_set(json.dumps(raw).encode())
+    keep_selected_labels([redacted])
+    assert ("SECRET" in json.dumps(redacted), selects_namespaces([redacted])) == (False, True)
+    assert redacted["spec"]["template"]["metadata"]["labels"] == {"app": "db"}
+    assert _template(redacted) == _template(raw)
+    for read in (workload_replicas, creates_in_order):
+        assert read("StatefulSet", redacted) == read("StatefulSet", raw)
+
+
+def _template(raw: Object) -> tuple[kube.Pod, Pod]:
+    """The first pod, as both kinds of rules read it, without labels."""
+    pod = generic_pod(decode_object("Pod", template_pod("StatefulSet", raw), GenericPod))
+    own = kube_wire.workload_pod("StatefulSet", decode_object("StatefulSet", raw, kube_wire.Workload))
+    return own, replace(pod, labels=frozenset())
+
+
+def test_a_stateful_set_that_cannot_be_read_is_not_redacted() -> None:
+    """The error names it."""
+    with pytest.raises(ObjectError, match="StatefulSet default/db"):
+        redact_stateful_set(json.dumps(stateful_set("db", 2, "much")).encode())
+    with pytest.raises(ObjectError, match="template"):
+        redact_stateful_set(json.dumps(stateful_set("db", 2, template=None)).encode())
 
 
 def test_what_kube_scheduler_filters_is_kept() -> None:
