@@ -1,10 +1,11 @@
 """Predicts in the background which nodes can be lost for good.
 
     every 30 s at most, if the cluster's state has changed → for each node: the state of that moment → a prediction in a tenth of the
-    time, while no decision runs → its outcome replaces the one before
+    time, while no decision runs nor has just run → its outcome replaces the one before
 
 In a live cluster only the leader does so, between `adopt` and `clear`. A node has no outcome until its first prediction is done. In a
-cluster of more than `MAX_NODES` nodes none has: single steps of a prediction would take so long that kube-scheduler has to wait.
+cluster of more than `MAX_NODES` nodes none has: a single step of a prediction takes up to 5 ms with so many, and kube-scheduler waits
+for it.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome, predict_node_loss
-from scheduler_core.extender.what_if.predicted_cluster import cluster_without_scheduling
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, cluster_without_scheduling
 from scheduler_core.model.snapshot import Snapshot
 
 log = structlog.get_logger("node losses")
 
 ROUND_INTERVAL: Final = 30.0
 ORDERS: Final = 3
-MAX_NODES: Final = 200
+MAX_NODES: Final = 1000
 
 
 class NodeLosses:
@@ -43,6 +44,7 @@ class NodeLosses:
         self._evaluator = evaluator
         self._read = read
         self._latest: Mapping[str, NodeLossOutcome] = MappingProxyType({})
+        self._cluster: PredictedCluster | None = None
         self._leads = asyncio.Event()
         self._term = 0
 
@@ -62,6 +64,7 @@ class NodeLosses:
         """Forgets everything: another process leads."""
         self._leads.clear()
         self._term += 1
+        self._cluster = None
         self._latest = MappingProxyType({})
 
     async def run(self) -> None:
@@ -83,16 +86,16 @@ class NodeLosses:
             names = []
         self._latest = MappingProxyType({name: self._latest[name] for name in names if name in self._latest})
         for name in names:
-            outcome = await self._predict(name)
+            outcome = await self._predict(name, term)
             if term != self._term:
                 return
             outcomes = {key: entry for key, entry in self._latest.items() if key != name}
             self._latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
 
-    async def _predict(self, name: str) -> NodeLossOutcome | None:
-        """Returns the outcome of a node, None if it cannot be predicted."""
+    async def _predict(self, name: str, term: int) -> NodeLossOutcome | None:
+        """Returns the outcome of a node, None if it cannot be predicted or another process leads meanwhile."""
         try:
-            return await self._evaluator.run_in_background(self._loss(name))
+            return await self._evaluator.run_in_background(self._loss_in_term(name, term))
         except CoreError as error:
             log.debug("cannot predict the loss of a node", node=name, problem=str(error))
         except Exception:
@@ -100,11 +103,23 @@ class NodeLosses:
             log.exception("predicting the loss of a node has failed", node=name)
         return None
 
+    def _loss_in_term(self, name: str, term: int) -> Cooperative[NodeLossOutcome | None]:
+        computation = self._loss(name)
+        while term == self._term:
+            try:
+                next(computation)
+            except StopIteration as done:
+                outcome: NodeLossOutcome = done.value
+                return outcome
+            yield
+        return None
+
     def _loss(self, name: str) -> Cooperative[NodeLossOutcome]:
         options = self._evaluator.options
         # A seed is reproducible, not secret.
         orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
-        cluster = yield from cluster_without_scheduling(self._read())
+        cluster = yield from cluster_without_scheduling(self._read(), self._cluster)
+        self._cluster = cluster
         return (yield from predict_node_loss(cluster, name, options, orders))
 
 

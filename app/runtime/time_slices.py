@@ -6,7 +6,7 @@ The event loop serves others in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -16,8 +16,8 @@ from scheduler_core.cooperative import Cooperative
 SLICE_SECONDS: Final = 0.005
 # A request that arrives during such a slice waits this long.
 _SHORT_SLICE_SECONDS: Final = 0.001
-# Seconds of pause for each second of work in the background, which so takes a tenth of the time.
-_PAUSE_PER_SECOND: Final = 9.0
+# Seconds of pause for each second of work in the background. With what the pauses cost it takes a tenth of the time.
+_PAUSE_PER_SECOND: Final = 10.0
 _Result = TypeVar("_Result")
 
 
@@ -56,14 +56,14 @@ async def run_in_slices(
 
 
 async def run_in_background(
-    computation: Cooperative[_Result], clock: Callable[[], float], idle: asyncio.Event
+    computation: Cooperative[_Result], clock: Callable[[], float], idle: Callable[[], Awaitable[object]]
 ) -> _Result:
     """Runs a computation in a tenth of the time.
 
-    It runs only while `idle` is set.
+    Each slice begins after `idle` has returned.
     """
     while True:
-        await idle.wait()
+        await idle()
         began = clock()
         try:
             while clock() < began + _SHORT_SLICE_SECONDS:

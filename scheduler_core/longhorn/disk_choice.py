@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from heapq import nlargest, nsmallest
+from typing import Final
 
+from scheduler_core.longhorn.steps import Steps, take_all
 from scheduler_core.model.longhorn import Disk, Node
+
+_STORES_PER_STEP: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +71,35 @@ def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Ch
 
     The choices are in the candidates' order.
     """
+    return take_all(possible_choices_in_steps(candidates, size))
+
+
+def possible_choices_in_steps(candidates: Sequence[DiskCandidate], size: int) -> Steps[tuple[Choice, ...]]:
+    """As `possible_choices`, with pauses: a large cluster has thousands of disks."""
     if len(candidates) == 1:
         return (Choice(candidates[0], ChoiceReason.ONLY),)
     by_node: dict[str, list[DiskCandidate]] = {}
-    for candidate in candidates:
-        by_node.setdefault(candidate.node.name, []).append(candidate)
-    nodes = _Scores.of({name: sum(each.usable_bytes for each in group) for name, group in by_node.items()}, size)
-    disks = _Scores.of({candidate.disk_uuid: candidate.usable_bytes for candidate in candidates}, size)
-    best_nodes = nodes.best(by_node)
+    usable: dict[str, int] = {}
+    usable_of_node: dict[str, int] = {}
+    for number, candidate in enumerate(candidates, start=1):
+        name = candidate.node.name
+        by_node.setdefault(name, []).append(candidate)
+        usable[candidate.disk_uuid] = candidate.usable_bytes
+        usable_of_node[name] = usable_of_node.get(name, 0) + candidate.usable_bytes
+        if number % _STORES_PER_STEP == 0:
+            yield
+    nodes = _Scores.of(usable_of_node, size)
+    disks = _Scores.of(usable, size)
+    yield
+    best_nodes = yield from nodes.best_in_steps(by_node)
+    yield
     if not best_nodes:
         return tuple(Choice(candidate, ChoiceReason.NO_NODE) for candidate in candidates)
-    best_disks = {name: disks.best(each.disk_uuid for each in by_node[name]) for name in best_nodes}
+    best_disks: dict[str, list[str]] = {}
+    for number, name in enumerate(best_nodes, start=1):
+        best_disks[name] = disks.best(each.disk_uuid for each in by_node[name])
+        if number % _STORES_PER_STEP == 0:
+            yield
     chosen = {uuid for uuids in best_disks.values() for uuid in uuids}
     if not all(best_disks.values()):
         return tuple(
@@ -112,19 +133,28 @@ class _Scores:
     @classmethod
     def of(cls, usable: Mapping[str, int], size: int) -> _Scores:
         """Prepares the scores."""
-        values = usable.values()
+        values = sorted(usable.values())
         # Two extremes are enough: whichever store is taken from, one of the two is unchanged.
         mean = float(sum(values) - size) / len(usable)
-        return cls(usable, size, mean, tuple(nlargest(2, values)), tuple(nsmallest(2, values)))
+        return cls(usable, size, mean, tuple(values[:-3:-1]), tuple(values[:2]))
 
     def best(self, keys: Iterable[str]) -> list[str]:
         """The stores with space that have the smallest score.
 
         None if everything would be full afterwards.
         """
+        return take_all(self.best_in_steps(keys))
+
+    def best_in_steps(self, keys: Iterable[str]) -> Steps[list[str]]:
+        """As `best`, with pauses."""
         if self.mean <= 0:
             return []
-        scores = {key: self._score(key) for key in keys if self.usable[key] >= self.size}
+        scores: dict[str, float] = {}
+        for number, key in enumerate(keys, start=1):
+            if self.usable[key] >= self.size:
+                scores[key] = self._score(key)
+            if number % _STORES_PER_STEP == 0:
+                yield
         best = min(scores.values(), default=0.0)
         return [key for key, score in scores.items() if score == best]
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from scheduler_core.longhorn import node_stage
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices
+from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices_in_steps
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_refusal
 from scheduler_core.longhorn.linked_clone import source_missing
 from scheduler_core.longhorn.refusal_rules import Refusal, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.steps import Steps, take_all
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 
 _READ_BEFORE_WAIT: Final = (
@@ -29,11 +30,10 @@ _READ_AFTER_WAIT: Final = (
 )
 
 _NODES_PER_STEP: Final = 50
+# These rules are quick.
+_NODES_PER_PASS: Final = 250
 
 Reasons = frozenset[ScheduleError]
-_Result = TypeVar("_Result")
-Steps = Generator[None, None, _Result]
-"""A computation that pauses, as `scheduler_core.cooperative` defines it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +69,19 @@ def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterabl
 
     `replicas` are all of this volume.
     """
-    return _result(_find_candidates(cluster, request, tuple(replicas)))
+    return take_all(_find_candidates(cluster, request, tuple(replicas)))
 
 
 def _find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: tuple[Replica, ...]) -> Steps[DiskCandidates]:
-    nodes, error = node_candidates(cluster, request)
+    nodes, error = yield from _node_candidates(cluster, request)
     if error is not None:
         return DiskCandidates(reasons=frozenset({error}))
-    yield
-    disks = {node.name: prefilter_disks(cluster, request, node) for node in nodes.values()}
-    yield
+    disks: dict[str, Sequence[Disk]] = {}
+    for number, node in enumerate(nodes.values(), start=1):
+        disks[node.name] = prefilter_disks(cluster, request, node)
+        if number % _NODES_PER_PASS == 0:
+            yield
     return (yield from _disk_candidates(cluster, request, (nodes, disks), replicas, reuse=False))
-
-
-def _result(steps: Steps[_Result]) -> _Result:
-    """Takes all steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
 
 
 def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
@@ -98,27 +90,39 @@ def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[
     Mirrors ListSchedulableNodes, the linked clone filter and getNodeCandidates: the filter that leaves nothing reports.
     The error is that filter's. Tags and anti-affinity are not checked here.
     """
+    return take_all(_node_candidates(cluster, request))
+
+
+def _node_candidates(
+    cluster: Cluster, request: ReplicaRequest
+) -> Steps[tuple[Mapping[str, Node], ScheduleError | None]]:
     if source_missing(cluster, request):
         return {}, ScheduleError.CLIENT_OPERATION_FAILED
-    nodes = _passing(cluster, request, cluster.nodes, node_stage.schedulable_refusal)
+    nodes = yield from _passing(cluster, request, cluster.nodes, node_stage.schedulable_refusal)
     if request.linked_clone:
-        nodes = _passing(cluster, request, nodes, node_stage.linked_clone_refusal)
+        nodes = yield from _passing(cluster, request, nodes, node_stage.linked_clone_refusal)
         if not nodes:
             return {}, ScheduleError.LINKED_CLONE
-    nodes = _passing(cluster, request, nodes, node_stage.hard_affinity_refusal)
+    nodes = yield from _passing(cluster, request, nodes, node_stage.hard_affinity_refusal)
     if not nodes and request.hard_node_affinity:
         return {}, ScheduleError.HARD_AFFINITY
-    nodes = _passing(cluster, request, nodes, node_stage.topology_refusal)
+    nodes = yield from _passing(cluster, request, nodes, node_stage.topology_refusal)
     if not nodes:
         return {}, ScheduleError.TOPOLOGY if request.volume.topology_requirement else ScheduleError.NODES_UNAVAILABLE
-    nodes = _passing(cluster, request, nodes, node_stage.engine_refusal)
+    nodes = yield from _passing(cluster, request, nodes, node_stage.engine_refusal)
     return nodes, None if nodes else ScheduleError.ENGINE_IMAGE_NOT_READY
 
 
 def _passing(
     cluster: Cluster, request: ReplicaRequest, nodes: Mapping[str, Node], rule: node_stage.NodeRule
-) -> Mapping[str, Node]:
-    return {name: node for name, node in nodes.items() if rule(cluster, request, node) is None}
+) -> Steps[Mapping[str, Node]]:
+    passing: dict[str, Node] = {}
+    for number, (name, node) in enumerate(nodes.items(), start=1):
+        if rule(cluster, request, node) is None:
+            passing[name] = node
+        if number % _NODES_PER_PASS == 0:
+            yield
+    return passing
 
 
 def prefilter_disks(cluster: Cluster, request: ReplicaRequest, node: Node) -> tuple[Disk, ...]:
@@ -154,7 +158,7 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
 
     With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
     """
-    return _result(_disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse))
+    return take_all(_disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse))
 
 
 def _disk_candidates(
@@ -172,7 +176,10 @@ def _disk_candidates(
         return DiskCandidates(reasons=_reported_reasons([refusal]))
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
     reasons: Reasons = frozenset()
-    for tier, members in tiers_of(cluster, request, nodes, replicas, reuse=reuse):
+    yield
+    members_by_tier = tiers_of(cluster, request, nodes, replicas, reuse=reuse)
+    yield
+    for tier, members in members_by_tier:
         eligible: list[DiskCandidate] = []
         for number, node in enumerate(members, start=1):
             candidates, refused = eligible_disks(cluster, request, node, disks[node.name], None if reuse else replicas)
@@ -245,7 +252,7 @@ def schedule_replica(
 
     `replicas` are all of this volume.
     """
-    return _result(schedule_replica_in_steps(cluster, volume, replica, replicas))
+    return take_all(schedule_replica_in_steps(cluster, volume, replica, replicas))
 
 
 def schedule_replica_in_steps(
@@ -264,8 +271,8 @@ def schedule_replica_in_steps(
     candidates = yield from _find_candidates(cluster, request, replicas)
     if not candidates.disks:
         return PlacementResult(reasons=candidates.reasons)
-    yield
-    return PlacementResult(possible_choices(preferred_disks(volume, candidates.disks, replicas), request.replica_size))
+    preferred = preferred_disks(volume, candidates.disks, replicas)
+    return PlacementResult((yield from possible_choices_in_steps(preferred, request.replica_size)))
 
 
 def preferred_disks(

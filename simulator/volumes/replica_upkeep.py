@@ -258,7 +258,8 @@ def _remove_unplaced_replica(observation: VolumeObservation, healthy_count: int)
 def _remove_extra_replica(observation: VolumeObservation, ready: list[Replica]) -> list[Action]:
     """Removes a surplus replica.
 
-    An evicted one goes first, then one that is not local, then any. Mirrors Longhorn's cleanupExtraHealthyReplicas.
+    An evicted one goes first, then one that is not local, then with auto-balance any; else all of them stay. Mirrors Longhorn's
+    cleanupExtraHealthyReplicas.
     """
     evicting = [replica for replica in ready if replica.model.eviction_requested]
     if evicting:
@@ -268,6 +269,8 @@ def _remove_extra_replica(observation: VolumeObservation, ready: list[Replica]) 
         distant = [replica for replica in ready if replica.model.node_id != node]
         if distant:
             return [delete_replica(observation.rng.choice(distant), "replica elsewhere removed: there is a local one")]
+    if auto_balance_mode(observation.model, observation.cluster.settings) == AUTO_BALANCE_DISABLED:
+        return []
     return [delete_replica(_choose_extra(observation, ready), "one replica too many removed")]
 
 

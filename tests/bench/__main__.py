@@ -15,6 +15,7 @@ from tests.bench import (
     generic,
     http,
     live,
+    node_losses,
     offers,
     orders,
     packing,
@@ -33,6 +34,7 @@ BENCHES = {
     "generic": generic,
     "soak": soak,
     "status-page": status_page,
+    "node-losses": node_losses,
 }
 
 ON_CONTROL_PLANE = {"throughput": throughput, "scheduler-burst": scheduler_burst, "disk-schedules": disk_schedules}

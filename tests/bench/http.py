@@ -201,7 +201,7 @@ def run_extender_process(snapshot: Path) -> Iterator[tuple[int, int]]:
     """Runs the extender as `run_extender`; provides its port and its process id."""
     program = str(Path(sys.executable).with_name("longhorn-extender"))
     command = [program, "serve", "--alone", "--snapshot", str(snapshot)]
-    with _run_server([*command, "--log-level", "info"], "--port") as (port, pid):
+    with run_server([*command, "--log-level", "info"], "--port") as (port, pid):
         yield port, pid
 
 
@@ -213,7 +213,7 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def _run_nothing() -> Iterator[int]:
-    with _run_server([sys.executable, "-m", "tests.bench.nothing"]) as (port, _):
+    with run_server([sys.executable, "-m", "tests.bench.nothing"]) as (port, _):
         yield port
 
 
@@ -225,12 +225,13 @@ def _run_go(folder: Path) -> Iterator[int | None]:
     print("building the Go yardstick (half a minute the first time)", file=sys.stderr)
     program = folder / "go-extender"
     subprocess.run(["go", "build", "-o", str(program), "."], cwd=HERE / "go", check=True)
-    with _run_server([str(program)]) as (port, _):
+    with run_server([str(program)]) as (port, _):
         yield port
 
 
 @contextmanager
-def _run_server(command: list[str], *before_port: str) -> Iterator[tuple[int, int]]:
+def run_server(command: list[str], *before_port: str) -> Iterator[tuple[int, int]]:
+    """Runs a server whose last argument is its port; provides its port and its process id."""
     port = find_free_port()
     process = subprocess.Popen(
         [*command, *before_port, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

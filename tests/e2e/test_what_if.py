@@ -5,28 +5,54 @@ It is compared pod by pod and disk by disk.
 
 from __future__ import annotations
 
+import html
 import json
+import re
+import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from app.kube.client import ApiError
-from app.kube.resources import CLAIMS, DISRUPTION_BUDGETS, LONGHORN_NODES, PODS
+from app.kube.resources import (
+    CLAIMS,
+    DISRUPTION_BUDGETS,
+    LONGHORN_NODES,
+    LONGHORN_REPLICAS,
+    PODS,
+    STORAGE_CLASSES,
+)
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
+from scheduler_core.model.quantity import parse_bytes
 from tests.e2e.objects import statefulset
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.waiting_pods import (
+    GROUP,
+    MOVED,
+    SHIFTED,
+    WAITING_PODS,
+    WaitingPod,
+    change_disk,
+    movable_volume,
+    refuse_pods,
+    small_pod,
+    storage_classes,
+)
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("what-if"), pytest.mark.timeout(300)]
 
 APP = "foreseen"
 GUARDED = "guarded"
+SHOWN = "shown"
 CLAIM = "data-0-grown-0"
 GI = 1024**3
+# The nodes of the volumes whose replicas are moved, with a number each.
+FULL_NODES = ((MOVED, 1), (MOVED, 2), (MOVED, 3), (SHIFTED, 1), (SHIFTED, 2))
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +68,17 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield started
 
 
-def predict(rig: Rig, *verbs: str) -> Any:
-    """The answer of the command about the live cluster."""
-    command = [EXTENDER, "what-if", *verbs, "--kubeconfig", str(rig.cluster.kubeconfig), "-o", "json", "--orders", "50"]
+def run_command(rig: Rig, *arguments: str) -> str:
+    """What a command prints about the live cluster."""
+    command = [EXTENDER, *arguments, "--kubeconfig", str(rig.cluster.kubeconfig)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode in (0, 1), done.stderr) == (True, "")
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def predict(rig: Rig, *verbs: str) -> Any:
+    """The answer of `what-if` about the live cluster."""
+    return json.loads(run_command(rig, "what-if", *verbs, "-o", "json", "--orders", "50"))
 
 
 def scheduled_bytes(rig: Rig) -> dict[tuple[str, str], int]:
@@ -248,3 +279,189 @@ def count_running(rig: Rig) -> int:
 def on_node(sizes: dict[tuple[str, str], int], name: str) -> list[int]:
     """The sizes of one node's disks."""
     return [size for (node, _), size in sizes.items() if node == name]
+
+
+@pytest.fixture
+def mended(rig: Rig) -> Iterator[None]:
+    """Nodes that refuse their pods; the pods and the StorageClasses are gone afterwards."""
+    disks: dict[str, Mapping[str, Any]] = {entry.name: entry.disk for entry in WAITING_PODS}
+    disks |= {f"{name}-{number}": {"size": "200Gi", "tags": [name]} for name, number in FULL_NODES}
+    rig.add_nodes(GROUP, {name: [disk] for name, disk in disks.items()})
+    classes = storage_classes()
+    rig.create(*classes)
+    try:
+        yield
+    finally:
+        apps = {pod["metadata"]["labels"]["app"] for pod in suite_pods(rig)}
+        rig.remove(*apps)
+        for entry in classes:
+            rig.cluster.api.delete(STORAGE_CLASSES.path(name=entry["metadata"]["name"]))
+
+
+def suite_pods(rig: Rig) -> list[Any]:
+    """The pods of the nodes that refuse them."""
+    return rig.items(f"{PODS.path('default')}?labelSelector=suite%3D{GROUP}")
+
+
+def unscheduled(rig: Rig) -> set[str]:
+    """The apps of the pods of these nodes that kube-scheduler has found no node for."""
+    return {
+        pod["metadata"]["labels"]["app"]
+        for pod in suite_pods(rig)
+        if not pod["spec"].get("nodeName")
+        and any(entry.get("reason") == "Unschedulable" for entry in pod["status"].get("conditions") or ())
+    }
+
+
+def replica_nodes(rig: Rig, app: str) -> set[str]:
+    """The nodes of the healthy replicas of the volume of an app's pod."""
+    claim = rig.cluster.api.get(CLAIMS.path("default", f"data-0-{app}-0"))
+    volume = claim["spec"]["volumeName"]
+    return {
+        replica["spec"]["nodeID"]
+        for replica in rig.items(LONGHORN_REPLICAS.path(NAMESPACE))
+        if replica["spec"]["volumeName"] == volume and replica["spec"].get("healthyAt")
+    }
+
+
+def run_printed(rig: Rig, commands: Sequence[str]) -> None:
+    """Runs printed commands, each as soon as the one before has succeeded."""
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "kubectl"
+        rig.cluster.kubectl(*arguments, seconds=150)
+
+
+def apply_remedy(rig: Rig, entry: WaitingPod, answer: Any) -> None:
+    """Makes the steps of the first remedy of the expected kinds; what has no command is done to the simulated disk."""
+    kinds = list(entry.steps)
+    remedy = next(each for each in answer["remedies"] if [step["kind"] for step in each["steps"]] == kinds)
+    for step in remedy["steps"]:
+        match step["kind"]:
+            case "free-scheduled":
+                assert step["size"] == parse_bytes(entry.present[0])
+                rig.remove(entry.present_apps()[0])
+            case "free-available":
+                change_disk(rig, entry.name, "used", -step["size"])
+            case "grow-disk":
+                change_disk(rig, entry.name, "size", step["size"])
+            case _:
+                assert step["commands"]
+        run_printed(rig, step["commands"])
+
+
+@pytest.mark.usefixtures("mended")
+def test_printed_changes_make_waiting_pods_run(rig: Rig) -> None:
+    """Every kind of remedy, and a move of `rebalance`: before it the pod waits, after it the pod runs with its replica on its node."""
+    refuse_pods(rig)
+    present = [each for entry in WAITING_PODS for each in entry.present_objects()]
+    rig.create(*present, *movable_volume(MOVED, f"{MOVED}-1"), *movable_volume(SHIFTED, f"{SHIFTED}-1"))
+    rig.until("they run", lambda: all(pod["status"].get("phase") == "Running" for pod in suite_pods(rig)), 60)
+    rig.until("the moved volume is complete", lambda: len(replica_nodes(rig, f"{MOVED}-has")) == 2)
+    (remote,) = replica_nodes(rig, f"{MOVED}-has") - {f"{MOVED}-1"}
+    (shifted,) = replica_nodes(rig, f"{SHIFTED}-has")
+    moved = WaitingPod(remote, ("move-replica",))
+    entries = (*WAITING_PODS, moved)
+    rig.create(*(each for entry in entries for each in entry.objects()), *small_pod("shifted", shifted))
+    apps = {entry.name for entry in entries} | {"shifted"}
+    rig.until("all are refused", lambda: unscheduled(rig) == apps, 60)
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda entry: run_command(rig, "remedies", entry.pod, "-o", "json"), entries))
+    assert unscheduled(rig) == apps
+    for entry, answer in zip(entries, answers, strict=True):
+        apply_remedy(rig, entry, json.loads(answer))
+    rig.until("they run", lambda: unscheduled(rig) == {"shifted"} and all_run(rig, apps - {"shifted"}), 60)
+    assert replica_nodes(rig, f"{MOVED}-has") == {f"{MOVED}-{number}" for number in (1, 2, 3)} - {remote}
+
+    plan = run_command(rig, "rebalance", "--goal", "waiting-pods")
+    run_printed(rig, [line for line in plan.splitlines() if line.startswith("kubectl ")])
+    rig.until("the last pod runs", lambda: all_run(rig, apps), 60)
+    assert replica_nodes(rig, f"{SHIFTED}-has") == {f"{SHIFTED}-1", f"{SHIFTED}-2"} - {shifted}
+
+
+def all_run(rig: Rig, apps: Iterable[str]) -> bool:
+    """Whether the pod of each app runs, with a replica on its node."""
+    return all(rig.ready(app, 1) and not rig.misplaced_pods(app) for app in apps)
+
+
+@pytest.fixture
+def shown(rig: Rig) -> Iterator[None]:
+    """A pod with 900Gi on a node, and another node that is too small for it."""
+    rig.add_nodes(SHOWN, {"shown-1": ["1Ti"], "shown-2": ["100Gi"]})
+    rig.create(statefulset(SHOWN, group=SHOWN, replicas=1, size="900Gi"))
+    rig.until("its pod runs", lambda: rig.ready(SHOWN, 1))
+    try:
+        yield
+    finally:
+        rig.cluster.kubectl("uncordon", "shown-1")
+        rig.remove(SHOWN)
+
+
+def page_text(rig: Rig, candidate: str, path: str) -> str:
+    """The text of a page of the status page, without tags and with single spaces."""
+    status, page = rig.request(candidate, path)
+    assert status == 200, (path, status, page)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+@pytest.mark.usefixtures("shown")
+def test_the_status_page_shows_what_happens(rig: Rig) -> None:
+    """The leader's pages about kube-scheduler's decision, a drain, and the pod that then waits; a follower names the leader."""
+    leader = rig.leader()
+    log = page_text(rig, leader, f"/decision-log?q={SHOWN}-0")
+    assert f"UTC default/{SHOWN}-0 filter 1 of 1 shown-1 " in log
+    rig.until("the volume is counted", lambda: "900Gi of 1Ti" in page_text(rig, leader, "/nodes/shown-1"))
+    drain = rig.until("the drain is predicted", lambda: answered(page_text(rig, leader, "/nodes/shown-1/drain")))
+    assert f"Pod default/{SHOWN}-0 finds no node in 5 of 5 orders." in drain
+    assert "No pod with claims leaves." in rig.until(
+        "another drain is predicted", lambda: answered(page_text(rig, leader, "/nodes/shown-2/drain"))
+    )
+
+    rig.cluster.kubectl("drain", "shown-1", "--ignore-daemonsets", "--timeout=60s")
+    row = re.compile(
+        rf"default/{SHOWN}-0 refused for .{{1,12}} 900Gi [^.]{{0,80}}insufficient Longhorn storage \(\d+\)"
+    )
+    rig.until("the first page shows the pod", lambda: row.search(page_text(rig, leader, "/")))
+    rig.until("the list shows the pod", lambda: row.search(page_text(rig, leader, "/pods")))
+    assert re.search(rf"{leader}_\w+ answers; ", page_text(rig, leader, "/"))
+    pod_path = f"/pods/default/{SHOWN}-0"
+    rig.until("its page shows why", lambda: refusal_of(rig, SHOWN) in page_text(rig, leader, pod_path), 30)
+    pod = page_text(rig, leader, pod_path)
+    assert "fits nowhere" in pod
+    assert "filter 0 of 1 insufficient Longhorn storage (1)" in pod
+
+    follower = rig.start_candidate("follower")
+    try:
+        text = rig.until("the follower knows the leader", lambda: follower_text(rig))
+        assert f" follower does not answer kube-scheduler; the leader is {leader}_" in text
+        assert f"default/{SHOWN}-0" in text
+        assert "kube-scheduler has not asked this process yet." in page_text(rig, "follower", "/decision-log")
+    finally:
+        follower.stop()
+
+
+def answered(text: str) -> str:
+    """The text of a page, "" while its answer is worked out."""
+    return "" if "It is being worked out." in text else text
+
+
+def follower_text(rig: Rig) -> str:
+    """The text of the follower's first page, "" before it has read the cluster and the Lease."""
+    status, _ = rig.request("follower", "/")
+    text = page_text(rig, "follower", "/") if status == 200 else ""
+    return "" if "the leader is unknown" in text else text
+
+
+def refusal_of(rig: Rig, app: str) -> str:
+    """What the page of an app's pod shows of kube-scheduler's refusal.
+
+    Raises:
+        AssertionError: kube-scheduler has not said so in time
+    """
+
+    def message() -> str:
+        conditions = [entry for pod in rig.pods(app) for entry in pod["status"].get("conditions") or ()]
+        return next((entry["message"] for entry in conditions if entry.get("reason") == "Unschedulable"), "")
+
+    return f"Unschedulable: {' '.join(rig.until('kube-scheduler finds no node', message, 30).split())}"

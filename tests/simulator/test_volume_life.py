@@ -273,6 +273,21 @@ async def test_best_effort_volume_has_one_local_replica() -> None:
     assert len(set(world.places("v"))) == 2
 
 
+@pytest.mark.parametrize(
+    ("locality", "auto_balance", "left"),
+    [(DISABLED, "disabled", 3), (DISABLED, "least-effort", 2), (BEST_EFFORT, "disabled", 2)],
+)
+async def test_an_extra_replica_stays_unless_locality_or_auto_balance_removes_it(
+    locality: str, auto_balance: str, left: int
+) -> None:
+    """Longhorn does not remove one because fewer are wanted (cleanupExtraHealthyReplicas)."""
+    world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=3, node="a")
+    changes = {"numberOfReplicas": 2, "dataLocality": locality, "replicaAutoBalance": auto_balance}
+    await world.api.patch(VOLUME_PATH, {"metadata": {}, "spec": changes})
+    await world.settle()
+    assert len(world.places("v")) == left
+
+
 async def test_shared_volume_is_attached_on_every_node() -> None:
     """Longhorn attaches it once, until its last attachment is deleted."""
     world = await start_volume("50Gi", "50Gi", locality=DISABLED)

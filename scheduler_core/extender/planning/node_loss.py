@@ -9,7 +9,7 @@ is attached.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
@@ -59,7 +59,8 @@ def predict_node_loss(
     Raises:
         WhatIfError: there is no such node
     """
-    lost = LoseNodes((node,)).apply(Situation(cluster))
+    lost = yield from LoseNodes((node,)).apply_in_steps(Situation(cluster))
+    lost = _with_claims(lost)
     pods = [entry for entry in lost.pods if cluster.volumes_of(cluster.snapshot.pods[entry.key])]
     problems: list[str] = []
     for choose in orders:
@@ -67,6 +68,13 @@ def predict_node_loss(
         problems += dict.fromkeys(_problems(cluster, lost, result))
         yield
     return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), sort_by_count(problems))
+
+
+def _with_claims(lost: Situation) -> Situation:
+    """Returns the same without the pods that have no claims: they change nothing for volumes and for pods that have some."""
+    pods = lost.cluster.snapshot.pods
+    waiting = tuple(key for key in lost.waiting or () if pods[key].volumes)
+    return replace(lost, pods=tuple(entry for entry in lost.pods if pods[entry.key].volumes), waiting=waiting)
 
 
 def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> Iterator[str]:

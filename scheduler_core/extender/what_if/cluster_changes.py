@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.extender.what_if.pod_decision import detach_volumes
 from scheduler_core.extender.what_if.predicted_cluster import (
     ChangesByObject,
@@ -15,7 +16,7 @@ from scheduler_core.extender.what_if.predicted_cluster import (
     with_disk,
 )
 from scheduler_core.extender.what_if.predicted_replicas import fail_replicas, replicas_on_node
-from scheduler_core.extender.what_if.situation import ExpansionOutcome, Situation, pods_on_nodes
+from scheduler_core.extender.what_if.situation import ExpansionOutcome, Situation, live_pods
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
 from scheduler_core.longhorn.settings import check_new_value
 from scheduler_core.longhorn.volume_expansion import check_expansion
@@ -99,18 +100,37 @@ class LoseNodes:
     nodes: tuple[str, ...]
 
     def apply(self, situation: Situation) -> Situation:
-        """Fails the replicas of the nodes; controllers create their pods again."""
+        """Fails the replicas of the nodes; controllers create their pods again.
+
+        Raises:
+            WhatIfError: there is no such node
+        """
+        return run_to_end(self.apply_in_steps(situation))
+
+    def apply_in_steps(self, situation: Situation) -> Cooperative[Situation]:
+        """As `apply`, with pauses: a large cluster has many pods.
+
+        Raises:
+            WhatIfError: as apply
+        """
         for name in self.nodes:
             check_node(situation.cluster, name)
-        managed = situation.evict_pods(self.nodes, lost=True)
+        pods = yield from live_pods(situation.cluster, self.nodes)
+        managed = yield from situation.evict(pods.on_nodes, lost=True)
         cluster = managed.cluster
         already = len(situation.unmanaged)
-        for pod in pods_on_nodes(cluster, self.nodes):
-            cluster = detach_volumes(cluster, pod).without_pod((pod.namespace, pod.name))
+        yield
+        for pod in pods.on_nodes:
+            key = (pod.namespace, pod.name)
+            # The others wait again.
+            if cluster.snapshot.pods[key].node_name:
+                cluster = detach_volumes(cluster, pod).without_pod(key)
+                yield
         failed: list[longhorn.Replica] = []
         for name in self.nodes:
             failed += replicas_on_node(cluster, name)
             cluster = _remove_node(cluster, name)
+        yield
         return replace(
             managed,
             cluster=fail_replicas(cluster, failed),
@@ -118,6 +138,7 @@ class LoseNodes:
             unmanaged=situation.unmanaged,
             gone_pods=(*situation.gone_pods, *managed.unmanaged[already:]),
             degraded=situation.degraded | {replica.volume for replica in failed},
+            waiting=pods.waiting,
         )
 
 

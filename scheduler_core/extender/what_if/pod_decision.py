@@ -88,6 +88,7 @@ class PodDecider:
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = yield from filter_nodes(pod, admitted, state, self._options, contenders)
+        yield
         _, answered = make_offer(pod, decision, state.view, 0)
         return answered
 
@@ -104,6 +105,7 @@ def decide_pod(
     The filters are those of kube-scheduler and another one. The pod is decided about on `names`, or on all nodes.
     """
     names = cluster.node_names if names is None else names
+    yield
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
     affinities = cluster.volume_affinities(pod)

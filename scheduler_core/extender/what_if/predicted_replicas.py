@@ -137,6 +137,7 @@ def _add_replica(
     if not result.choices:
         return ReplicaStep(cluster, problem=join_reasons(result.reasons) or NO_PLACE)
     candidate = result.choices[choose(len(result.choices))].candidate
+    yield
     return rebuild_replica(cluster, volume, candidate, affinity)
 
 

@@ -84,6 +84,7 @@ def run_order(
     yield from run.settle()
     while run.finish_drains() or run.wait_for_failed_replicas():
         yield from run.settle()
+    yield
     return run.result()
 
 
@@ -161,6 +162,7 @@ class _Run:
                 while self._unlisted and self._choose(2):
                     self._cluster = show_change(self._cluster, self._unlisted.pop(0))
                 yield from self._advance()
+                yield
                 self._report_progress()
             self._show_status()
             if not self._placed_since:
@@ -196,7 +198,6 @@ class _Run:
             yield from self._take_step(number)
         else:
             self._evict(self._evictions.pop(number - volumes))
-        yield
 
     def _evict(self, entry: PodToPlace) -> None:
         """Evicts a pod of a drained node if its PodDisruptionBudget allows it."""
@@ -287,6 +288,7 @@ class _Run:
     def _take_step(self, position: int) -> Cooperative[None]:
         name = self._volumes[position]
         step = yield from take_next_step(self._cluster, name, self._choose)
+        yield
         self._cluster, unlisted = hide_changes(self._cluster, step.cluster) if step.changed else (step.cluster, ())
         self._unlisted += unlisted
         self._changed.append(name)
@@ -329,7 +331,6 @@ class _Run:
                 self._changed.append(volume)
                 if self._has_attachment(volume) and volume not in self._volumes:
                     self._volumes.append(volume)
-
         if self._open_drains:
             self._report_progress()
         self._open_drains = held_up

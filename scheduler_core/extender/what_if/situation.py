@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
+from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.extender.what_if.pod_decision import detach_volumes, waiting_pod, without_node
 from scheduler_core.extender.what_if.pod_eviction import DisruptionBudgets, ignores_budgets
 from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.model import generic, kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import NamespacedName
+
+_PODS_PER_PAUSE: Final = 500
 
 
 class Origin(StrEnum):
@@ -72,6 +75,7 @@ class Situation:
         degraded: volumes that lost a replica
         expansions: the result of every expansion
         parallel: StatefulSets that create their pods at once (podManagementPolicy)
+        waiting: the pods without a node, of which some may have been placed or deleted since; None if they are not known
     """
 
     cluster: PredictedCluster
@@ -85,6 +89,7 @@ class Situation:
     degraded: frozenset[str] = frozenset()
     expansions: tuple[ExpansionOutcome, ...] = ()
     parallel: frozenset[NamespacedName] = frozenset()
+    waiting: tuple[PodKey, ...] | None = None
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
         """Every pod without a node, sorted by name.
@@ -100,11 +105,12 @@ class Situation:
         They need it now, or once they are evicted.
         """
         placed = {entry.key for entry in self.pods}
-        snapshot = self.cluster.snapshot
+        pods = self.cluster.snapshot.pods
+        candidates = pods.items() if self.waiting is None else ((key, pods.get(key)) for key in self.waiting)
         waiting = [
             PodToPlace(key, Origin.WAITING)
-            for key, pod in snapshot.pods.items()
-            if key not in placed and pod.live and not pod.node_name
+            for key, pod in candidates
+            if key not in placed and pod is not None and pod.live and not pod.node_name
         ]
         entries = sorted((*self.pods, *self._pending_evictions.values(), *waiting), key=lambda entry: entry.key)
         before = self._pods_before(entries)
@@ -156,12 +162,15 @@ class Situation:
         Pods that belong to one node stay, such as those of DaemonSets. Pods without a controller stay too, and are reported. So do pods
         with a PodDisruptionBudget, unless their node is `lost`: every order evicts them when the budget allows it.
         """
+        return run_to_end(self.evict(pods_on_nodes(self.cluster, names), lost=lost))
+
+    def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Cooperative[Situation]:
+        """Takes these pods of nodes away, as `evict_pods` does."""
         cluster = self.cluster
         moved: list[PodToPlace] = []
         evictions: list[PodToPlace] = []
         unmanaged: list[tuple[str, str]] = []
-        nodes = set(names)
-        for pod in pods_on_nodes(cluster, nodes):
+        for pod in pods:
             key = (pod.namespace, pod.name)
             owner = cluster.owners.get(key)
             if owner is None:
@@ -173,6 +182,7 @@ class Situation:
                     continue
                 cluster = take_away(cluster, pod)
                 moved.append(entry)
+                yield
         return replace(
             self,
             cluster=cluster,
@@ -200,9 +210,33 @@ class Change(Protocol):
 
 def pods_on_nodes(cluster: PredictedCluster, names: Iterable[str]) -> list[kube.Pod]:
     """Returns the live pods of nodes, by name."""
-    nodes = set(names)
-    pods = [pod for pod in cluster.snapshot.pods.values() if pod.live and pod.node_name in nodes]
-    return sorted(pods, key=lambda pod: pod.key)
+    return run_to_end(live_pods(cluster, names)).on_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class LivePods:
+    """The live pods of some nodes, and those without a node.
+
+    Attributes:
+        on_nodes: by name
+        waiting: the keys of those without a node
+    """
+
+    on_nodes: list[kube.Pod]
+    waiting: tuple[PodKey, ...]
+
+
+def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[LivePods]:
+    """Returns the live pods of nodes, and those without a node, in one pass over all pods."""
+    nodes = {"", *names}
+    pods: list[tuple[PodKey, kube.Pod]] = []
+    for number, (key, pod) in enumerate(cluster.snapshot.pods.items(), start=1):
+        if pod.node_name in nodes and pod.live:
+            pods.append((key, pod))
+        if number % _PODS_PER_PAUSE == 0:
+            yield
+    on_nodes = sorted((pod for _, pod in pods if pod.node_name), key=lambda pod: pod.key)
+    return LivePods(on_nodes, tuple(key for key, pod in pods if not pod.node_name))
 
 
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:

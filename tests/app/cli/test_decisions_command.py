@@ -132,10 +132,14 @@ def test_bad_input_is_one_line(run: Run, arguments: list[str], problem: str) -> 
         (b"<html>", "the answer is not the extender's: "),
         (b"[]", "it is no DecisionList"),
         (b'{"kind": "DecisionList"}', "`recorded`"),
+        (b"x" * 1001, "the answer has more than 1000 bytes"),
     ],
 )
-async def test_another_server_is_named_as_such(tmp_path: Path, run: Run, body: bytes, problem: str) -> None:
-    """Whatever it answers."""
+async def test_another_server_is_named_as_such(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str
+) -> None:
+    """Whatever it answers, and however much."""
+    monkeypatch.setattr("app.extender.process_call._MAX_BODY", 1000)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body)

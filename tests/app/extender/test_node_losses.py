@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.decisions.evaluator import Evaluator
+from app.decisions.evaluator import QUIET_SECONDS, Evaluator
 from app.extender.metrics import Metrics
 from app.extender.node_losses import MAX_NODES, ROUND_INTERVAL, NodeLosses
 from app.runtime.metrics import PREFIX
 from app.runtime.time_slices import run_in_background
-from scheduler_core.cooperative import Cooperative
+from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.extender.decision import FilterOptions
 from tests.builders import kube_node
 from tests.worlds.predicted_clusters import growing_class, node, running
@@ -73,6 +73,59 @@ async def test_only_the_leader_predicts() -> None:
 
 
 @virtually
+async def test_a_prediction_ends_with_the_leadership() -> None:
+    """A standby has no work of a leader left, however long the prediction would take."""
+    world = World()
+    steps = 0
+
+    def endless(_name: str) -> Cooperative[Any]:
+        nonlocal steps
+        while True:
+            steps += 1
+            yield
+
+    world.losses._loss = endless  # type: ignore[method-assign, assignment]
+    counts: list[int] = []
+    turns = 0
+
+    def clock() -> float:
+        nonlocal turns
+        turns += 1
+        return turns / 10_000
+
+    world.evaluator._clock = clock
+    await world.after(
+        1, world.losses.adopt, lambda: counts.append(steps), world.losses.clear, lambda: counts.append(steps)
+    )
+    assert 0 < counts[0] < counts[1]
+    assert steps == counts[1]
+
+
+@virtually
+async def test_a_prediction_waits_while_decisions_are_frequent() -> None:
+    """In a burst the next decision is about to come; between two that are far apart it goes on."""
+    world = World()
+    adopted: list[int] = []
+
+    async def decide_every(seconds: float) -> None:
+        while True:
+            await world.evaluator.run(_nothing())
+            await asyncio.sleep(seconds)
+
+    burst = asyncio.create_task(decide_every(QUIET_SECONDS / 2))
+    assert await world.after(20, world.losses.adopt) == {}
+    burst.cancel()
+    calm = asyncio.create_task(decide_every(QUIET_SECONDS * 4))
+    assert await world.after(20, lambda: adopted.append(1)) == {"a": False, "b": True}
+    calm.cancel()
+
+
+@without_pauses
+def _nothing() -> None:
+    """A decision that takes no time."""
+
+
+@virtually
 async def test_a_changed_state_is_predicted_again() -> None:
     """The pod and its volume are gone, and so is b."""
     world = World()
@@ -95,7 +148,7 @@ async def test_an_unchanged_state_is_not_predicted_again() -> None:
 
 @virtually
 async def test_a_large_cluster_has_no_outcomes() -> None:
-    """A single step of a prediction would keep kube-scheduler waiting."""
+    """A single step of a prediction would keep kube-scheduler waiting for too long."""
     world = World()
     assert await world.after(5, world.losses.adopt) == {"a": False, "b": True}
     nodes = [kube_node(f"n{number}") for number in range(MAX_NODES)]
@@ -146,8 +199,8 @@ async def test_background_work_takes_a_tenth_of_the_time() -> None:
             yield
 
     # The clock says how long the steps took, and the loop how long the pauses were.
-    await run_in_background(work(), lambda: steps * 0.00025, idle)
-    assert loop.time() == pytest.approx(9 * 0.1, rel=0.02)
+    await run_in_background(work(), lambda: steps * 0.00025, idle.wait)
+    assert loop.time() == pytest.approx(10 * 0.1, rel=0.02)
 
 
 @virtually
@@ -158,7 +211,7 @@ async def test_background_work_waits_while_decisions_run() -> None:
     def work() -> Cooperative[None]:
         yield
 
-    task = asyncio.create_task(run_in_background(work(), virtual_loop().time, idle))
+    task = asyncio.create_task(run_in_background(work(), virtual_loop().time, idle.wait))
     await asyncio.sleep(10)
     assert not task.done()
     idle.set()
