@@ -108,7 +108,10 @@ def disruption_budget(
 
 
 def stateful_set(name: str, replicas: int, size: str = "40Gi", **spec: Any) -> Object:
-    """A StatefulSet with one claim per pod; `spec` has more of its fields."""
+    """A StatefulSet with one claim per pod.
+
+    `spec` has more of its fields.
+    """
     claim = {
         "metadata": {"name": "data"},
         "spec": {

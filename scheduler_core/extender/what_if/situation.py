@@ -227,7 +227,10 @@ class LivePods:
 
 
 def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[LivePods]:
-    """Returns the live pods of nodes, and those without a node, in one pass over all pods."""
+    """Returns the live pods of nodes, and those without a node.
+
+    It takes one pass over all pods.
+    """
     nodes = {"", *names}
     pods: list[tuple[PodKey, kube.Pod]] = []
     for number, (key, pod) in enumerate(cluster.snapshot.pods.items(), start=1):
