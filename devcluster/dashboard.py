@@ -67,7 +67,10 @@ class StatPanel:
 
 
 def _of_disks(name: str) -> str:
-    """Returns an expression for a number of each disk of the chosen nodes, in bytes."""
+    """Returns an expression for bytes of each of the chosen disks.
+
+    The disks are those of the chosen nodes.
+    """
     return f'max by (node, disk) ({PREFIX}_disk_{name}_bytes{{node=~"$node"}})'
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
+from app.cli.list_output import plain_table
 from app.schemas.comparison_answer import ComparisonAnswer, SpreadAnswer
 from scheduler_core.model.quantity import format_bytes
 
@@ -36,11 +37,6 @@ def print_comparison(answer: ComparisonAnswer, console: Console) -> None:
     console.print(Text(text, style="bold"))
 
 
-def _table(*headers: str) -> Table:
-    columns = (Column(header, overflow="fold") for header in headers)
-    return Table(*columns, box=None, pad_edge=False, header_style="bold")
-
-
 def _spread(spread: SpreadAnswer) -> str:
     if spread.least == spread.most:
         return str(spread.median)
@@ -48,7 +44,9 @@ def _spread(spread: SpreadAnswer) -> str:
 
 
 def _figures_table(answer: ComparisonAnswer) -> Table:
-    table = _table("STRATEGY", "PLACED", "WAITING", "STUCK", "MISPLACED", "OVERBOOKED", "BY", "LAST PLACED AT STEP")
+    table = plain_table(
+        "STRATEGY", "PLACED", "WAITING", "STUCK", "MISPLACED", "OVERBOOKED", "BY", "LAST PLACED AT STEP"
+    )
     for entry in answer.strategies:
         spreads = (entry.placed, entry.waiting, entry.stuck, entry.misplaced, entry.overbooked)
         overbooked_bytes = format_bytes(entry.overbooked_bytes.median)
@@ -58,7 +56,7 @@ def _figures_table(answer: ComparisonAnswer) -> Table:
 
 def _sparkline_table(answer: ComparisonAnswer) -> Table:
     last = answer.strategies[0].samples[-1].step
-    table = _table("STRATEGY", f"PODS THAT WAIT, STEPS 0 TO {last}")
+    table = plain_table("STRATEGY", f"PODS THAT WAIT, STEPS 0 TO {last}")
     for entry in answer.strategies:
         waiting = [sample.waiting for sample in entry.samples]
         table.add_row(entry.name, _sparkline(_pick(waiting, _SPARKLINE_CELLS), answer.pods))
@@ -80,7 +78,7 @@ def _sparkline(values: Sequence[int], most: int) -> str:
 
 
 def _sample_table(answer: ComparisonAnswer) -> Table:
-    table = _table("STEP", *(entry.name for entry in answer.strategies))
+    table = plain_table("STEP", *(entry.name for entry in answer.strategies))
     positions = _pick(range(len(answer.strategies[0].samples)), _ROWS)
     for position in positions:
         samples = [entry.samples[position] for entry in answer.strategies]

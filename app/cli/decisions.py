@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from app.cli.explain_subject import POD_PREFIXES
-from app.cli.list_output import ListOutput, plain_table, printable, show_list
+from app.cli.list_output import ListOutput, plain_table, printable, shorten, show_list
 from app.cli.options import (
     CaFileOption,
     CertFileOption,
@@ -227,6 +227,4 @@ def _detail(entry: DecisionEntry) -> str:
         return entry.error
     if not entry.fits:
         return "; ".join(f"{reason} ({count})" for reason, count in entry.refused.items())
-    names = entry.offered[:_MAX_NODES]
-    others = entry.fits - len(names)
-    return ", ".join([*names, *([f"{others} more"] if others > 0 else [])])
+    return shorten(entry.offered, _MAX_NODES, total=entry.fits)

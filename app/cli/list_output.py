@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,16 @@ def plain_table(*headers: str) -> Table:
 
     columns = (Column(header, overflow="fold") for header in headers)
     return Table(*columns, box=None, pad_edge=False, header_style="bold")
+
+
+def shorten(names: Sequence[str], limit: int, separator: str = ", ", *, total: int | None = None) -> str:
+    """Returns the first names, and how many more there are.
+
+    `total` is the number of all of them, where `names` lacks some.
+    """
+    first = names[:limit]
+    hidden = (len(names) if total is None else total) - len(first)
+    return separator.join([*first, *([f"{hidden} more"] if hidden > 0 else [])])
 
 
 def printable(text: str) -> str:

@@ -154,7 +154,7 @@ def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
 
 
 def check_url(url: str) -> None:
-    """Returns if a URL of the leader can be used, or is missing.
+    """Returns if the leader's URL can be used, or is missing.
 
     Raises:
         CoreError: it has no scheme

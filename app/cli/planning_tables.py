@@ -7,7 +7,8 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.what_if_tables import format_duration, format_range, new_table, print_table
+from app.cli.list_output import plain_table, shorten
+from app.cli.what_if_tables import format_duration, format_range, print_table
 from app.schemas.planning_answer import (
     DrainStepAnswer,
     FailedDrainAnswer,
@@ -25,7 +26,7 @@ _MAX_PROBLEMS: Final = 2
 def print_headroom(answer: HeadroomAnswer, console: Console) -> None:
     """Prints the pods per node, and why the next one is refused."""
     if answer.nodes:
-        table = new_table("NODE", "PODS")
+        table = plain_table("NODE", "PODS")
         for node in answer.nodes:
             table.add_row(node.node, format_range(str(node.least), str(node.most)))
         print_table(console, table)
@@ -54,12 +55,12 @@ def _print_refused_pod(answer: HeadroomAnswer, refused: RefusedPodAnswer, consol
 def print_maintenance(answer: MaintenanceAnswer, console: Console) -> None:
     """Prints the order of nodes, and why others cannot be drained."""
     if answer.steps:
-        table = new_table("", "DRAIN", "PODS", "FEWER REPLICAS", "REBUILDS", *(["TAKES"] if answer.rate else []))
+        table = plain_table("", "DRAIN", "PODS", "FEWER REPLICAS", "REBUILDS", *(["TAKES"] if answer.rate else []))
         for number, step in enumerate(answer.steps, start=1):
             table.add_row(str(number), *_step_cells(step))
         print_table(console, table)
     if answer.failed:
-        table = new_table("NODE", "WHEN", "DOES NOT FIT BECAUSE")
+        table = plain_table("NODE", "WHEN", "DOES NOT FIT BECAUSE")
         for entry in answer.failed:
             table.add_row(entry.node, _when(entry, answer), _first_problems(entry))
         print_table(console, table)
@@ -90,9 +91,7 @@ def _when(entry: FailedDrainAnswer, answer: MaintenanceAnswer) -> str:
 
 
 def _first_problems(entry: FailedDrainAnswer) -> str:
-    problems = entry.problems or entry.first_problems
-    others = len(problems) - _MAX_PROBLEMS
-    return "; ".join([*problems[:_MAX_PROBLEMS], *([f"{others} more"] if others > 0 else [])])
+    return shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
 
 
 def _maintenance_summary(answer: MaintenanceAnswer) -> str:

@@ -98,13 +98,13 @@ def rebalance(
     name, storage_class = _goal_name(goal, situation, source)
     if name == WAITING_PODS and size is not None:
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
-    chosen: Goal
+    objective: Goal
     if name == WAITING_PODS:
-        chosen = run_to_end(waiting_pods_goal(situation, options, lambda: _choices(order_seeds(seed, orders))))
+        objective = run_to_end(waiting_pods_goal(situation, options, lambda: _choices(order_seeds(seed, orders))))
     else:
-        chosen = LargestVolumeGoal(situation.cluster, storage_class, least)
+        objective = LargestVolumeGoal(situation.cluster, storage_class, least)
     with show_status("Trying moves"):
-        baseline, result = run_to_end(_find(situation, options, chosen, max_moves))
+        baseline, result = run_to_end(_find(situation, options, objective, max_moves))
     answer = rebalance_answer(result, _goal_answer(result, name, storage_class), situation.cluster, longhorn_namespace)
     answer = answer.model_copy(update={"notes": _notes(baseline)})
     _print(answer, output)

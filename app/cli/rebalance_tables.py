@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
+from app.cli.list_output import plain_table, shorten
 from app.schemas.rebalance_answer import DiskAnswer, GoalAnswer, RebalanceAnswer
 from scheduler_core.model.quantity import format_bytes
 
@@ -35,9 +36,7 @@ def print_rebalance(answer: RebalanceAnswer, console: Console) -> None:
 
 def _move_table(answer: RebalanceAnswer) -> Table:
     headers = ("MOVE", "VOLUME", "REPLICA", "FROM", "TO ONE OF", "COPIES", "USED BY")
-    table = Table(
-        *(Column(header, overflow="fold") for header in headers), box=None, pad_edge=False, header_style="bold"
-    )
+    table = plain_table(*headers)
     for number, move in enumerate(answer.moves, start=1):
         table.add_row(
             str(number),
@@ -52,8 +51,7 @@ def _move_table(answer: RebalanceAnswer) -> Table:
 
 
 def _targets(disks: Sequence[DiskAnswer]) -> str:
-    others = len(disks) - _MAX_TARGETS
-    return ", ".join([*(_disk(disk) for disk in disks[:_MAX_TARGETS]), *([f"{others} more"] if others > 0 else [])])
+    return shorten([_disk(disk) for disk in disks], _MAX_TARGETS)
 
 
 def _disk(disk: DiskAnswer) -> str:

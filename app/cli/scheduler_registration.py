@@ -150,7 +150,8 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
         loopback_port = await read_loopback_port(client, namespace)
         if loopback_port is not None:
             # No process listens behind the Service.
-            host, port = "127.0.0.1", loopback_port
+            host = "127.0.0.1"
+            port = loopback_port
         return (
             f"{'https' if address.tls else 'http'}://{host}:{port}",
             await read_scheduler_flags(client),

@@ -129,8 +129,8 @@ def _largest_volumes(sizes: Mapping[str, int]) -> str:
     return f"largest volume that fits: {'; '.join(parts)}"
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number or 'no'} {one if number == 1 else many}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number or 'no'} {singular if number == 1 else plural}"
 
 
 def _zone_of(entry: NodeUsageAnswer | DiskUsageAnswer) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -128,7 +128,7 @@ def what_if(
 
     Exit code 0: everything always gets its place. 1: something does not. 2: bad input.
     """
-    given = {
+    texts = {
         "drain": drain,
         "lose": lose,
         "scale": scale,
@@ -140,7 +140,7 @@ def what_if(
     }
     check_standard_input(snapshot, *(apply or ()))
     rate = read_rate(rebuild_rate)
-    verbs = _in_order(invocation.meta[_ORDER_KEY], given)
+    verbs = _in_order(invocation.meta[_ORDER_KEY], texts)
     _check_place(html)
     # The nodes may be those of --apply.
     source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=not apply)
@@ -183,10 +183,10 @@ def _report(file: Path | None, answer: WhatIfAnswer, verbs: Sequence[str], snaps
     write_report(file, answer, ReportHead(verbs, snapshot or "the live cluster", now()))
 
 
-def _in_order(names: Sequence[str], given: dict[str, list[str] | None]) -> list[tuple[str, str]]:
+def _in_order(names: Sequence[str], texts: Mapping[str, list[str] | None]) -> list[tuple[str, str]]:
     """Returns verbs with their texts, as ordered on the command line."""
-    texts = {name: iter(values or ()) for name, values in given.items()}
-    return [(name, next(texts[name])) for name in names if name in texts]
+    texts_by_verb = {name: iter(values or ()) for name, values in texts.items()}
+    return [(name, next(texts_by_verb[name])) for name in names if name in texts_by_verb]
 
 
 def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:

@@ -105,16 +105,16 @@ class ChangeReader:
         return [AddDisk(node, positive_bytes(size, f"--add-disk {text}"))]
 
     def _add_node(self, text: str) -> Sequence[Change]:
-        given: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         key = ""
         for part in text.split(","):
             head, separator, tail = part.partition("=")
             key = head if separator else key
-            given.setdefault(key, []).append(tail if separator else part)
-        counts = given.pop("count", ["1"])
-        like = given.pop("like", None) or [self._open_node(text)]
-        sizes = tuple(positive_bytes(size, f"--add-node {text}") for size in given.pop("disks", []))
-        if given or len(like) != 1 or len(counts) != 1:
+            values.setdefault(key, []).append(tail if separator else part)
+        counts = values.pop("count", ["1"])
+        like = values.pop("like", None) or [self._open_node(text)]
+        sizes = tuple(positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
+        if values or len(like) != 1 or len(counts) != 1:
             raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
         return [AddNodes(like[0], _count(counts[0], f"--add-node {text}"), sizes)]
 
@@ -144,9 +144,9 @@ class ChangeReader:
         nodes: list[generic.Node] = []
         pods: list[tuple[kube.Pod, generic.Pod]] = []
         scales: list[Change] = []
-        for kind, group, given in read_objects(text):
+        for kind, group, listed in read_objects(text):
             entry = KINDS.get((group, kind))
-            raw = with_namespace(given, self._namespace) if kind in _NAMESPACED else given
+            raw = with_namespace(listed, self._namespace) if kind in _NAMESPACED else listed
             if kind in MEMBER_NAMES:
                 scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
+from app.cli.list_output import plain_table, shorten
 from app.schemas.what_if_answer import PodOutcomeAnswer, PodRemedyAnswer, RebuildAnswer, WhatIfAnswer
 from scheduler_core.model.quantity import format_bytes
 
@@ -53,36 +53,22 @@ def print_table(console: Console, table: Table) -> None:
     console.print()
 
 
-def new_table(*headers: str) -> Table:
-    """Returns a table without lines, whose long cells are folded."""
-    return Table(
-        *(Column(header, overflow="fold") for header in headers), box=None, pad_edge=False, header_style="bold"
-    )
-
-
 def outcome_text(word: str, count: int, orders: int) -> str:
     """Returns in how many orders something happens."""
     return f"{word} ({count} of {orders})" if word == "usually" else word
 
 
 def _pod_table(answer: WhatIfAnswer) -> Table:
-    table = new_table("POD", "FROM", "PLACED", "NODES", "OTHERWISE")
+    table = plain_table("POD", "FROM", "PLACED", "NODES", "OTHERWISE")
     for pod in answer.pods:
         table.add_row(
             pod.pod,
             pod.left or pod.origin,
             outcome_text(pod.outcome, pod.placed, answer.orders),
-            _most_frequent(pod.nodes, _MAX_NODES),
-            _most_frequent(pod.reasons, _MAX_REASONS, "; "),
+            shorten([*pod.nodes], _MAX_NODES),
+            shorten([*pod.reasons], _MAX_REASONS, "; "),
         )
     return table
-
-
-def _most_frequent(counts: Mapping[str, int], limit: int, separator: str = ", ") -> str:
-    """Returns the most frequent names, and how many others there are."""
-    names = list(counts)[:limit]
-    others = len(counts) - len(names)
-    return separator.join([*names, *([f"{others} more"] if others else [])])
 
 
 def _print_unlucky_order(console: Console, pod: PodOutcomeAnswer) -> None:
@@ -101,15 +87,15 @@ def _print_remedy(console: Console, entry: PodRemedyAnswer) -> None:
 
 
 def _drain_table(answer: WhatIfAnswer) -> Table:
-    table = new_table("DRAIN", "FINISHES", "HELD UP BY")
+    table = plain_table("DRAIN", "FINISHES", "HELD UP BY")
     for drain in answer.drains:
         outcome = outcome_text(drain.outcome, drain.finished, answer.orders)
-        table.add_row(drain.node, outcome, _most_frequent(drain.blockers, _MAX_REASONS, "; "))
+        table.add_row(drain.node, outcome, shorten([*drain.blockers], _MAX_REASONS, "; "))
     return table
 
 
 def _volume_table(answer: WhatIfAnswer) -> Table:
-    table = new_table("VOLUME", "REPLICAS", "LEAST HEALTHY", "IN THE END", "USED BY")
+    table = plain_table("VOLUME", "REPLICAS", "LEAST HEALTHY", "IN THE END", "USED BY")
     for volume in answer.volumes:
         complete = answer.orders - volume.incomplete
         end = (
@@ -123,7 +109,7 @@ def _volume_table(answer: WhatIfAnswer) -> Table:
 
 
 def _disk_table(answer: WhatIfAnswer) -> Table:
-    table = new_table("DISK", "SCHEDULED BEFORE", "AFTER")
+    table = plain_table("DISK", "SCHEDULED BEFORE", "AFTER")
     for disk in answer.disks:
         before = "new" if disk.before is None else format_bytes(disk.before)
         table.add_row(

@@ -179,8 +179,8 @@ class InstallationReader:
         return None
 
     def _scheduler_name(self, admitted: InstalledPod | None) -> str:
-        given = self._options.probe.scheduler_name if self._options.probe is not None else ""
-        return given or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
+        requested = self._options.probe.scheduler_name if self._options.probe is not None else ""
+        return requested or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
 
     async def _probe(self, scheduler: str, *, without_resource: bool) -> tuple[ProbeResult | None, ProbeResult | None]:
         """Probes with a pod that requests the resource, and a plain one.

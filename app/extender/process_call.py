@@ -25,6 +25,8 @@ from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import InstalledPod
 
 _TIMEOUT: Final = 10.0
+# A URL may lead to another server. The extender's own answers have at most some MB.
+_MAX_BODY: Final = 64 * 2**20
 # GETs a path, such as "state", and returns the body; raises ApiError for every other answer than 200.
 Ask = Callable[[str], Awaitable[bytes]]
 
@@ -97,7 +99,7 @@ def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
                 aiohttp.ClientSession(timeout=timeout) as session,
                 session.get(call[4:], ssl=context, server_hostname=server_name) as response,
             ):
-                body = await response.read()
+                body = await _body(call, response)
                 if response.status != 200:
                     raise ApiError(call, response.status, "", body[:200].decode(errors="replace"))
                 return body
@@ -110,6 +112,15 @@ def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
             raise ApiError(call, 0, "", problem) from error
 
     return ask
+
+
+async def _body(call: str, response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _MAX_BODY:
+            raise ApiError(call, response.status, "", f"the answer has more than {_MAX_BODY} bytes")
+    return bytes(body)
 
 
 async def leader_call(client: KubeClient, namespace: str) -> Ask:

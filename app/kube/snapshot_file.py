@@ -1,7 +1,7 @@
-"""Reads snapshot files, the output of `kubectl get ... -A -o yaml|json`, into a `Snapshot`.
+"""Reads the output of `kubectl get -A -o yaml` into a `Snapshot`.
 
-Data flow: text → documents (YAML or JSON) → objects (Lists taken apart) → `scheduler_core.convert` → one Snapshot.
-Every problem is one `SnapshotFileError` that names file, object and field.
+Data flow: text → documents (YAML or JSON) → objects (Lists taken apart) → `scheduler_core.convert` →
+one Snapshot. Every problem is one `SnapshotFileError` that names file, object and field.
 """
 
 from __future__ import annotations
@@ -272,7 +272,9 @@ for _tag, _pattern, _first in (
 
 
 def read_from(source: str, read: Callable[[], _Result]) -> _Result:
-    """Returns the result of `read`; an error gets the file's name, line and column.
+    """Returns the result of `read`.
+
+    An error gets the file's name, line and column.
 
     Raises:
         SnapshotFileError: an object or a setting cannot be read

@@ -80,7 +80,9 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 
 
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """A StatefulSet as data: what predictions read of it, and its template's labels, for `keep_selected_labels`.
+    """A StatefulSet as data: what predictions read of it.
+
+    Its template keeps its labels, for `keep_selected_labels`.
 
     Raises:
         ObjectError: it cannot be read
@@ -124,7 +126,10 @@ def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
 
 
 def _pod_spec(raw: dict[str, Any]) -> dict[str, Any]:
-    """The spec of a pod, or of a workload's template; of another object its own."""
+    """The spec of a pod, or of a workload's template.
+
+    Of another object it is its own.
+    """
     spec: dict[str, Any] = raw.get("spec", {})
     template_spec: dict[str, Any] = spec.get("template", {}).get("spec", spec)
     return template_spec

@@ -1,7 +1,8 @@
-"""What kube-scheduler filters before it calls the extender: which nodes its own plugins refuse.
+"""What kube-scheduler filters before it calls the extender.
 
-The plugins are those of Kubernetes 1.36 that read nodes, pods and bound PersistentVolumes. Pods that are only nominated to a node
-do not count. The topology of volumes that do not exist yet is not compared either.
+These are the nodes that its own plugins refuse. The plugins are those of Kubernetes 1.36 that read nodes, pods and
+bound PersistentVolumes. Pods that are only nominated to a node do not count. The topology of volumes that do not exist
+yet is not compared either.
 """
 
 from __future__ import annotations
@@ -50,17 +51,20 @@ class PluginRefusal:
 
 
 def compares_resources(cluster: GenericClusterState) -> bool:
-    """Whether some node of the source says what is allocatable; else resources cannot be compared."""
+    """Whether some node of the source says what is allocatable.
+
+    Otherwise resources cannot be compared.
+    """
     return any(node_info.node.allocatable for node_info in cluster.nodes.values())
 
 
 def kube_scheduler_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, affinities: Sequence[VolumeAffinity]
 ) -> Cooperative[dict[str, PluginRefusal]]:
-    """Returns the nodes that kube-scheduler's own plugins refuse, with the first refusal of each.
+    """Returns the nodes that kube-scheduler's own plugins refuse.
 
-    A pod that has a node is judged as if it were to be placed again. Nodes that the source does not list are not judged.
-    `affinities` are those of the PersistentVolumes that the pod's claims are bound to.
+    Each has its first refusal. A pod that has a node is judged as if it were to be placed again. Nodes that the source
+    does not list are not judged. `affinities` are those of the PersistentVolumes that the pod's claims are bound to.
     """
     waiting = replace(pod, node_name="")
     others = cluster.without_pod(pod.key)

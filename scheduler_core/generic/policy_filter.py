@@ -1,7 +1,8 @@
-"""Applies a policy's predicates in the extender's /filter, and lists the kinds that a policy reads.
+"""Applies a policy's predicates in the extender's /filter.
 
-Whether a node is available is left to kube-scheduler, which knows tolerations: a pod of a DaemonSet belongs on cordoned
-nodes, too. `LonghornVolumeFit` is skipped, because it is /filter's own decision.
+It also lists the kinds that a policy reads. Whether a node is available is left to kube-scheduler, which knows
+tolerations: a pod of a DaemonSet belongs on cordoned nodes, too. `LonghornVolumeFit` is skipped, because it is
+/filter's own decision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Predicates of later Kubernetes versions about groups of nodes: affinity between pods, and topology spread.
+"""Predicates of later Kubernetes versions about groups of nodes.
 
-They decide as the plugins of kube-scheduler 1.36 do (pkg/scheduler/framework/plugins; the plugin is named in each docstring).
-A domain is all nodes with one value of a label, the topology key. Finished pods never count.
+They are affinity between pods, and topology spread. They decide as the plugins of kube-scheduler 1.36 do
+(pkg/scheduler/framework/plugins; the plugin is named in each docstring). A domain is all nodes with one value of a
+label, the topology key. Finished pods never count.
 """
 
 from __future__ import annotations
@@ -134,7 +135,10 @@ def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def _max_count(constraint: SpreadConstraint, counts: Counter[str]) -> int:
-    """How many pods a domain may have with one more pod (minMatchNum plus maxSkew)."""
+    """How many pods a domain may have with one more pod.
+
+    It is minMatchNum plus maxSkew.
+    """
     min_count = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
     return min_count + constraint.max_skew
 

@@ -231,7 +231,10 @@ def _run_go(folder: Path) -> Iterator[int | None]:
 
 @contextmanager
 def run_server(command: list[str], *before_port: str) -> Iterator[tuple[int, int]]:
-    """Runs a server whose last argument is its port; provides its port and its process id."""
+    """Runs a server whose last argument is its port.
+
+    It provides the port and the process id.
+    """
     port = find_free_port()
     process = subprocess.Popen(
         [*command, *before_port, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

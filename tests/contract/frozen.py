@@ -135,8 +135,8 @@ def _texts(node: ast.AST) -> Iterable[str]:
 
 def log_events() -> str:
     """Every event name the product logs, with its fields."""
-    found = {event for path in sorted((ROOT / "app").rglob("*.py")) for event in _events(ast.parse(path.read_text()))}
-    return "\n".join(sorted(found)) + "\n"
+    events = {event for path in sorted((ROOT / "app").rglob("*.py")) for event in _events(ast.parse(path.read_text()))}
+    return "\n".join(sorted(events)) + "\n"
 
 
 def manifests() -> str:
@@ -170,7 +170,7 @@ def vectors() -> str:
     return "\n".join(lines) + "\n"
 
 
-def frozen() -> dict[str, str]:
+def frozen_texts() -> dict[str, str]:
     """Everything, by file name."""
     texts = {f"help-{command.replace(' ', '-') or 'main'}.txt": help_page(command) for command in COMMANDS}
     return texts | {
@@ -184,5 +184,5 @@ def frozen() -> dict[str, str]:
 
 if __name__ == "__main__":
     GOLDENS.mkdir(parents=True, exist_ok=True)
-    for name, text in frozen().items():
+    for name, text in frozen_texts().items():
         (GOLDENS / name).write_text(text)

@@ -1,17 +1,23 @@
-"""What the outside relies on changes only on purpose: texts are compared byte for byte."""
+"""What the outside relies on changes only on purpose.
+
+Texts are compared byte for byte.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.contract.frozen import GOLDENS, frozen
+from tests.contract.frozen import GOLDENS, frozen_texts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def test_the_outside_sees_no_difference() -> None:
-    """Help pages, OpenAPI, metrics, log events, rendered manifests and the vectors' closing lines are unchanged."""
-    now = frozen()
+    """All texts are unchanged.
+
+    They are help pages, OpenAPI, metrics, log events, rendered manifests and the vectors' closing lines.
+    """
+    now = frozen_texts()
     before = {path.name: path.read_text() for path in GOLDENS.iterdir()}
     assert now.keys() == before.keys()
     assert [name for name in now if now[name] != before[name]] == []

@@ -97,14 +97,14 @@ class Load:
             scheduler.resume()
 
 
-def _uneven(small: int, large: int) -> dict[str, int]:
+def _uneven_nodes(small: int, large: int) -> dict[str, int]:
     """Nodes for 5 pods each, and nodes for 20."""
     sizes = itertools.chain(itertools.repeat(5, small), itertools.repeat(20, large))
     return {f"handover-{number:02d}": size for number, size in enumerate(sizes, start=1)}
 
 
-SHORT: Final = Load(nodes=_uneven(4, 2), others=800)
-BURST: Final = Load(nodes=_uneven(20, 15), claims=1)
+SHORT: Final = Load(nodes=_uneven_nodes(4, 2), others=800)
+BURST: Final = Load(nodes=_uneven_nodes(20, 15), claims=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,7 @@ class RandomCluster:
         return Change("scale", ["--scale", f"sts/{app}={count}"], make)
 
     def _expand(self) -> Change:
-        claims = [raw for app in self._apps for raw in self._rig.items(_selected(CLAIMS.path("default"), app))]
+        claims = [raw for app in self._apps for raw in self._rig.items(_selection_path(CLAIMS.path("default"), app))]
         bound = [raw for raw in claims if raw["spec"].get("volumeName")]
         claim = self._random.choice(sorted(bound, key=lambda raw: str(raw["metadata"]["name"])))
         name = claim["metadata"]["name"]
@@ -380,7 +380,7 @@ def _volume_state(volume: Object) -> tuple[str, str, str]:
     return volume["spec"].get("nodeID", ""), status.get("state", ""), status.get("robustness", "")
 
 
-def _selected(path: str, app: str) -> str:
+def _selection_path(path: str, app: str) -> str:
     return f"{path}?labelSelector=app%3D{app}"
 
 

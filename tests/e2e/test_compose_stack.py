@@ -63,7 +63,7 @@ def leader(stack: Stack) -> str:
     return str(stack.cluster.api.get(LEASES.path(NAMESPACE, SERVICE))["spec"].get("holderIdentity") or "")
 
 
-def placed(stack: Stack) -> int:
+def placed_pods(stack: Stack) -> int:
     """Returns the number of pods with a node."""
     return sum(1 for pod in stack.cluster.api.get(PODS.path("default"))["items"] if pod["spec"].get("nodeName"))
 
@@ -78,11 +78,11 @@ def test_two_services_place_the_example_and_one_takes_over(stack: Stack) -> None
     until("a leader", lambda: leader(stack).startswith(NAMES))
     first = next(name for name in NAMES if leader(stack).startswith(name))
     stack.cluster.apply(ROOT / "examples/dev/statefulset.yaml")
-    until("all pods to have a node", lambda: placed(stack) == PODS_OF_EXAMPLE)
+    until("all pods to have a node", lambda: placed_pods(stack) == PODS_OF_EXAMPLE)
     stack.cluster.processes[first].kill()
     (second,) = set(NAMES) - {first}
     until("the successor", lambda: leader(stack).startswith(second))
     patch = json.dumps({"spec": {"replicas": PODS_OF_EXAMPLE + 2}})
     stack.cluster.kubectl("patch", "statefulset", "shop", "--patch", patch)
-    until("two more pods to have a node", lambda: placed(stack) == PODS_OF_EXAMPLE + 2)
+    until("two more pods to have a node", lambda: placed_pods(stack) == PODS_OF_EXAMPLE + 2)
     assert leader(stack).startswith(second), "they were placed by the successor"

@@ -106,11 +106,11 @@ def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Ite
     rig.use_config(file)
     note("kube-scheduler has started with the printed file")
     cluster.kubectl("apply", "-k", overlay_for_this_version(ASK))
-    rig.until("the policy", lambda: asking_containers(admitted(rig)))
+    rig.until("the policy", lambda: asking_containers(admitted_pod(rig)))
     note("pods with claims ask")
     _, findings = run_doctor(cluster)
     note("doctor has looked at everything")
-    rig.create(unchanged("first").statefulset(2))
+    rig.create(unchanged_workload("first").statefulset(2))
     rig.until("both run", lambda: rig.ready("first", 2))
     note("a StatefulSet without any change runs")
     nodes = set(rig.nodes_of("first").values())
@@ -169,7 +169,7 @@ def documented_kustomization(folder: Path) -> str:
     return f"{text.replace('../manifests/base', base)}replicas: [{{name: {SERVICE}, count: 0}}]\n"
 
 
-def admitted(rig: Rig) -> dict[str, Any]:
+def admitted_pod(rig: Rig) -> dict[str, Any]:
     """A pod with a claim as it would be stored now."""
     answer: dict[str, Any] = rig.cluster.api.create(f"{PODS.path('default')}?dryRun=All", pod())
     return answer
@@ -181,10 +181,10 @@ def ask_policy(rig: Rig) -> Iterator[None]:
     path = overlay_for_this_version(ASK)
     rig.use_config(RECOMMENDED_MANAGED)
     rig.cluster.kubectl("apply", "--server-side", "-k", path)
-    rig.until("the policy", lambda: asking_containers(admitted(rig)))
+    rig.until("the policy", lambda: asking_containers(admitted_pod(rig)))
     yield
     rig.cluster.kubectl("delete", "-k", path)
-    rig.until("its end", lambda: not asking_containers(admitted(rig)))
+    rig.until("its end", lambda: not asking_containers(admitted_pod(rig)))
 
 
 @pytest.fixture
@@ -199,14 +199,14 @@ def second_scheduler(rig: Rig, tmp_path: Path) -> Iterator[None]:
     process = rig.cluster.start_scheduler("second", SECOND, url_prefix=rig.address)
     path = overlay_for_this_version(SCHEDULER_NAME)
     rig.cluster.kubectl("apply", "--server-side", "-k", path)
-    rig.until("the policy", lambda: admitted(rig)["spec"]["schedulerName"] != "default-scheduler")
+    rig.until("the policy", lambda: admitted_pod(rig)["spec"]["schedulerName"] != "default-scheduler")
     yield
     rig.cluster.kubectl("delete", "-k", path)
-    rig.until("its end", lambda: admitted(rig)["spec"]["schedulerName"] == "default-scheduler")
+    rig.until("its end", lambda: admitted_pod(rig)["spec"]["schedulerName"] == "default-scheduler")
     process.stop()
 
 
-def unchanged(app: str) -> Workload:
+def unchanged_workload(app: str) -> Workload:
     """Pods with two claims of 100Gi, which do not name the extender.
 
     They do not name its resource either.
@@ -234,7 +234,7 @@ def test_from_an_empty_cluster_the_first_statefulset_is_placed_right(journey: Jo
 @pytest.mark.usefixtures("ask_policy")
 def test_a_statefulset_without_any_change_is_placed_by_the_extenders_answer(rig: Rig) -> None:
     """Only one node fits a pod, and kube-scheduler prefers others."""
-    rig.create(unchanged("asked").statefulset(2))
+    rig.create(unchanged_workload("asked").statefulset(2))
     rig.until("both run", lambda: rig.ready("asked", 2))
     assert set(rig.nodes_of("asked").values()) == {ROOMY}
     assert rig.misplaced_pods("asked") == []
@@ -258,7 +258,7 @@ def test_without_an_extender_pods_with_claims_wait_and_others_run(rig: Rig) -> N
     for name in names:
         rig.cluster.processes[name].stop()
     try:
-        rig.create(unchanged("waiting").statefulset(1), plain("running"))
+        rig.create(unchanged_workload("waiting").statefulset(1), plain("running"))
         rig.until("the other pod runs", lambda: rig.ready("running", 1))
         rig.until("kube-scheduler has asked in vain", lambda: problem(rig, "waiting"))
         assert rig.nodes_of("waiting") == {"waiting-0": ""}
@@ -283,7 +283,7 @@ def test_with_a_second_scheduler_the_same_statefulset_is_placed_as_well(rig: Rig
 
     It knows nothing of the extender.
     """
-    rig.create(unchanged("second").statefulset(2), plain("own"))
+    rig.create(unchanged_workload("second").statefulset(2), plain("own"))
     rig.until("all run", lambda: rig.ready("second", 2) and rig.ready("own", 1))
     assert set(rig.nodes_of("second").values()) == {ROOMY}
     schedulers = {raw["spec"]["schedulerName"] for app in ("second", "own") for raw in rig.pods(app)}

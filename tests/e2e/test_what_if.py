@@ -182,7 +182,7 @@ def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
 
 
 @pytest.fixture
-def guarded(rig: Rig) -> Iterator[None]:
+def budget_pods(rig: Rig) -> Iterator[None]:
     """Three pods with a PodDisruptionBudget, and another node with room.
 
     The pods run on one node.
@@ -225,7 +225,7 @@ def evict(rig: Rig, pod: str) -> ApiError:
     return refusal.value
 
 
-def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, guarded: None) -> None:
+def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, budget_pods: None) -> None:
     """One pod after the other leaves the node.
 
     Then budgets that refuse an eviction are foreseen to hold up the drain.

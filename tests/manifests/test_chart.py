@@ -94,7 +94,7 @@ def build(*folders: str) -> RenderedObjects:
     return {(entry["kind"], object_name(entry["metadata"])): entry for entry in entries}
 
 
-def normalized(objects: RenderedObjects) -> RenderedObjects:
+def normalize(objects: RenderedObjects) -> RenderedObjects:
     """Objects without what only one side has.
 
     These are the labels that helm adds, and a namespace where there is none. A changed configuration of the second
@@ -152,7 +152,7 @@ def test_chart_and_kustomization_are_the_same_objects(
     helm: Helm, folders: Sequence[str], values: Mapping[str, Any]
 ) -> None:
     """The rendered objects differ in helm's own labels only."""
-    assert normalized(helm.render(values)) == normalized(build(*folders))
+    assert normalize(helm.render(values)) == normalize(build(*folders))
 
 
 @pytest.mark.e2e
@@ -165,7 +165,7 @@ def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(hel
     expected = build("base", "overlays/network-policy")
     ingress = expected["NetworkPolicy", NAME]["spec"]["ingress"]
     ingress[0]["from"][0]["ipBlock"]["cidr"] = NETWORK
-    assert normalized(helm.render({"networkPolicy": network_policy})) == normalized(expected)
+    assert normalize(helm.render({"networkPolicy": network_policy})) == normalize(expected)
     other = {**network_policy, "controlPlaneNetworks": [NETWORK, "fd00::/64"], "prometheusNamespace": "metrics"}
     rules = helm.render({"networkPolicy": other})["NetworkPolicy", NAME]["spec"]["ingress"]
     assert [peer["ipBlock"]["cidr"] for peer in rules[0]["from"]] == [NETWORK, "fd00::/64"]
@@ -176,7 +176,7 @@ def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(hel
 def test_tls_goes_with_the_placement_guard(helm: Helm, tmp_path: Path) -> None:
     """As the component does."""
     expected = build_with_component(tmp_path, "overlays/placement-guard", "tls")
-    assert normalized(helm.render({"tls": TLS, "placementGuard": {"enabled": True}})) == normalized(expected)
+    assert normalize(helm.render({"tls": TLS, "placementGuard": {"enabled": True}})) == normalize(expected)
 
 
 def guide_to_tls() -> list[Any]:
@@ -192,8 +192,8 @@ def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path
     (patch,) = [block["patches"][0] for block in guide_to_tls() if "configMapGenerator" in block]
     expected = build_with_component(tmp_path, "overlays/second-scheduler", "tls", [patch])
     deployment = ("Deployment", chart.SECOND_SCHEDULER)
-    assert pod_spec(normalized(rendered), chart.SECOND_SCHEDULER) == pod_spec(
-        normalized(expected), chart.SECOND_SCHEDULER
+    assert pod_spec(normalize(rendered), chart.SECOND_SCHEDULER) == pod_spec(
+        normalize(expected), chart.SECOND_SCHEDULER
     )
     assert rendered[deployment]["metadata"]["name"] == chart.SECOND_SCHEDULER
     url = f"https://{NAME}.{NAMESPACE}.svc:9504"
@@ -433,10 +433,10 @@ def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 def test_rancher_asks_for_values_of_the_chart_with_their_defaults() -> None:
     """A misspelt question would set a value that the schema refuses."""
     (form,) = documents(CHART / "questions.yaml")
-    asked = [*form["questions"], *(entry for each in form["questions"] for entry in each.get("subquestions", ()))]
+    questions = [*form["questions"], *(entry for each in form["questions"] for entry in each.get("subquestions", ()))]
     defaults = dict(leaves(VALUES))
-    assert {entry["variable"]: entry["default"] for entry in asked} == {
-        entry["variable"]: defaults[entry["variable"]] for entry in asked
+    assert {entry["variable"]: entry["default"] for entry in questions} == {
+        entry["variable"]: defaults[entry["variable"]] for entry in questions
     }
     assert form["namespace"] == NAMESPACE
 

@@ -1,4 +1,7 @@
-"""The alerts, the dashboard and the PodMonitor: they name what the program exposes, and alerts begin when they should."""
+"""The alerts, the dashboard and the PodMonitor.
+
+They name what the program exposes, and alerts begin when they should.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _WEEK: Final = 7 * 86400
 
 @dataclass(frozen=True)
 class Scenario:
-    """What Prometheus reads from minute 0 on, and when the alert is firing.
+    """What Prometheus reads from minute 0 on, and when it alerts.
 
     Attributes:
         series: promtool's notation by series, without the metrics' prefix; one value per minute
@@ -118,7 +121,7 @@ SCENARIOS: Final = {
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Every expression of PromQL with the alert or panel that it belongs to."""
+    """Every expression of PromQL with its alert or panel."""
     for name, rule in ALERTS.items():
         yield name, rule["expr"]
     for panel in dashboard_panels():
@@ -133,7 +136,10 @@ def dashboard_panels() -> list[dict[str, Any]]:
 
 
 def dashboard_queries() -> Iterator[tuple[str, str]]:
-    """Every expression of the dashboard with its panel, as Grafana sends it to Prometheus."""
+    """Every expression of the dashboard with its panel.
+
+    It is as Grafana sends it to Prometheus.
+    """
     for panel in dashboard_panels():
         for target in panel.get("targets", []):
             yield panel["title"], target["expr"].replace("$__rate_interval", "5m").replace("$node", ".*")
@@ -235,7 +241,10 @@ def find_promtool() -> str:
 
 
 def run_promtool(folder: Path, rules: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    """Runs `promtool test rules`; returns what it says is wrong, "" if nothing is."""
+    """Runs `promtool test rules`, and returns what is wrong.
+
+    It is "" if nothing is.
+    """
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     (folder / "test.yaml").write_text(yaml.safe_dump(test))
     argv = [find_promtool(), "test", "rules", str(folder / "test.yaml")]
@@ -284,7 +293,10 @@ def test_each_certificate_is_watched(tmp_path: Path, series: Mapping[str, str], 
     ],
 )
 def test_a_node_that_is_as_safe_as_before_is_no_alert(tmp_path: Path, values: str, minute: int) -> None:
-    """Three nodes with three replicas of each volume can lose none of them, and that is no news."""
+    """Three nodes with three replicas of each volume can lose none.
+
+    That is no news.
+    """
     test = rule_test("LonghornNodeNotSafeToLose")
     (group,) = test["tests"]
     group["input_series"] = [{"series": f"{PREFIX}_node_safe_to_lose{{node='a'}}", "values": values}]
@@ -309,7 +321,10 @@ def exposed_series() -> Iterator[str]:
 
 
 def test_every_expression_of_the_dashboard_has_data(tmp_path: Path) -> None:
-    """Each becomes an alert that fires if the expression returns anything from what the extender exposes."""
+    """Each becomes an alert that fires if the expression has data.
+
+    The data is from what the extender exposes.
+    """
     queries = list(dashboard_queries())
     rules = [{"alert": f"panel{number}", "expr": f"count({text}) > 0"} for number, (_, text) in enumerate(queries)]
     alerts = [

@@ -64,7 +64,7 @@ def worlds(draw: st.DrawFn) -> World:
     return World(after(situation(listed, objects), SetSetting("node-drain-policy", chance.choice(POLICIES))), nodes)
 
 
-def _drained(world: World, order: tuple[str, ...]) -> int:
+def _drained_count(world: World, order: tuple[str, ...]) -> int:
     """How many nodes of an order are drained in a row.
 
     It is the least number of all courses.
@@ -91,13 +91,13 @@ def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
     Blocked nodes are in none.
     """
     order = order_of(world.start, *world.nodes, courses=COURSES)
-    best = max(_drained(world, each) for each in permutations(world.nodes))
+    best = max(_drained_count(world, each) for each in permutations(world.nodes))
     assert order.exhaustive
     assert len(order.steps) == best
     assert order.complete == (best == len(world.nodes))
     assert {*names(order), *order.blocked, *(entry.node for entry in order.failed)} == {*world.nodes}
     for name in order.blocked:
-        assert not any(_drained(world, (*each, name)) > len(each) for each in permutations(names(order)))
+        assert not any(_drained_count(world, (*each, name)) > len(each) for each in permutations(names(order)))
 
 
 @settings(max_examples=25)

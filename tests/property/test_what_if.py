@@ -30,9 +30,9 @@ from scheduler_core.model.disruption_budget import DisruptionBudget
 from tests.builders import GI, Object
 from tests.worlds.predicted_clusters import (
     OPTIONS,
+    add_labels,
     after,
     disruption_budget,
-    labelled,
     node,
     observe,
     play,
@@ -104,7 +104,7 @@ def workload(size: int) -> Workload:
     return Workload("StatefulSet", "default", "web", pod, generic.Pod("default", "web-0"))
 
 
-def _overbooked(result: OrderResult) -> list[str]:
+def _overbooked_disks(result: OrderResult) -> list[str]:
     """The disks whose replicas add up to more than Longhorn's limit.
 
     They are counted from the replicas alone.
@@ -146,7 +146,7 @@ def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
         place = chance.choice(room)
         pod = f"web-{number}"
         booked[place][replica_name(pod, place)] = size
-        objects += labelled(running(pod, place, size), app="web")
+        objects += add_labels(running(pod, place, size), app="web")
     field = chance.choice(("minAvailable", "maxUnavailable"))
     count = chance.choice((*range(4), "0%", "30%", "50%", "75%", "100%"))
     nodes = [entry for name in names for entry in node(name, sizes[name], listed=booked[name])]
@@ -205,7 +205,7 @@ def test_no_order_overbooks_a_disk_while_the_status_is_current(world: World) -> 
     start = after(world.start, *world.changes)
     for seed in range(3):
         result = run_to_end(run_order(start, OPTIONS, _choose_current_status(seed)))
-        assert _overbooked(result) == []
+        assert _overbooked_disks(result) == []
 
 
 @given(worlds())

@@ -1,4 +1,7 @@
-"""Volumes and replicas under the real controllers, on an API server in memory."""
+"""Volumes and replicas under the real controllers.
+
+The API server is in memory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ async def start_volume(
     config: Config = QUICK,
     **settings: str,
 ) -> World:
-    """Starts nodes a, b, c … with one disk each, and a volume.
+    """Starts a node with one disk for each size, and a volume.
 
     The volume `v` is attached on `node`, if one is named. Returns when nothing changes any more.
     """
@@ -56,7 +59,7 @@ async def test_new_volume_without_locality_is_placed_at_creation() -> None:
 
 
 async def test_local_volume_waits_for_its_attachment() -> None:
-    """Its replica object is not placed, and yet the volume counts as scheduled."""
+    """Its replica is not placed, yet the volume counts as scheduled."""
     world = await start_volume("50Gi", "50Gi")
     assert world.places("v") == []
     assert len(world.replicas("v")) == 1
@@ -92,7 +95,10 @@ async def test_freed_room_gets_a_local_replica_in_place_of_the_distant_one() -> 
 
 
 async def test_strict_local_without_room_is_refused_with_longhorns_reason() -> None:
-    """The replica is pinned to the node and not placed, so the volume stays detached, and the attachment fails."""
+    """The replica is pinned to the node and not placed.
+
+    So the volume stays detached, and the attachment fails.
+    """
     world = await start_volume("10Gi", "50Gi", gib=20, locality=STRICT_LOCAL, node="a")
     assert world.places("v") == []
     assert world.replicas("v")[0].model.hard_node_affinity == "a"
@@ -164,7 +170,7 @@ async def test_lost_replica_is_replaced_after_the_replenishment_wait() -> None:
 
 
 async def test_degraded_volume_waits_for_the_failed_replica() -> None:
-    """With Longhorn's default wait the failed replica is rebuilt, and none is added."""
+    """With Longhorn's default wait, the failed replica is rebuilt, none is added."""
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a")
     before = [each.name for each in world.replicas("v")]
     lost = next(node for node in world.places("v") if node != "a")
@@ -223,7 +229,10 @@ async def test_disabled_placement_leaves_replicas_unplaced() -> None:
 
 
 async def test_replica_waits_for_its_backing_image() -> None:
-    """The image is listed for the disk at once, and its size counts."""
+    """The image is listed at once, and its size counts.
+
+    It is listed for the disk.
+    """
     world = await start_volume("50Gi", "50Gi")
     image = {"name": "image", "namespace": "longhorn-system", "annotations": {"simulator/real-size": "3Gi"}}
     await world.api.create("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/backingimages", {"metadata": image})
@@ -246,7 +255,7 @@ async def test_written_data_stays_within_the_volume() -> None:
 
 
 async def test_deleted_volume_deletes_its_replicas() -> None:
-    """The replicas go first, then the volume, and then their space is free."""
+    """The replicas go first, then the volume, then their space is free."""
     world = await start_volume("50Gi", "50Gi", node="a")
     await world.detach("v")
     await world.settle()

@@ -80,7 +80,7 @@ def running(
     ]
 
 
-def labelled(objects: Iterable[Object], ready: bool | None = None, **labels: str) -> list[Object]:
+def add_labels(objects: Iterable[Object], ready: bool | None = None, **labels: str) -> list[Object]:
     """The objects, with labels and maybe the condition Ready on pods."""
     raw = list(objects)
     for entry in raw:
@@ -108,7 +108,10 @@ def disruption_budget(
 
 
 def stateful_set(name: str, replicas: int, size: str = "40Gi", **spec: Any) -> Object:
-    """A StatefulSet with one claim per pod; `spec` has more of its fields."""
+    """A StatefulSet with one claim per pod.
+
+    `spec` has more of its fields.
+    """
     claim = {
         "metadata": {"name": "data"},
         "spec": {
@@ -179,6 +182,6 @@ def outcome_of(result: Prediction, name: str) -> PodOutcome:
     return next(outcome for outcome in result.pods if outcome.entry.key == ("default", name))
 
 
-def written(gib: float) -> int:
+def gibibytes(gib: float) -> int:
     """Bytes of some Gi."""
     return int(gib * GI)

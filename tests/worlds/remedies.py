@@ -62,7 +62,7 @@ def write_conditions(objects: Sequence[Object]) -> None:
     """Writes conditions of nodes and disks, as Longhorn's node controller does."""
     read = [each for each in objects if each["kind"] in ("Node", "Setting")]
     for node in cluster_of(read).snapshot.longhorn_nodes.values():
-        status = named(objects, "longhorn.io/v1beta2", "Node", node.name)["status"]
+        status = object_of(objects, "longhorn.io/v1beta2", "Node", node.name)["status"]
         _write_schedulable(status, node.conditions)
         for each in node.disks:
             _write_schedulable(status["diskStatus"][each.name], each.conditions)
@@ -104,12 +104,12 @@ def run_command(objects: list[Object], command: Sequence[str]) -> None:
     """
     match command:
         case ("kubectl", "uncordon", name):
-            node = named(objects, "v1", "Node", name)
+            node = object_of(objects, "v1", "Node", name)
             node["spec"] = {
                 "taints": [taint for taint in node["spec"]["taints"] if "unschedulable" not in taint["key"]]
             }
         case ("kubectl", "-n", "longhorn-system", "patch", "nodes.longhorn.io", name, "--type=merge", "-p", body):
-            merge_patch(named(objects, "longhorn.io/v1beta2", "Node", name), json.loads(body))
+            merge_patch(object_of(objects, "longhorn.io/v1beta2", "Node", name), json.loads(body))
         case _:
             raise AssertionError(shlex.join(command))
 
@@ -125,7 +125,7 @@ def merge_patch(target: Object, patch: Object) -> None:
             target[key] = value
 
 
-def named(objects: Sequence[Object], version: str, kind: str, name: str) -> Any:
+def object_of(objects: Sequence[Object], version: str, kind: str, name: str) -> Any:
     """The object of a kind and name."""
     return next(
         each
@@ -139,7 +139,7 @@ def add_space(objects: list[Object], step: Step) -> None:
 
     It is as Longhorn would measure it.
     """
-    status = named(objects, "longhorn.io/v1beta2", "Node", step.node)["status"]["diskStatus"][step.disk]
+    status = object_of(objects, "longhorn.io/v1beta2", "Node", step.node)["status"]["diskStatus"][step.disk]
     if step.kind is RemedyKind.FREE_SCHEDULED:
         status["storageScheduled"] -= step.size
         return
@@ -153,9 +153,9 @@ def after_move(objects: Sequence[Object], step: Step, target: DiskPlace) -> list
     """The objects after a replica was moved to a disk."""
     assert step.move is not None
     changed = copy.deepcopy([*objects])
-    replica = named(changed, "longhorn.io/v1beta2", "Replica", step.move.replica)
+    replica = object_of(changed, "longhorn.io/v1beta2", "Replica", step.move.replica)
     for place, sign in ((step.move.origin, -1), (target, 1)):
-        status = named(changed, "longhorn.io/v1beta2", "Node", place.node)["status"]["diskStatus"][place.disk]
+        status = object_of(changed, "longhorn.io/v1beta2", "Node", place.node)["status"]["diskStatus"][place.disk]
         status["storageScheduled"] += sign * step.move.size
         status["storageAvailable"] -= sign * step.move.copied_bytes
         status["storageAvailable"] -= status["storageAvailable"] % ROUNDING

@@ -34,8 +34,8 @@ class Element:
 
         `class` is given as `class_`.
         """
-        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-        return [each for each in self if each.tag == tag and wanted.items() <= each.attributes.items()]
+        expected = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+        return [each for each in self if each.tag == tag and expected.items() <= each.attributes.items()]
 
     def one(self, tag: str, **attributes: str) -> Element:
         """The only element of a tag with these attributes."""
@@ -85,7 +85,7 @@ class _Reader(HTMLParser):
             element.texts.append(data)
 
     @property
-    def unclosed(self) -> list[str]:
+    def unclosed_tags(self) -> list[str]:
         return [f"<{element.tag}> is not closed" for element in self._open[1:]]
 
 
@@ -94,7 +94,7 @@ def read_page(text: str) -> Element:
     reader = _Reader()
     reader.feed(text)
     reader.close()
-    assert not (problems := [*reader.problems, *reader.unclosed]), problems
+    assert not (problems := [*reader.problems, *reader.unclosed_tags]), problems
     return reader.root
 
 

@@ -195,11 +195,11 @@ async def with_remedies(
     """
     pairs = list(zip(pods, rows, strict=True))
     refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
-    wanted = refused[:_MAX_REMEDIES]
-    results = await site.sources.remedies.remedies(wanted, wait=0)
+    first_refused = refused[:_MAX_REMEDIES]
+    results = await site.sources.remedies.remedies(first_refused, wait=0)
     texts = {
         pod.key: remedies[0].text if remedies else ""
-        for pod, remedies in zip(wanted, results, strict=True)
+        for pod, remedies in zip(first_refused, results, strict=True)
         if remedies is not None
     }
     return [(pod, row, texts.get(pod.key)) for pod, row in pairs]

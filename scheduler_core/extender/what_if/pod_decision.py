@@ -74,7 +74,10 @@ class PodDecider:
     def decide(
         self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
     ) -> Cooperative[PodDecision]:
-        """Returns one of the nodes that kube-scheduler may choose, at random; of `names` only, if they are given."""
+        """Returns one of the nodes that kube-scheduler may choose, at random.
+
+        It is one of `names` only, if they are given.
+        """
         return (yield from decide_pod(pod, cluster, self, choose, names))
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
@@ -253,6 +256,6 @@ def waiting_pod(pod: kube.Pod) -> kube.Pod:
     return replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
 
 
-def unassigned(pod: generic.Pod) -> generic.Pod:
+def without_node(pod: generic.Pod) -> generic.Pod:
     """Returns the same pod without a node, as kube-scheduler's filters read it."""
     return replace(pod, node_name="", finished=False)

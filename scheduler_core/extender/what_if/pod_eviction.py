@@ -45,7 +45,7 @@ class SelectedPods:
         return next((f'found no controllers for pod "{name}"' for _, name in unscaled), "")
 
     @cached_property
-    def expected(self) -> int:
+    def expected_count(self) -> int:
         """How many pods there should be (getExpectedPodCount)."""
         if not self.budget.counts_controllers:
             return len(self.pods)
@@ -56,7 +56,7 @@ class SelectedPods:
     @cached_property
     def desired_healthy(self) -> int:
         """How many pods must stay healthy."""
-        return self.budget.desired_healthy(self.expected)
+        return self.budget.desired_healthy(self.expected_count)
 
     def current_healthy(self, is_healthy: IsHealthy) -> int:
         """Returns how many pods are healthy (countHealthyPods)."""
@@ -64,7 +64,7 @@ class SelectedPods:
 
     def disruptions_allowed(self, current_healthy: int) -> int:
         """Returns how many pods may be evicted now (updatePdbStatus)."""
-        if self.sync_failure or self.expected <= 0:
+        if self.sync_failure or self.expected_count <= 0:
             return 0
         return max(0, current_healthy - self.desired_healthy)
 

@@ -1,8 +1,7 @@
 """One possible course of events, in an order that a seed determines.
 
-Pods that no node fits are tried again whenever something was placed since, and evictions that a PodDisruptionBudget refuses are
-too, as `kubectl drain` does. When nothing is left to do, drains finish or not; the replicas of drained nodes then fail,
-Longhorn's wait for them runs out, and they are rebuilt.
+Pods that no node fits, and evictions that a budget refuses, are tried again whenever something was placed since. When nothing is
+left to do, drains finish or not; the replicas of drained nodes then fail, Longhorn's wait runs out, and they are rebuilt.
 """
 
 from __future__ import annotations
@@ -308,8 +307,7 @@ class _Run:
     def finish_drains(self) -> bool:
         """Fails the replicas of the nodes whose drain can finish.
 
-        It notes why others cannot. A drain that a PodDisruptionBudget holds up goes on if the cluster changes. Returns
-        whether a drain finishes.
+        Notes why others cannot; those that a PodDisruptionBudget holds up go on later. Returns whether a drain finishes.
         """
         finished = len(self._gone)
         held_up: list[str] = []

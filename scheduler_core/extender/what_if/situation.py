@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final, Protocol
 
 from scheduler_core.cooperative import Cooperative, run_to_end
-from scheduler_core.extender.what_if.pod_decision import detach_volumes, unassigned, waiting_pod
+from scheduler_core.extender.what_if.pod_decision import detach_volumes, waiting_pod, without_node
 from scheduler_core.extender.what_if.pod_eviction import DisruptionBudgets, ignores_budgets
 from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.model import generic, kube
@@ -227,7 +227,10 @@ class LivePods:
 
 
 def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[LivePods]:
-    """Returns the live pods of nodes, and those without a node, in one pass over all pods."""
+    """Returns the live pods of nodes, and those without a node.
+
+    It takes one pass over all pods.
+    """
     nodes = {"", *names}
     pods: list[tuple[PodKey, kube.Pod]] = []
     for number, (key, pod) in enumerate(cluster.snapshot.pods.items(), start=1):
@@ -248,4 +251,4 @@ def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
     created = (
         replace(detached, unready=detached.unready - {(pod.namespace, pod.name)}) if detached.unready else detached
     )
-    return created.with_pod(waiting_pod(pod), unassigned(cluster.generic_pod(pod)))
+    return created.with_pod(waiting_pod(pod), without_node(cluster.generic_pod(pod)))

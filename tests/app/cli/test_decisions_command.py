@@ -31,9 +31,9 @@ EMPTY = {"apiVersion": "longhorn-extender/v1", "kind": "DecisionList", "recorded
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def extender_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a process that has decided four times."""
-    with serve_snapshot(tmp_path_factory.mktemp("served")) as process:
+    with serve_snapshot(tmp_path_factory.mktemp("extender_url")) as process:
         ask(process, by_names(db_pod()))
         ask(process, by_names(db_pod(), ["node-2"]))
         ask(process, by_names(pod("gone", name="web-0", namespace="shop")))
@@ -58,12 +58,12 @@ def lines(text: str) -> list[str]:
     return [" ".join(row[2:-1] if row and row[0][0].isdigit() else row) for row in rows]
 
 
-def test_the_table_has_the_latest_first(served: str, run: Run) -> None:
+def test_the_table_has_the_latest_first(extender_url: str, run: Run) -> None:
     """Each has the offered nodes, or why there are none.
 
     No name changes the terminal.
     """
-    result = run("decisions", "--url", served)
+    result = run("decisions", "--url", extender_url)
     name = r"\x1b[2J\x1b]0;title\x07\u202e"
     assert (result.code, result.err) == (0, "")
     assert lines(result.out) == [
@@ -86,26 +86,26 @@ def test_the_table_has_the_latest_first(served: str, run: Run) -> None:
         (["--limit", "3"], [r"pod/\x1b[2J\x1b]0;title\x07\u202e", "pod/web-0", "pod/db-0"]),
     ],
 )
-def test_decisions_are_selected(served: str, run: Run, arguments: list[str], names: list[str]) -> None:
+def test_decisions_are_selected(extender_url: str, run: Run, arguments: list[str], names: list[str]) -> None:
     """By pod, namespace and outcome; each pod is named once."""
-    result = run("decisions", "--url", served, "-o", "name", *arguments)
+    result = run("decisions", "--url", extender_url, "-o", "name", *arguments)
     assert (result.code, result.out.splitlines(), result.err) == (0, names, "")
 
 
 @pytest.mark.parametrize("name", ["a&limit=1", "a b", "a%2Fb", "ä", "#", HOSTILE])
-def test_every_name_can_be_asked_for(served: str, run: Run, name: str) -> None:
+def test_every_name_can_be_asked_for(extender_url: str, run: Run, name: str) -> None:
     """It is one parameter of the request, whatever it contains."""
-    result = run("decisions", "--url", served, f"pod/{name}", "-o", "json")
+    result = run("decisions", "--url", extender_url, f"pod/{name}", "-o", "json")
     assert result.code == 0
     assert [entry["pod"] for entry in json.loads(result.out)["items"]] == ([f"shop/{name}"] if name == HOSTILE else [])
 
 
-def test_json_is_the_answer_of_the_leader(served: str, run: Run) -> None:
+def test_json_is_the_answer_of_the_leader(extender_url: str, run: Run) -> None:
     """With its kind, as every JSON of the program."""
-    answer = json.loads(run("decisions", "--url", served, "-o", "json", "--limit", "1").out)
+    answer = json.loads(run("decisions", "--url", extender_url, "-o", "json", "--limit", "1").out)
     assert (answer["apiVersion"], answer["kind"], answer["recorded"]) == ("longhorn-extender/v1", "DecisionList", 4)
     assert answer["nextBefore"] == answer["items"][0]["number"]
-    assert "older decisions; see --limit" in run("decisions", "--url", served, "--limit", "1").out
+    assert "older decisions; see --limit" in run("decisions", "--url", extender_url, "--limit", "1").out
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,14 @@ def test_bad_input_is_one_line(run: Run, arguments: list[str], problem: str) -> 
         (b"<html>", "the answer is not the extender's: "),
         (b"[]", "it is no DecisionList"),
         (b'{"kind": "DecisionList"}', "`recorded`"),
+        (b"x" * 1001, "the answer has more than 1000 bytes"),
     ],
 )
-async def test_another_server_is_named_as_such(tmp_path: Path, run: Run, body: bytes, problem: str) -> None:
-    """Whatever it answers."""
+async def test_another_server_is_named_as_such(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str
+) -> None:
+    """Whatever it answers, and however much."""
+    monkeypatch.setattr("app.extender.process_call._MAX_BODY", 1000)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body)
@@ -226,13 +230,13 @@ async def test_a_refusal_by_the_api_server_is_one_line(tmp_path: Path, run: Run)
     assert "pods is forbidden" in result.err
 
 
-def test_watching_ends_with_a_signal(served: str, tmp_path: Path) -> None:
+def test_watching_ends_with_a_signal(extender_url: str, tmp_path: Path) -> None:
     """On a terminal the table is shown again and again.
 
     Ctrl-C ends it, and is no failure.
     """
     main, terminal = pty.openpty()
-    command = [EXTENDER, "decisions", "--watch", "--interval", "0.5", "--url", served]
+    command = [EXTENDER, "decisions", "--watch", "--interval", "0.5", "--url", extender_url]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
     process = subprocess.Popen(
         command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, env=environment, start_new_session=True

@@ -61,7 +61,7 @@ class Api(FakeApi):
         if request.path == REVIEWS:
             return web.json_response({"status": {"allowed": True}}, status=201)
         if request.method == "POST" and "dryRun" in request.query:
-            return web.json_response(self._admitted(await request.json()), status=201)
+            return web.json_response(self._admit(await request.json()), status=201)
         if request.method == "POST":
             if request.path.rpartition("/")[2] in self.refuse:
                 return await failing(403, "not allowed", "Forbidden")(request)
@@ -75,7 +75,7 @@ class Api(FakeApi):
             return web.json_response(self._progress())
         return await super().handle(request)
 
-    def _admitted(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _admit(self, body: dict[str, Any]) -> dict[str, Any]:
         resource = {"longhorn.io/scheduler-extender": "1"} if self.policy else {}
         body["spec"]["containers"][0]["resources"] = {"requests": resource}
         return body

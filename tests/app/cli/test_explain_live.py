@@ -1,4 +1,7 @@
-"""`longhorn-extender explain` on a live cluster: the same answers as from a snapshot of it, and workloads that only the cluster has."""
+"""`longhorn-extender explain` on a live cluster, as from a snapshot.
+
+Workloads that only the cluster has are tested, too.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def anti_affinity(app: str) -> Object:
 
 
 def constrained_cluster() -> list[Object]:
-    """The waiting pod db-0 keeps away from web, which runs on node `b` in the namespace `shop`."""
+    """The waiting pod db-0 keeps away from web.
+
+    web runs on node `b` in the namespace `shop`.
+    """
     objects = two_nodes()
     for raw in objects:
         if raw["kind"] == "Node" and raw["apiVersion"] == "v1":
@@ -65,7 +71,10 @@ def constrained_cluster() -> list[Object]:
 
 
 async def test_a_snapshot_has_what_kube_scheduler_filters_by(tmp_path: Path, run: Run) -> None:
-    """`explain` prints the same for the file and for the cluster, affinity between pods of other namespaces included."""
+    """`explain` prints the same for the file and for the cluster.
+
+    Affinity between pods of other namespaces is included.
+    """
     file = tmp_path / "snapshot.yaml"
     api = FakeApi()
     shop = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", "labels": {"team": "x", "cost": "9"}}}
@@ -109,7 +118,10 @@ async def test_a_wrong_namespace_of_longhorn_is_a_warning(tmp_path: Path, run: R
 
 @pytest.mark.parametrize("name", ["deploy/web", "deployments/web", "Deployment/web"])
 async def test_a_workload_is_read_from_the_cluster(tmp_path: Path, run: Run, name: str) -> None:
-    """In the namespace of -n; the pod is the first that its template makes."""
+    """It is in the namespace of -n.
+
+    The pod is the first that its template makes.
+    """
     template = {"spec": {"nodeSelector": {"disk": "fast"}, "containers": []}}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "shop"}}
     api = FakeApi()

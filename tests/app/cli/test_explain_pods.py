@@ -1,4 +1,7 @@
-"""`longhorn-extender explain` as users of kubectl expect it, and what kube-scheduler filters before the extender is asked."""
+"""`longhorn-extender explain` as users of kubectl expect it.
+
+What kube-scheduler filters before the extender is tested, too.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def cordoned(name: str) -> Object:
 
 
 def two_nodes(first: Object | None = None) -> list[Object]:
-    """Nodes `a` and `b` with room for one claim each, and the waiting pod shop/db-0."""
+    """Two nodes with room for one claim each, and a pod.
+
+    The nodes are `a` and `b`, and the waiting pod is shop/db-0.
+    """
     return [
         first or kube_node("a"),
         kube_node("b"),
@@ -132,7 +138,10 @@ def test_a_pod_is_named_as_for_kubectl(run: Run, tmp_path: Path, arguments: list
 
 
 def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(run: Run, tmp_path: Path) -> None:
-    """As of `kubectl get pods` alone, or of an earlier version of `snapshot`; a StatefulSet determines its pods' names."""
+    """A StatefulSet determines the names of its pods.
+
+    It is missing in `kubectl get pods` alone, and in files of an earlier version of `snapshot`.
+    """
     others = [
         pod(name=name, namespace="shop", node=node) for name, node in (("db-1", "b"), ("db-10", ""), ("db-2", ""))
     ]
@@ -175,7 +184,10 @@ def test_a_node_that_does_not_exist_is_refused_with_a_warning(run: Run, snapshot
 
 
 def test_without_a_pod_all_waiting_pods_are_listed(run: Run, tmp_path: Path) -> None:
-    """The exit code is 1 if one of them has no node; pods that run are left out."""
+    """The exit code is 1 if one of them has no node.
+
+    Pods that run are left out.
+    """
     objects = [
         *two_nodes(cordoned("a")),
         claim("large", 500, namespace="shop"),

@@ -18,7 +18,7 @@ import yaml
 from scheduler_core.extender.planning.remedies import find_remedies
 from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, storage_class
 from tests.worlds.command_line import Run
-from tests.worlds.remedies import named, run_command, write_conditions
+from tests.worlds.remedies import object_of, run_command, write_conditions
 
 ROOT = Path(__file__).parents[3]
 MIXED = "examples/mixed-cluster/snapshot.yaml"
@@ -38,19 +38,22 @@ def world(**fields: Any) -> list[Object]:
     return [kube_node("a"), node, storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
 
 
-def cordoned() -> list[Object]:
+def cordoned_node() -> list[Object]:
     """The same, with the node cordoned."""
     objects = world()
     taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-    named(objects, "v1", "Node", "a")["spec"] = {"unschedulable": True, "taints": [taint]}
+    object_of(objects, "v1", "Node", "a")["spec"] = {"unschedulable": True, "taints": [taint]}
     write_conditions(objects)
     return objects
 
 
-def evicted() -> list[Object]:
+def evicted_node() -> list[Object]:
     """The same, with an eviction of the node."""
     objects = world()
-    named(objects, "longhorn.io/v1beta2", "Node", "a")["spec"] |= {"allowScheduling": False, "evictionRequested": True}
+    object_of(objects, "longhorn.io/v1beta2", "Node", "a")["spec"] |= {
+        "allowScheduling": False,
+        "evictionRequested": True,
+    }
     return objects
 
 
@@ -75,10 +78,10 @@ def test_a_search_that_ends_early_says_so(run: Run, tmp_path: Path, monkeypatch:
 
 
 CLUSTERS = [
-    pytest.param(cordoned(), "uncordon node a", id="cordoned"),
+    pytest.param(cordoned_node(), "uncordon node a", id="cordoned"),
     pytest.param(world(allow=False), "allow scheduling on disk a/disk-1", id="disk disallowed"),
     pytest.param(world(evict=True), "allow scheduling on disk a/disk-1 and cancel its eviction", id="disk evicted"),
-    pytest.param(evicted(), "allow scheduling on Longhorn node a and cancel its eviction", id="node evicted"),
+    pytest.param(evicted_node(), "allow scheduling on Longhorn node a and cancel its eviction", id="node evicted"),
     pytest.param(selective(full=False), "add tags fast, ssd to disk a/disk-1", id="no tags"),
     pytest.param(
         world(reserved=70), "reserve 10Gi less on disk a/disk-1 (60Gi instead of 70Gi)", id="too much reserved"

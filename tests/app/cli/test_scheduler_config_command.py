@@ -60,7 +60,7 @@ async def cluster(
         yield str(kubeconfig)
 
 
-def expected(name: str, kubeconfig: str, *, scores: bool = False) -> Any:
+def expected_file(name: str, kubeconfig: str, *, scores: bool = False) -> Any:
     """A file of kube-scheduler-config with a cluster's address and kubeconfig."""
     config = yaml.safe_load(with_scores(CONFIGS / name) if scores else (CONFIGS / name).read_text())
     config["clientConnection"]["kubeconfig"] = kubeconfig
@@ -81,7 +81,7 @@ def expected(name: str, kubeconfig: str, *, scores: bool = False) -> Any:
 def test_it_prints_the_recommended_files(run: Run, platform: str, kubeconfig: str, pods: str, name: str) -> None:
     """With the platform's kubeconfig; the steps are not part of the file."""
     result = run("scheduler-config", "--platform", platform, "--pods", pods, "--url-prefix", ADDRESS)
-    assert (result.code, yaml.safe_load(result.out)) == (0, expected(name, kubeconfig))
+    assert (result.code, yaml.safe_load(result.out)) == (0, expected_file(name, kubeconfig))
     path = result.out.splitlines()[0].split()[1]
     assert f"config={path}" in result.err
     assert ("manifests/overlays/ask-policy" in result.err) is (pods == "requesting")
@@ -90,7 +90,7 @@ def test_it_prints_the_recommended_files(run: Run, platform: str, kubeconfig: st
 def test_scores_are_asked_for_on_demand(run: Run) -> None:
     """With the verb and the weight that the file has commented out."""
     result = run("scheduler-config", "--platform", "kubeadm", "--scores", "--url-prefix", ADDRESS)
-    scored = expected("recommended-managed.yaml", "/etc/kubernetes/scheduler.conf", scores=True)
+    scored = expected_file("recommended-managed.yaml", "/etc/kubernetes/scheduler.conf", scores=True)
     assert yaml.safe_load(result.out) == scored
 
 
@@ -103,7 +103,7 @@ def test_a_second_schedulers_file_is_that_of_its_overlay(run: Run) -> None:
 
 def expected_with_tls() -> Any:
     """recommended-managed-tls.yaml with a cluster's address."""
-    config = expected("recommended-managed-tls.yaml", "/etc/kubernetes/scheduler.conf")
+    config = expected_file("recommended-managed-tls.yaml", "/etc/kubernetes/scheduler.conf")
     config["extenders"][0]["urlPrefix"] = ADDRESS.replace("http:", "https:")
     return config
 
@@ -154,7 +154,7 @@ async def test_address_and_kubeconfig_are_read_from_the_cluster(tmp_path: Path, 
     """The Service's clusterIP, and the flag of kube-scheduler's static pod."""
     async with cluster(tmp_path, [static_pod(*flag)], service()) as kubeconfig:
         result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
-    assert yaml.safe_load(result.out) == expected("recommended-managed.yaml", "/somewhere/scheduler.conf")
+    assert yaml.safe_load(result.out) == expected_file("recommended-managed.yaml", "/somewhere/scheduler.conf")
 
 
 LOOPBACK = ("serve", "--host", "127.0.0.1", "--port", "9505")

@@ -1,4 +1,4 @@
-"""What every command that reads a snapshot file says of one that it cannot use."""
+"""What every command says of a snapshot file that it cannot use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def _assert_refused(run: Run, command: tuple[str, ...], file: Path | str, proble
 def test_a_file_without_objects_is_bad_input(
     run: Run, tmp_path: Path, command: tuple[str, ...], text: str, problem: str
 ) -> None:
-    """An empty file is what a failed `kubectl get` leaves; nothing in it waits, which would look well."""
+    """An empty file is what a failed `kubectl get` leaves.
+
+    Nothing in it waits, which would look well.
+    """
     file = tmp_path / "snapshot"
     file.write_text(text)
     _assert_refused(run, command, file, problem)

@@ -365,5 +365,5 @@ def test_the_documentation_shows_what_is_printed(run: Run, monkeypatch: pytest.M
     (block,) = re.findall(rf"```console\n\$ \.venv/bin/longhorn-extender ({command} .*?)```", text, re.S)
     arguments, *shown = block.splitlines()
     printed = run(*shlex.split(arguments)).out.splitlines()
-    wanted = [line for line in shown if line and line != "..."]
-    assert [line for line in printed if line in wanted] == wanted
+    expected = [line for line in shown if line and line != "..."]
+    assert [line for line in printed if line in expected] == expected

@@ -16,9 +16,9 @@ import yaml
 from tests.builders import GI, flat, pod, storage_class
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import (
+    add_labels,
     disruption_budget,
     growing_class,
-    labelled,
     node,
     owned_pod,
     running,
@@ -136,14 +136,14 @@ def test_options_count_in_the_order_of_the_command_line(run: Run, cluster: str) 
     assert (result.code, result.err) == (2, "longhorn-extender: there is no node new-node-1\n")
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, known: bool) -> None:
+@pytest.mark.parametrize("has_stateful_set", [True, False])
+def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, has_stateful_set: bool) -> None:
     """Its pods are of its template, or of one of its pods.
 
     The latter is so where the file has no StatefulSet.
     """
     objects = (storage_class(), node("a", listed={"db-0-a": 40}), node("b"), running("db-0", "a", 40))
-    file = _write(tmp_path / "snapshot.json", *objects, *([stateful_set("db", 1)] if known else []))
+    file = _write(tmp_path / "snapshot.json", *objects, *([stateful_set("db", 1)] if has_stateful_set else []))
     result = run("what-if", "--snapshot", file, "--scale", "sts/db=5", "-o", "json")
     pods = {entry["pod"]: entry["outcome"] for entry in json.loads(result.out)["pods"]}
     assert pods == {
@@ -339,7 +339,7 @@ def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> str:
+def budget_cluster(tmp_path: Path) -> str:
     """A snapshot file with two pods under a PodDisruptionBudget.
 
     web-0 and web-1 run on a, b has room for both, and the budget lets one of them be away.
@@ -347,16 +347,16 @@ def guarded(tmp_path: Path) -> str:
     pods = [*running("web-0", "a"), *running("web-1", "a")]
     listed = {"web-0-a": 30.0, "web-1-a": 30.0}
     budget = disruption_budget(maxUnavailable=1)
-    objects = (growing_class(), node("a", listed=listed), node("b"), labelled(pods, app="web"), budget)
+    objects = (growing_class(), node("a", listed=listed), node("b"), add_labels(pods, app="web"), budget)
     return _write(tmp_path / "guarded.json", *objects)
 
 
-def test_the_steps_of_an_order_show_a_drain_under_a_budget(run: Run, guarded: str) -> None:
+def test_the_steps_of_an_order_show_a_drain_under_a_budget(run: Run, budget_cluster: str) -> None:
     """Both pods never wait at once, and in the end none does.
 
     Then as much is free as before.
     """
-    result = run("what-if", "--snapshot", guarded, "--drain", "a", "-o", "json")
+    result = run("what-if", "--snapshot", budget_cluster, "--drain", "a", "-o", "json")
     order = json.loads(result.out)["shownOrder"]
     steps = order["steps"]
     assert (result.code, order["number"], order["fails"]) == (0, 0, False)
@@ -368,10 +368,10 @@ def test_the_steps_of_an_order_show_a_drain_under_a_budget(run: Run, guarded: st
     assert (steps[0]["copiedBytes"], steps[-1]["copiedBytes"]) == (0, 60 * GI)
 
 
-def test_the_steps_are_those_of_the_first_order_that_fails(run: Run, guarded: str) -> None:
+def test_the_steps_are_those_of_the_first_order_that_fails(run: Run, budget_cluster: str) -> None:
     """One of the pods gets no node."""
     verbs = ("--drain", "a", "--set", "storage-over-provisioning-percentage=50")
-    result = run("what-if", "--snapshot", guarded, *verbs, "-o", "json")
+    result = run("what-if", "--snapshot", budget_cluster, *verbs, "-o", "json")
     order = json.loads(result.out)["shownOrder"]
     assert (result.code, order["fails"], order["steps"][-1]["waiting"]) == (1, True, 1)
 
@@ -402,7 +402,7 @@ def test_without_a_failure_nothing_would_help(run: Run, cluster: str) -> None:
     assert answer["shownOrder"]["remedies"] == []
 
 
-def test_a_budget_of_a_file_is_applied(run: Run, guarded: str, tmp_path: Path) -> None:
+def test_a_budget_of_a_file_is_applied(run: Run, budget_cluster: str, tmp_path: Path) -> None:
     """A budget of a file holds up the drain.
 
     It gets the namespace of --namespace, and replaces the one of the snapshot.
@@ -411,7 +411,7 @@ def test_a_budget_of_a_file_is_applied(run: Run, guarded: str, tmp_path: Path) -
     del budget["metadata"]["namespace"]
     (tmp_path / "budget.json").write_text(json.dumps(budget))
     file = str(tmp_path / "budget.json")
-    result = run("what-if", "--snapshot", guarded, "--apply", file, "--drain", "a", "-o", "json")
+    result = run("what-if", "--snapshot", budget_cluster, "--apply", file, "--drain", "a", "-o", "json")
     (drain,) = json.loads(result.out)["drains"]
     refused = "PodDisruptionBudget default/web needs 2 healthy pods and has 2"
     assert (result.code, list(drain["blockers"])) == (

@@ -19,7 +19,7 @@ from app.cli.svg_plots import Series, line_plot, size_bar
 from scheduler_core.model.quantity import format_bytes
 from tests.builders import flat, pod
 from tests.worlds.command_line import Run
-from tests.worlds.predicted_clusters import disruption_budget, growing_class, labelled, node, running
+from tests.worlds.predicted_clusters import add_labels, disruption_budget, growing_class, node, running
 
 VERBS = ("--drain", "a", "--lose", "c", "--rebuild-rate", "100Mi")
 
@@ -58,7 +58,7 @@ def cluster(tmp_path: Path) -> str:
     Of the three pods on a only one finds room on b.
     """
     names = [f"web-{number}" for number in range(3)]
-    pods = labelled([raw for name in names for raw in running(name, "a", replicas=["a", "c"])], app="web")
+    pods = add_labels([raw for name in names for raw in running(name, "a", replicas=["a", "c"])], app="web")
     listed = {f"{name}-a": 30.0 for name in names}
     bare = pod(name="bare", node="c", phase="Running")
     objects = (growing_class(), node("a", listed=listed), node("b", 50), node("c"), pods, bare)

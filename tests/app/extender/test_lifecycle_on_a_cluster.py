@@ -319,14 +319,14 @@ def test_the_space_of_disks_is_current_without_any_request(
     def reserve(size: int) -> None:
         cluster.api.patch(path, {"spec": {"disks": {disk: {"storageReserved": size}}}})
 
-    def reserved(size: int) -> bool:
+    def has_reserved(size: int) -> bool:
         samples = [line for line in leader.metric("disk_reserved_bytes") if f'node="{NODES[0]}"' in line]
         return [float(line.split()[-1]) for line in samples] == [size]
 
     before = int(spec.get("storageReserved", 0))
-    until("the disk", lambda: reserved(before))
+    until("the disk", lambda: has_reserved(before))
     reserve(before + 2**30)
-    until("the change", lambda: reserved(before + 2**30))
+    until("the change", lambda: has_reserved(before + 2**30))
     reserve(before)
     leader.process.stop()
     leader = start(1, "--no-disk-metrics")

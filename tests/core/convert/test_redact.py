@@ -124,7 +124,10 @@ def test_labels_that_a_disruption_budget_selects_are_kept() -> None:
 
 
 def test_a_stateful_set_keeps_what_its_pods_are_decided_by() -> None:
-    """The number, the policy and the template with its claims; and the template's labels that a selector names."""
+    """It keeps the number, the policy and the template with claims.
+
+    The labels of the template that a selector names stay, too.
+    """
     raw = stateful_set("db", 2, podManagementPolicy="Parallel", serviceName="SECRET")
     term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "db"}}, "namespaceSelector": {}}
     spec = raw["spec"]["template"]["spec"]

@@ -91,7 +91,7 @@ def test_a_sound_installation_has_one_good_finding_for_each_check() -> None:
     assert is_well(findings)
 
 
-def probed(**result: str) -> Installation:
+def with_probe(**result: str) -> Installation:
     """The sound installation with another result of the probe pod."""
     return replace(SOUND, probe=ProbeResult(**result))
 
@@ -189,16 +189,16 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
         "certificate", Severity.ERROR, "no webhook",
     ),
     "an extender that is not registered": (
-        probed(node="node-1"), "registration", Severity.ERROR, "does not call the extender",
+        with_probe(node="node-1"), "registration", Severity.ERROR, "does not call the extender",
     ),
-    "a call that fails": (probed(message=DOWN), "registration", Severity.ERROR, "no process listens"),
+    "a call that fails": (with_probe(message=DOWN), "registration", Severity.ERROR, "no process listens"),
     "a refusal without the extender": (
-        probed(message="0/3 nodes are available: 3 node(s) were unschedulable."),
+        with_probe(message="0/3 nodes are available: 3 node(s) were unschedulable."),
         "registration", Severity.WARNING, "without the extender",
     ),
-    "no kube-scheduler": (probed(), "registration", Severity.WARNING, "no kube-scheduler"),
-    "a probe that is not allowed": (probed(problem="forbidden"), "registration", Severity.WARNING, "forbidden"),
-    "a resource that is not managed": (probed(message=UNMANAGED), "resource", Severity.ERROR, "no extender manages it"),
+    "no kube-scheduler": (with_probe(), "registration", Severity.WARNING, "no kube-scheduler"),
+    "a probe that is not allowed": (with_probe(problem="forbidden"), "registration", Severity.WARNING, "forbidden"),
+    "a resource that is not managed": (with_probe(message=UNMANAGED), "resource", Severity.ERROR, "no extender manages it"),
     "events about a resource that is not managed": (
         replace(SOUND, failures=(SchedulingFailure("shop/a", UNMANAGED),)), "resource", Severity.ERROR, "looks for",
     ),
@@ -471,7 +471,7 @@ def test_pods_of_the_second_kube_scheduler_are_named_before_it_is_removed() -> N
 
 def test_what_an_uninstallation_would_leave_is_found() -> None:
     """The policy, pods that request the resource, and the placement guard's webhook."""
-    facts = replace(probed(node="node-1"), requesting_pods=("shop/a",), guard_installed=True)
+    facts = replace(with_probe(node="node-1"), requesting_pods=("shop/a",), guard_installed=True)
     assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["ask-policy", "requesting-pods", "webhook"]
 
 

@@ -20,9 +20,9 @@ from scheduler_core.extender.what_if.situation import Situation
 from tests.builders import claim, persistent_volume, pod, replica, volume
 from tests.worlds.predicted_clusters import (
     OPTIONS,
+    add_labels,
     after,
     disruption_budget,
-    labelled,
     node,
     owned_pod,
     running,
@@ -157,7 +157,7 @@ def test_disruption_budgets_hold_up_a_drain() -> None:
 
     The other node is drained.
     """
-    web = labelled([owned_pod(name="web-0", node="a", owner="ReplicaSet")], ready=True, app="web")
+    web = add_labels([owned_pod(name="web-0", node="a", owner="ReplicaSet")], ready=True, app="web")
     order = order_of(situation(node("a"), node("b"), web, disruption_budget(minAvailable=1)), "a", "b")
     assert names(order) == ["b"]
     [failed] = order.failed

@@ -10,14 +10,14 @@ from scheduler_core.extender.what_if.cluster_changes import Drain, LoseNodes
 from scheduler_core.extender.what_if.order_history import OrderHistory, OrderPoint, OrderProgress
 from scheduler_core.extender.what_if.situation import Change, Situation
 from tests.worlds.predicted_clusters import (
+    add_labels,
     after,
     disruption_budget,
-    labelled,
+    gibibytes,
     node,
     observe,
     running,
     situation,
-    written,
 )
 
 
@@ -37,15 +37,15 @@ def test_a_move_is_seen_step_by_step() -> None:
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     points = history_of(cluster, Drain(("a",)))
     assert [
-        (point.waiting, point.misplaced, point.free_bytes // written(10), point.copied_bytes) for point in points
+        (point.waiting, point.misplaced, point.free_bytes // gibibytes(10), point.copied_bytes) for point in points
     ] == [
         (1, 0, 17, 0),  # evicted
         (1, 0, 17, 0),  # has a node
         (0, 1, 17, 0),  # its volume is attached there
-        (0, 0, 14, written(30)),  # rebuilt
-        (0, 0, 14, written(30)),  # the old replica is removed, which the status does not show yet
-        (0, 0, 17, written(30)),  # the status shows it, and nothing is left to do
-        (0, 0, 17, written(30)),  # the drain finishes
+        (0, 0, 14, gibibytes(30)),  # rebuilt
+        (0, 0, 14, gibibytes(30)),  # the old replica is removed, which the status does not show yet
+        (0, 0, 17, gibibytes(30)),  # the status shows it, and nothing is left to do
+        (0, 0, 17, gibibytes(30)),  # the drain finishes
     ]
     assert [point.step for point in points] == list(range(7))
 
@@ -60,12 +60,12 @@ def test_a_disk_above_its_limit_is_overbooked() -> None:
 def test_the_disks_of_a_lost_node_are_not_free() -> None:
     """Nothing can be placed there."""
     points = history_of(situation(node("a"), node("b")), LoseNodes(("b",)))
-    assert points[-1].free_bytes == written(100)
+    assert points[-1].free_bytes == gibibytes(100)
 
 
 def test_a_pod_that_a_budget_keeps_is_still_to_be_evicted() -> None:
     """It does not wait, because it runs."""
-    pods = labelled(running("web-0", "a"), app="web")
+    pods = add_labels(running("web-0", "a"), app="web")
     cluster = situation(node("a", listed={"web-0-a": 30}), node("b"), pods, disruption_budget(maxUnavailable=0))
     points = history_of(cluster, Drain(("a",)))
     assert {(point.waiting, point.to_evict) for point in points} == {(0, 1)}

@@ -17,9 +17,9 @@ from scheduler_core.model import generic, kube
 from tests.builders import Object, pod
 from tests.worlds.predicted_clusters import (
     OPTIONS,
+    add_labels,
     after,
     disruption_budget,
-    labelled,
     node,
     outcome_of,
     owned_pod,
@@ -40,7 +40,7 @@ def web_pods(count: int, ready: int | None = None, owner: str = "StatefulSet", p
     for number in range(count):
         raw = owned_pod(name=f"web-{number}", node="a", owner=owner)
         raw["status"]["phase"] = phase
-        objects += labelled([raw], number >= count - (count if ready is None else ready), app="web", tier="front")
+        objects += add_labels([raw], number >= count - (count if ready is None else ready), app="web", tier="front")
     return objects
 
 
@@ -175,7 +175,7 @@ def web_cluster(*nodes: list[Object], on: str = "aa", **budget: Any) -> Situatio
     They are on the named nodes.
     """
     pods = [raw for number, place in enumerate(on) for raw in running(f"web-{number}", place, 10)]
-    return situation(*nodes, labelled(pods, app="web"), disruption_budget(**budget))
+    return situation(*nodes, add_labels(pods, app="web"), disruption_budget(**budget))
 
 
 def two_nodes(count: int = 2, size: float = 100) -> tuple[list[Object], list[Object]]:
@@ -226,7 +226,7 @@ def test_other_pods_do_not_wait_for_a_budget() -> None:
     cluster = situation(
         node("a", listed={"web-0-a": 10, "db-0-a": 10}),
         node("b"),
-        labelled(running("web-0", "a", 10), app="web"),
+        add_labels(running("web-0", "a", 10), app="web"),
         free,
         disruption_budget(maxUnavailable=0),
     )
@@ -312,6 +312,6 @@ def test_the_same_seed_gives_the_same_order_with_budgets() -> None:
 
 def test_a_pod_without_controller_is_not_evicted_and_not_refused() -> None:
     """`kubectl drain` stops at it before the budget counts."""
-    bare = labelled([pod(name="web-9", node="a", phase="Running")], app="web")
+    bare = add_labels([pod(name="web-9", node="a", phase="Running")], app="web")
     result = prediction(situation(node("a"), node("b"), bare, disruption_budget(maxUnavailable=0)), Drain(("a",)))
     assert list(result.drains[0].blockers) == ["pod default/web-9 has no controller"]

@@ -12,7 +12,7 @@ from scheduler_core.extender.planning.replica_moves import DiskPlace, apply_move
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.model import longhorn
 from tests.builders import GI, LONGHORN, Object, disk, longhorn_node, setting, volume
-from tests.worlds.predicted_clusters import node, replica_name, running, situation, written
+from tests.worlds.predicted_clusters import gibibytes, node, replica_name, running, situation
 
 
 def cluster_of(*objects: Any) -> PredictedCluster:
@@ -42,7 +42,7 @@ def backing_image(*disks: str) -> Object:
     }
 
 
-def changed(objects: list[Object], kind: str, **fields: Any) -> list[Object]:
+def replace_fields(objects: list[Object], kind: str, **fields: Any) -> list[Object]:
     """The objects with fields of one kind replaced, in spec and status."""
     for entry in objects:
         if entry["kind"] == kind and entry["apiVersion"] == LONGHORN:
@@ -61,8 +61,8 @@ def test_a_replica_moves_to_another_node() -> None:
     after = apply_move(cluster, move, move.targets[0])
     disks = {name: entry.disks[0] for name, entry in after.state.view.cluster.nodes.items()}
     assert {name: entry.storage_scheduled for name, entry in disks.items()} == {"a": 0, "b": 30 * GI}
-    assert disks["a"].storage_available == written(100)
-    assert disks["b"].storage_available <= written(70)
+    assert disks["a"].storage_available == gibibytes(100)
+    assert disks["b"].storage_available <= gibibytes(70)
     assert [each.node_id for each in after.state.view.replicas_of(move.volume)] == ["b"]
     assert after.snapshot.volumes == cluster.snapshot.volumes
 
@@ -113,7 +113,7 @@ def test_a_local_replica_stays_and_another_one_moves() -> None:
 def test_only_steady_volumes_are_moved(kind: str, fields: dict[str, Any]) -> None:
     """Longhorn would refuse the additional replica, or do something else first."""
     assert len(list(replica_moves(cluster_of(one_replica())))) == 1
-    assert list(replica_moves(cluster_of(changed(one_replica(), kind, **fields)))) == []
+    assert list(replica_moves(cluster_of(replace_fields(one_replica(), kind, **fields)))) == []
 
 
 def test_no_move_where_longhorn_rebuilds_nothing() -> None:
@@ -130,7 +130,7 @@ def test_the_source_of_a_linked_clone_stays() -> None:
 
 def test_a_volume_with_a_backing_image_moves_only_where_its_image_is() -> None:
     """A copy of the image would take space, too."""
-    objects = changed(one_replica(), "Volume", spec={"backingImage": "debian"})
+    objects = replace_fields(one_replica(), "Volume", spec={"backingImage": "debian"})
     assert list(replica_moves(cluster_of(objects, backing_image("a-disk-1")))) == []
     copied = backing_image("a-disk-1", "b-disk-1")
     assert len(list(replica_moves(cluster_of(objects, copied)))) == 1
@@ -147,7 +147,7 @@ def test_a_move_that_auto_balance_would_undo_is_not_offered() -> None:
         *node("c", 200, zone="west"),
     ]
     pod = running("db-0", "a", replicas=["a", "b"], locality="disabled")
-    changed(pod, "Replica", status={"currentState": "running"})
+    replace_fields(pod, "Replica", status={"currentState": "running"})
     replicas = {move.replica for move in replica_moves(cluster_of(nodes, pod))}
     assert replicas == {"db-0-a", "db-0-b"}
     balanced = cluster_of(nodes, pod, setting("replica-auto-balance", "least-effort"))

@@ -116,7 +116,7 @@ def test_the_report_has_the_numbers_of_the_metrics(sizes: list[int], percentage:
     assert result.count(NodeCondition.OPEN) == len(sizes)
 
 
-def zoned() -> tuple[NodeRow, ...]:
+def zone_rows() -> tuple[NodeRow, ...]:
     """Five nodes in two zones and in none."""
     return report(
         [
@@ -148,12 +148,12 @@ def zoned() -> tuple[NodeRow, ...]:
 )
 def test_rows_are_selected_by_words_and_zone(text: str, zone: str | None, names: list[str]) -> None:
     """Their order stays."""
-    assert [entry.name for entry in select_rows(zoned(), text, zone)] == names
+    assert [entry.name for entry in select_rows(zone_rows(), text, zone)] == names
 
 
 def test_zones_come_by_name_and_nodes_without_one_last() -> None:
     """Each zone adds up its nodes."""
-    zones = group_by_zone(zoned())
+    zones = group_by_zone(zone_rows())
     assert [(entry.zone, [each.name for each in entry.rows]) for entry in zones] == [
         ("WEST", ["b-2", "b-1"]),
         ("east", ["a-2", "a-1"]),

@@ -20,6 +20,7 @@ from scheduler_core.model import generic, kube
 from tests.builders import GI, disk, ephemeral_spec, kube_node, longhorn_node, pod, replica, setting
 from tests.worlds.predicted_clusters import (
     after,
+    gibibytes,
     node,
     outcome_of,
     owned_pod,
@@ -27,7 +28,6 @@ from tests.worlds.predicted_clusters import (
     prediction,
     running,
     situation,
-    written,
 )
 
 POLICY = "node-drain-policy"
@@ -39,10 +39,10 @@ def test_a_drained_pod_moves_with_its_replica() -> None:
     result = prediction(cluster, Drain(("a",)))
     assert outcome_of(result, "db-0").nodes == {"b": 10}
     assert [(entry.node, entry.before, entry.most) for entry in result.disks] == [
-        ("a", written(30), 0),
-        ("b", 0, written(30)),
+        ("a", gibibytes(30), 0),
+        ("b", 0, gibibytes(30)),
     ]
-    assert result.copied_bytes == (written(30), written(30))
+    assert result.copied_bytes == (gibibytes(30), gibibytes(30))
     assert result.succeeds
 
 
@@ -52,7 +52,7 @@ def test_the_data_moves_with_the_replica() -> None:
     (end,) = play(after(cluster, Drain(("a",))), 1)
     nodes = end.cluster.state.view.cluster.nodes
     available = {name: nodes[name].disks[0].storage_available for name in nodes}
-    assert available == {"a": written(100), "b": written(70) - written(70) % ROUNDING}
+    assert available == {"a": gibibytes(100), "b": gibibytes(70) - gibibytes(70) % ROUNDING}
 
 
 def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
@@ -104,7 +104,7 @@ def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: 
     result = prediction(cluster, Drain(("a",)))
     assert (result.drains[0].certainty is Certainty.ALWAYS) is finishes
     moved = policy.startswith("block-for-eviction")
-    assert result.copied_bytes[0] == (written(30) if moved else 0)
+    assert result.copied_bytes[0] == (gibibytes(30) if moved else 0)
 
 
 def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
@@ -122,7 +122,7 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
     result = prediction(cluster, Drain(("a",)))
     assert result.drains[0].certainty is Certainty.ALWAYS
     assert [(entry.least, entry.incomplete) for entry in result.volumes] == [(1, 0)]
-    assert [(entry.node, entry.most) for entry in result.disks] == [("c", written(30))]
+    assert [(entry.node, entry.most) for entry in result.disks] == [("c", gibibytes(30))]
 
 
 def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
@@ -138,7 +138,7 @@ def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
         running("db-1", "b", replicas=["b", "a"], locality="disabled"),
     )
     result = prediction(cluster, Drain(("a",)), orders=30)
-    assert [(entry.node, entry.least, entry.most) for entry in result.disks] == [("c", written(30), written(60))]
+    assert [(entry.node, entry.least, entry.most) for entry in result.disks] == [("c", gibibytes(30), gibibytes(60))]
 
 
 def test_the_status_of_a_lost_node_stays_as_it_was() -> None:
@@ -150,7 +150,7 @@ def test_the_status_of_a_lost_node_stays_as_it_was() -> None:
         running("db-0", "b", replicas=["b", "a"], locality="disabled"),
     )
     result = prediction(cluster, LoseNodes(("a",)))
-    assert [(entry.node, entry.least) for entry in result.disks] == [("c", written(30))]
+    assert [(entry.node, entry.least) for entry in result.disks] == [("c", gibibytes(30))]
 
 
 def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
@@ -173,7 +173,7 @@ def test_a_generic_ephemeral_volume_goes_with_its_pod(change: Change) -> None:
     result = prediction(situation(node("a", listed={"db-0-a": 30}), node("b"), objects, user), change)
     assert outcome_of(result, "data").nodes == {"b": 10}
     assert (result.succeeds, result.copied_bytes, result.volumes) == (True, (0, 0), ())
-    assert ("b", written(30)) in [(entry.node, entry.most) for entry in result.disks]
+    assert ("b", gibibytes(30)) in [(entry.node, entry.most) for entry in result.disks]
 
 
 def test_scaling_down_deletes_generic_ephemeral_volumes() -> None:
@@ -240,7 +240,7 @@ def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
     )
     result = prediction(cluster, LoseNodes(("a",)))
     assert result.succeeds
-    assert result.copied_bytes == (written(30), written(30))
+    assert result.copied_bytes == (gibibytes(30), gibibytes(30))
     assert [entry.least for entry in result.volumes] == [1]
 
 
@@ -266,7 +266,7 @@ def test_a_lost_disk_leaves_the_node() -> None:
     )
     result = prediction(cluster, LoseDisk("a", "disk-1"))
     assert result.pods == ()
-    assert ("a", "disk-2", written(30)) in [(entry.node, entry.disk, entry.most) for entry in result.disks]
+    assert ("a", "disk-2", gibibytes(30)) in [(entry.node, entry.disk, entry.most) for entry in result.disks]
     assert result.succeeds
 
 
@@ -284,7 +284,7 @@ def test_scaling_up_fills_the_disks() -> None:
     """
     result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), 4))
     assert [outcome.placed for outcome in result.pods] == [10, 10, 10, 0]
-    assert {entry.most for entry in result.disks} == {written(80), written(40)}
+    assert {entry.most for entry in result.disks} == {gibibytes(80), gibibytes(40)}
 
 
 def test_a_stateful_set_creates_pods_in_order() -> None:
@@ -350,7 +350,7 @@ def test_an_expansion_must_fit_the_disk(size: int, refusals: int) -> None:
     cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
     result = prediction(cluster, Expand(("default", "data-db-0"), size * GI))
     assert [len(entry.refusals) for entry in result.expansions] == [refusals]
-    assert [entry.most for entry in result.disks] == ([] if refusals else [written(size)])
+    assert [entry.most for entry in result.disks] == ([] if refusals else [gibibytes(size)])
 
 
 def test_a_storage_class_may_refuse_an_expansion() -> None:

@@ -1,4 +1,7 @@
-"""Settings: Longhorn's defaults, Go's spelling of values, and faults that only stop what reads them."""
+"""Settings: Longhorn's defaults, Go's spelling of values, and faults.
+
+Faults only stop what reads them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def test_other_spellings_of_booleans_are_faults(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1.5", "1_000", "٣", "", "9223372036854775808", "0x10", " 1"])
 def test_a_text_that_is_no_number_in_go_is_a_fault(text: str) -> None:
-    """A number is an optional sign and ASCII digits that fit 64 bits."""
+    """A number is an optional sign and ASCII digits, of 64 bits."""
     with pytest.raises(SettingError, match="storage-over-provisioning-percentage"):
         Settings.parse({"storage-over-provisioning-percentage": text})
 
