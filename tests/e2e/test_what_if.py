@@ -1,6 +1,6 @@
-"""What `what-if` predicts then happens on a real control plane.
+"""What planning and the status page say then happens.
 
-It is compared pod by pod and disk by disk.
+It is compared on a real control plane, pod by pod and disk by disk.
 """
 
 from __future__ import annotations
@@ -360,17 +360,16 @@ def test_printed_changes_make_waiting_pods_run(rig: Rig) -> None:
     rig.until("the moved volume is complete", lambda: len(replica_nodes(rig, f"{MOVED}-has")) == 2)
     (remote,) = replica_nodes(rig, f"{MOVED}-has") - {f"{MOVED}-1"}
     (shifted,) = replica_nodes(rig, f"{SHIFTED}-has")
-    moved = WaitingPod(remote, ("move-replica",))
-    entries = (*WAITING_PODS, moved)
+    entries = (WaitingPod(remote, ("move-replica",)), *WAITING_PODS)
     rig.create(*(each for entry in entries for each in entry.objects()), *small_pod("shifted", shifted))
     apps = {entry.name for entry in entries} | {"shifted"}
     rig.until("all are refused", lambda: unscheduled(rig) == apps, 60)
 
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda entry: run_command(rig, "remedies", entry.pod, "-o", "json"), entries))
-    assert unscheduled(rig) == apps
-    for entry, answer in zip(entries, answers, strict=True):
-        apply_remedy(rig, entry, json.loads(answer))
+        answers = pool.map(lambda entry: run_command(rig, "remedies", entry.pod, "-o", "json"), entries)
+        for entry, answer in zip(entries, answers, strict=True):
+            assert entry.name in unscheduled(rig)
+            apply_remedy(rig, entry, json.loads(answer))
     rig.until("they run", lambda: unscheduled(rig) == {"shifted"} and all_run(rig, apps - {"shifted"}), 60)
     assert replica_nodes(rig, f"{MOVED}-has") == {f"{MOVED}-{number}" for number in (1, 2, 3)} - {remote}
 
