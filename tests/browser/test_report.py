@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("browser")]
 SMALL: Final = 10
 LARGE: Final = 1000
 # Drains of so many nodes of a cluster: each has a pod, and replicas of two volumes.
-DRAINED: Final = {SMALL: 1, LARGE: 12}
+DRAINED: Final = {SMALL: 1, LARGE: 6}
 ZOOMED: Final = Look(zoom=2)
 
 
