@@ -65,7 +65,7 @@ PICTURES: Final = (
 REPORT: Final = Picture("what-if-report", "", width=1000, height=1280)
 WHAT_IF: Final = ("--drain", "west-3")
 # Predictions appear on the pages when they are made.
-UNFINISHED: Final = ("worked out",)
+UNFINISHED: Final = ("worked out", "nodes so far", "not predicted yet")
 FINISH_SECONDS: Final = 120
 
 

@@ -28,7 +28,7 @@ from tests.browser.checks import (
     skip_link_problems,
 )
 from tests.browser.clusters import HOSTILE_DISK, HOSTILE_TAG, mixed_cluster, node_name
-from tests.browser.visit import DARK_NARROW, WIDE, Look, visit
+from tests.browser.visit import LOOKS, WIDE, Look, visit
 from tests.builders import pod
 from tests.worlds.service import serve_snapshot
 
@@ -111,9 +111,8 @@ def decide(site: Site, name: str) -> None:
     connection.close()
 
 
-# Colours do not depend on the width, and widths not on the colours, so that two looks are enough.
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
-@pytest.mark.parametrize("look", [WIDE, DARK_NARROW], ids=str)
+@pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes: int, look: Look) -> None:
     """axe-core finds nothing, and nothing is wider than the window."""
     site = sites[nodes]

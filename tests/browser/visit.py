@@ -47,7 +47,8 @@ class Look:
 WIDE: Final = Look()
 NARROW: Final = Look(width=400)
 DARK_NARROW: Final = Look(width=400, dark=True)
-LOOKS: Final = (WIDE, Look(dark=True), NARROW, DARK_NARROW)
+# Colours do not depend on the width, nor widths on the colours, so that two looks are enough.
+LOOKS: Final = (WIDE, DARK_NARROW)
 
 
 @dataclass
