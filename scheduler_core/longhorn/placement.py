@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.longhorn import node_stage
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices_in_steps
+from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices, possible_choices_in_steps
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_refusal
 from scheduler_core.longhorn.linked_clone import source_missing
 from scheduler_core.longhorn.refusal_rules import Refusal, ScheduleError, missing_backing_image, setting_refusal
@@ -265,11 +265,23 @@ def schedule_replica_in_steps(
         return PlacementResult(reasons=frozenset({ScheduleError.UNUSED_FAILED_REPLICA}))
     replicas = tuple(replicas)
     request = ReplicaRequest.for_replica(volume, replica)
+    if _prefers_local_node(cluster, volume, replicas):
+        # Without placed replicas every node is in the first tier. So if a disk of the local node is eligible, no other node matters.
+        local = replace(cluster, nodes={volume.node_id: cluster.nodes[volume.node_id]})
+        candidates = yield from _find_candidates(local, request, replicas)
+        if candidates.disks:
+            return PlacementResult(possible_choices(candidates.disks, request.replica_size))
     candidates = yield from _find_candidates(cluster, request, replicas)
     if not candidates.disks:
         return PlacementResult(reasons=candidates.reasons)
     preferred = preferred_disks(volume, candidates.disks, replicas)
     return PlacementResult((yield from possible_choices_in_steps(preferred, request.replica_size)))
+
+
+def _prefers_local_node(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> bool:
+    """Whether data locality prefers a node for a volume without placed replicas."""
+    placed = any(replica.node_id or replica.disk_id for replica in replicas)
+    return volume.data_locality == BEST_EFFORT and volume.node_id in cluster.nodes and not placed
 
 
 def preferred_disks(
