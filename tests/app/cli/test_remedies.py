@@ -129,7 +129,7 @@ def test_json_and_yaml_are_stable(run: Run, tmp_path: Path) -> None:
     """The keys are those of docs/remedies.md; sizes are bytes."""
     snapshot = write(tmp_path, world(scheduled=70))
     answer = json.loads(run("remedies", "--snapshot", snapshot, "db", "-o", "json").out)
-    assert list(answer) == ["apiVersion", "kind", "pod", "fits", "remedies"]
+    assert list(answer) == ["apiVersion", "kind", "pod", "fits", "remedies", "complete"]
     assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Remedies")
     assert (answer["pod"], answer["fits"]) == ("default/db", False)
     assert answer["remedies"][0] == {
