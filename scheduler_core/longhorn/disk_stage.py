@@ -146,8 +146,17 @@ def space_stage_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, u
     refusal = space_setting_refusal(cluster)
     if refusal is not None:
         return refusal
-    space = disk_space(disk, cluster.settings, uncounted)
-    rule = space_refusal(request.volume.size, request.volume.actual_size, space)
+    rule = space_stage_rule(cluster, request, disk, uncounted)
     if rule is None:
         return None
+    space = disk_space(disk, cluster.settings, uncounted)
     return Refusal(rule, space_detail(rule, disk, cluster.settings, space, request.volume))
+
+
+def space_stage_rule(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Rule | None:
+    """The rule by which `space_stage_refusal` refuses a disk, without the numbers: a placement looks at every disk."""
+    refusal = space_setting_refusal(cluster)
+    if refusal is not None:
+        return refusal.rule
+    space = disk_space(disk, cluster.settings, uncounted)
+    return space_refusal(request.volume.size, request.volume.actual_size, space)

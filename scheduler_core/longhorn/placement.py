@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.longhorn import node_stage
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices_in_steps
-from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_refusal
+from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices, possible_choices_in_steps
+from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_rule
 from scheduler_core.longhorn.linked_clone import source_missing
-from scheduler_core.longhorn.refusal_rules import Refusal, ScheduleError, missing_backing_image, setting_refusal
+from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.steps import Steps, take_all
@@ -173,7 +173,7 @@ def _disk_candidates(
     nodes, disks = places
     refusal = cluster_refusal(cluster, request)
     if refusal is not None:
-        return DiskCandidates(reasons=_reported_reasons([refusal]))
+        return DiskCandidates(reasons=_reported_reasons([refusal.rule]))
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
     reasons: Reasons = frozenset()
     yield
@@ -217,20 +217,21 @@ def eligible_disks(
     if not disks:
         return [], frozenset({ScheduleError.DISKS_UNAVAILABLE})
     eligible: list[DiskCandidate] = []
-    refusals: list[Refusal] = []
+    rules: list[Rule] = []
     for disk in disks:
         refusal = eligibility_refusal(cluster, request, disk)
-        if refusal is None and replicas is not None:
-            refusal = space_stage_refusal(cluster, request, disk, uncounted_bytes(node, disk, replicas))
-        if refusal is None:
+        rule = refusal.rule if refusal is not None else None
+        if rule is None and replicas is not None:
+            rule = space_stage_rule(cluster, request, disk, uncounted_bytes(node, disk, replicas))
+        if rule is None:
             eligible.append(DiskCandidate(node, disk))
         else:
-            refusals.append(refusal)
-    return eligible, _reported_reasons(refusals)
+            rules.append(rule)
+    return eligible, _reported_reasons(rules)
 
 
-def _reported_reasons(refusals: Iterable[Refusal]) -> Reasons:
-    return frozenset(refusal.rule.reported for refusal in refusals if refusal.rule.reported is not None)
+def _reported_reasons(rules: Iterable[Rule]) -> Reasons:
+    return frozenset(rule.reported for rule in rules if rule.reported is not None)
 
 
 def uncounted_bytes(node: Node, disk: Disk, replicas: Iterable[Replica]) -> int:
@@ -268,11 +269,23 @@ def schedule_replica_in_steps(
         return PlacementResult(reasons=frozenset({ScheduleError.UNUSED_FAILED_REPLICA}))
     replicas = tuple(replicas)
     request = ReplicaRequest.for_replica(volume, replica)
+    if _prefers_local_node(cluster, volume, replicas):
+        # Without placed replicas every node is in the first tier. So if a disk of the local node is eligible, no other node matters.
+        local = replace(cluster, nodes={volume.node_id: cluster.nodes[volume.node_id]})
+        candidates = yield from _find_candidates(local, request, replicas)
+        if candidates.disks:
+            return PlacementResult(possible_choices(candidates.disks, request.replica_size))
     candidates = yield from _find_candidates(cluster, request, replicas)
     if not candidates.disks:
         return PlacementResult(reasons=candidates.reasons)
     preferred = preferred_disks(volume, candidates.disks, replicas)
     return PlacementResult((yield from possible_choices_in_steps(preferred, request.replica_size)))
+
+
+def _prefers_local_node(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> bool:
+    """Whether data locality prefers a node for a volume without placed replicas."""
+    placed = any(replica.node_id or replica.disk_id for replica in replicas)
+    return volume.data_locality == BEST_EFFORT and volume.node_id in cluster.nodes and not placed
 
 
 def preferred_disks(

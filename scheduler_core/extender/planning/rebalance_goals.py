@@ -180,9 +180,10 @@ class WaitingPodsGoal:
         """
         cluster = self._situation.cluster
         self.before, self._always_before = yield from self.placed_pods(cluster, 0)
+        decider = PodDecider(self._options)
         for key in self.pods:
             if key not in self._always_before:
-                decision = yield from PodDecider(self._options).decide(cluster.snapshot.pods[key], cluster, _first)
+                decision = yield from decider.decide(cluster.snapshot.pods[key], cluster, _first)
                 if decision.decision is not None:
                     self.least_free = min(self.least_free, _least_volume(cluster, key))
 
@@ -253,14 +254,15 @@ def _least_volume(cluster: PredictedCluster, key: PodKey) -> int:
 
 def _any_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> Cooperative[bool]:
     """Whether some pod fits on some node, each for itself."""
+    decider = PodDecider(options)
     for key in keys:
-        if (yield from _fits(key, cluster, options)):
+        if (yield from _fits(key, cluster, decider)):
             return True
     return False
 
 
-def _fits(key: PodKey, cluster: PredictedCluster, options: FilterOptions) -> Cooperative[bool]:
-    decision = yield from PodDecider(options).decide(cluster.snapshot.pods[key], cluster, _first)
+def _fits(key: PodKey, cluster: PredictedCluster, decider: PodDecider) -> Cooperative[bool]:
+    decision = yield from decider.decide(cluster.snapshot.pods[key], cluster, _first)
     return bool(decision.node)
 
 
@@ -288,8 +290,9 @@ class Baseline:
         """Returns the baseline of a situation."""
         cluster = situation.cluster
         fits: dict[PodKey, bool] = {}
+        decider = PodDecider(options)
         for entry in situation.all_pods():
-            fits[entry.key] = yield from _fits(entry.key, cluster, options)
+            fits[entry.key] = yield from _fits(entry.key, cluster, decider)
         largest = LargestVolumes(cluster.state.view)
         return cls(
             cluster,
@@ -313,8 +316,9 @@ class Baseline:
                 return False
             if any(_finds_place(cluster, name) != before for name, before in self.unsettled.items()):
                 return False
+            decider = PodDecider(self.options)
             for key in self.fitting_pods:
-                if not (yield from _fits(key, cluster, self.options)):
+                if not (yield from _fits(key, cluster, decider)):
                     return False
             yield
         return True

@@ -43,10 +43,10 @@ from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 
-MAX_DECISIONS: Final = 1_000
+MAX_DECISIONS: Final = 600
 """How many changed clusters are decided; a search that needs more may miss cheaper remedies.
 
-A decision about the few nodes that steps change counts as a fifth.
+A decision about the few nodes that steps change counts as a seventh.
 """
 
 _NODES_PER_PAUSE: Final = 16

@@ -19,8 +19,8 @@ from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, P
 from scheduler_core.model.kube import Pod
 
 _MANY_NODES: Final = 16
-# A decision about few nodes takes a fifth of one about 1,000 nodes.
-_SHARE_OF_FEW_NODES: Final = 0.2
+# A decision about few nodes takes at most a fifth of one about 1,000 nodes. There are more of them before a remedy is found.
+_SHARE_OF_FEW_NODES: Final = 1 / 7
 # With the others a disk that is opened may make its node unsafe.
 _MONOTONE_PACKINGS: Final = frozenset({Packing.AUTO, Packing.EXACT})
 
