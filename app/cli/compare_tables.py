@@ -11,7 +11,7 @@ from rich.text import Text
 
 from app.cli.list_output import plain_table
 from app.schemas.comparison_answer import ComparisonAnswer, SpreadAnswer
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARKLINE_CELLS: Final = 40
@@ -20,7 +20,7 @@ _ROWS: Final = 6
 
 def print_comparison(answer: ComparisonAnswer, console: Console) -> None:
     """Prints the final figures, and how many pods wait over time."""
-    orders = "1 order" if answer.orders == 1 else f"{answer.orders} orders"
+    orders = format_count(answer.orders, "order")
     for table in (_figures_table(answer), _sparkline_table(answer)):
         console.print(table)
         console.print()

@@ -17,7 +17,7 @@ from app.schemas.planning_answer import (
     RefusedPodAnswer,
 )
 from scheduler_core.extender.what_if.prediction import refusal_text
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 
 _MAX_REFUSALS: Final = 2
 _MAX_PROBLEMS: Final = 2
@@ -37,7 +37,9 @@ def print_headroom(answer: HeadroomAnswer, console: Console) -> None:
     console.print()
     count = format_range(str(answer.least), str(answer.most))
     count = f"at least {answer.limit}" if answer.limit_reached else count
-    console.print(Text(f"{count} more pods of {answer.template} fit, in {answer.orders} orders", style="bold"))
+    console.print(
+        Text(f"{count} more pods of {answer.template} fit, in {format_count(answer.orders, 'order')}", style="bold")
+    )
 
 
 def _print_refused_pod(answer: HeadroomAnswer, refused: RefusedPodAnswer, console: Console) -> None:
@@ -96,11 +98,10 @@ def _first_problems(entry: FailedDrainAnswer) -> str:
 
 def _maintenance_summary(answer: MaintenanceAnswer) -> str:
     total = len(answer.steps) + len(answer.failed)
+    orders = format_count(answer.orders, "order")
     if answer.succeeds:
-        return f"all {total} nodes can be drained in this order, in {answer.orders} orders of events"
-    longest = (
-        f"{len(answer.steps)} of {total} nodes can be drained one after the other, in {answer.orders} orders of events"
-    )
+        return f"all {total} nodes can be drained in this order, in {orders} of events"
+    longest = f"{len(answer.steps)} of {total} nodes can be drained one after the other, in {orders} of events"
     if answer.exhaustive:
         return f"{longest}; every order was tried, so that no other one drains more"
     if any(entry.blocked for entry in answer.failed):

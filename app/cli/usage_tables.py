@@ -21,7 +21,7 @@ from app.schemas.usage_answer import (
     WaitingListAnswer,
     WaitingPodAnswer,
 )
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 
 _SIZES: Final = ("WRITTEN", "SCHEDULED", "PROMISED", "FREE", "RESERVED", "SIZE")
 _CONDITION_STYLES: Final = {"open": "green", "partly closed": "yellow", "no disks": "dim"}
@@ -130,7 +130,7 @@ def _largest_volumes(sizes: Mapping[str, int]) -> str:
 
 
 def _count(number: int, singular: str, plural: str) -> str:
-    return f"{number or 'no'} {singular if number == 1 else plural}"
+    return format_count(number, singular, plural) if number else f"no {plural}"
 
 
 def _zone_of(entry: NodeUsageAnswer | DiskUsageAnswer) -> str:

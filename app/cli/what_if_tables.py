@@ -11,7 +11,7 @@ from rich.text import Text
 
 from app.cli.list_output import plain_table, shorten
 from app.schemas.what_if_answer import PodOutcomeAnswer, PodRemedyAnswer, RebuildAnswer, WhatIfAnswer
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 
 _MAX_NODES: Final = 3
 _MAX_REASONS: Final = 2
@@ -140,7 +140,7 @@ def format_duration(seconds: float) -> str:
 def summary(answer: WhatIfAnswer) -> str:
     """Returns the last line: what always succeeds, and whatever fails."""
     always = sum(pod.outcome == "always" for pod in answer.pods)
-    parts = [f"{always} of {len(answer.pods)} pods are always placed, in {answer.orders} orders"]
+    parts = [f"{always} of {len(answer.pods)} pods are always placed, in {format_count(answer.orders, 'order')}"]
     if answer.drains:
         finished = sum(drain.outcome == "always" for drain in answer.drains)
         parts.append(f"{finished} of {len(answer.drains)} drains always finish")

@@ -108,3 +108,12 @@ def format_bytes(size: int) -> str:
                 return f"{sign}{whole}.{decimals}{suffix}"
             return f"{sign}{whole}{suffix}" + (f"+{rest}" if rest else "")
     return f"{sign}{size}"
+
+
+def format_count(number: int, noun: str, plural: str = "") -> str:
+    """Formats a number with its noun for people.
+
+    >>> format_count(1, "pod"), format_count(1200, "pod"), format_count(1, "pod waits", "pods wait")
+    ('1 pod', '1,200 pods', '1 pod waits')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

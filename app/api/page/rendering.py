@@ -17,6 +17,7 @@ from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scheduler_core.cooperative import Cooperative
+from scheduler_core.model.quantity import format_count
 
 _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -90,7 +91,7 @@ def environment() -> Environment:
     environment.filters |= {
         "bytes": short_bytes,
         "duration": duration,
-        "count": count,
+        "count": format_count,
         "segment": _segment,
         "utc": _utc,
     }
@@ -128,15 +129,6 @@ def duration(seconds: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
     return f"{max(0, int(seconds))} s"
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """Returns a number with its noun.
-
-    >>> count(1, "pod"), count(1200, "pod")
-    ('1 pod', '1,200 pods')
-    """
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _utc(time: datetime) -> str:

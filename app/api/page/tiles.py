@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from app.api.page.rendering import count, duration, short_bytes
+from app.api.page.rendering import duration, short_bytes
 from app.extender.node_losses import MAX_NODES
 from app.schemas.state import ServiceState
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.status.report import StatusReport
+from scheduler_core.model.quantity import format_count
 
 _ONLY_LEADER: Final = "known to the leader of a live cluster"
 UNKNOWN: Final = "n/a"
@@ -81,7 +82,7 @@ def _misplacement_tile(service: ServiceState | None) -> Tile:
         else "new volumes on another node than their pod's"
     )
     if overbooked:
-        note += f"; {count(len(overbooked), 'overbooked disk')}"
+        note += f"; {format_count(len(overbooked), 'overbooked disk')}"
     mood = "bad" if misplaced or overbooked else "good"
     return Tile("Misplaced volumes", f"{len(misplaced):,}", mood, note)
 

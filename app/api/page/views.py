@@ -22,6 +22,7 @@ from scheduler_core.extender.status.row_page import RowPage, page_of
 from scheduler_core.extender.status.waiting_rows import WaitingRow
 from scheduler_core.extender.what_if.prediction import Certainty, Prediction
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.quantity import format_count
 
 Context = Mapping[str, Any]
 BADGES: Final = {
@@ -221,7 +222,7 @@ async def waiting_list(site: Site, query: PageQuery) -> Context:
         "pods": await with_remedies(site, page.rows, rows),
         "waiting_since": waiting_since(site),
         "waiting_total": len(report.waiting),
-        "summary": f"{len(report.waiting)} pods wait",
+        "summary": format_count(len(report.waiting), "pod waits", "pods wait"),
     }
 
 
