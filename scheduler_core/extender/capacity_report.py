@@ -5,7 +5,7 @@ The numbers are those that decisions read, so a diagram of them shows what kube-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -161,23 +161,38 @@ def largest_volumes(view: View) -> Cooperative[dict[str, int]]:
     """Returns `CapacityReport.largest_volumes`; equal classes are computed once."""
     sizes: dict[VolumeClasses, int] = {}
     largest: dict[str, int] = {}
+    by_free_space = _nodes_by_free_space(view)
+    yield
     for name, (classes, smallest) in storage_class_needs(view).items():
         if classes is None:
             largest[name] = 0
             continue
         if classes not in sizes:
-            sizes[classes] = yield from _largest_of_classes(view, classes)
+            sizes[classes] = yield from _largest_of_classes(view, classes, by_free_space)
         largest[name] = sizes[classes] if sizes[classes] >= smallest else 0
     return largest
 
 
-def _largest_of_classes(view: View, classes: VolumeClasses) -> Cooperative[int]:
+def _largest_of_classes(
+    view: View, classes: VolumeClasses, by_free_space: Sequence[tuple[int, str]]
+) -> Cooperative[int]:
     largest = 0
-    for count, node in enumerate(view.cluster.nodes.values(), start=1):
-        largest = max(largest, largest_volume_on_node(view, classes, node))
+    for count, (free, name) in enumerate(by_free_space, start=1):
+        # No disk takes more than it has free, so that no later node takes more either.
+        if free <= largest:
+            break
+        largest = max(largest, largest_volume_on_node(view, classes, view.cluster.nodes[name]))
         if count % _NODES_PER_PAUSE == 0:
             yield
     return largest
+
+
+def _nodes_by_free_space(view: View) -> list[tuple[int, str]]:
+    """Returns the most free bytes of a disk of each node, largest first."""
+    most_free = (
+        (max((space.free for space in view.free_space(name).values()), default=0), name) for name in view.cluster.nodes
+    )
+    return sorted(most_free, reverse=True)
 
 
 def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None:
