@@ -12,7 +12,8 @@ unschedulable, the offer ends after `UNSCHEDULABLE_GRACE_PERIOD`.
 
 **A hold** is an offer with a priority: nodes where preemption may make room for the pod (`/preempt`). It counts against pods of at most
 this priority. The nomination that preemption writes, together with PodScheduled=False, narrows it. Then it stands for as long as the
-nomination does, at most `HOLD_LIFETIME`: victims may take long to end.
+nomination does, at most `HOLD_LIFETIME`: victims may take long to end. A condition without a nomination may be that of an earlier attempt,
+so a nomination within `UNSCHEDULABLE_GRACE_PERIOD` keeps the hold.
 
 **One offer per pod**, by UID; it counts on all of its nodes. Facts that are final for a UID (bound, finished, being
 deleted, gone) end its offer, however late they arrive. Facts that may change (nomination, condition, a claim's selected
@@ -229,10 +230,15 @@ def _observe_pod(ledger: Ledger, pod: ObservedPod) -> tuple[Ledger, tuple[Outcom
         return _end_offer(ledger, pod.uid, kind, node)
     if 0 < pod.version <= offer.version:
         return ledger, ()
-    after = replace(offer, version=max(offer.version, pod.version))
-    if offer.unschedulable_since is None and offer.fails_with(pod):
-        after = replace(after, unschedulable_since=ledger.time)
-    if not offer.is_choice_of(pod) or (offer.narrowed and len(offer.nodes) == 1):
+    chosen = offer.is_choice_of(pod)
+    unschedulable_since = offer.unschedulable_since
+    if chosen and offer.priority is not None:
+        # A condition that was observed before the nomination is that of an earlier attempt.
+        unschedulable_since = None
+    elif unschedulable_since is None and offer.fails_with(pod):
+        unschedulable_since = ledger.time
+    after = replace(offer, version=max(offer.version, pod.version), unschedulable_since=unschedulable_since)
+    if not chosen or (offer.narrowed and len(offer.nodes) == 1):
         return _replace_offer(ledger, offer, after), ()
     narrowed_at = ledger.time if offer.narrowed_at is None else offer.narrowed_at
     after = replace(after, nodes=frozenset((pod.nominated_node,)), narrowed_at=narrowed_at)
@@ -321,7 +327,9 @@ def _restored_offer(recorded: RecordedOffer, now: float) -> Offer:
 
 def _replace_offer(ledger: Ledger, before: Offer, after: Offer) -> Ledger:
     by_unschedulable_since = ledger.by_unschedulable_since
-    if after.unschedulable_since != before.unschedulable_since:
+    if after.unschedulable_since is None:
+        by_unschedulable_since = by_unschedulable_since.discard(after.uid)
+    elif before.unschedulable_since is None:
         by_unschedulable_since = by_unschedulable_since.add(after.uid)
     by_age = ledger.by_age
     by_narrowed_at = ledger.by_narrowed_at

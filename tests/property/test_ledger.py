@@ -79,7 +79,9 @@ class OfferHistory:
             else:
                 failed = condition_is_new or (narrowed_at is not None and not nominated)
                 decided = nominated and observed.nominated_node != pod.nominated_node and not condition_is_new
-            if failed and unschedulable_since is None:
+            if hold and decided:
+                unschedulable_since = None
+            elif failed and unschedulable_since is None:
                 unschedulable_since = at
             if decided and (narrowed_at is None or len(nodes) > 1):
                 nodes = frozenset({observed.nominated_node})

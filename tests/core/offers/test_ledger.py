@@ -435,6 +435,22 @@ def test_a_hold_ends_after_the_grace_period_if_preemption_nominates_no_node() ->
     assert summarize(apply((300, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.UNSCHEDULABLE, 102, "")]
 
 
+def test_a_nomination_after_the_condition_of_an_earlier_attempt_keeps_a_hold() -> None:
+    """kube-scheduler may write that condition after its next attempt has begun."""
+    earlier = replace(PREEMPTING, nominated_node="", unschedulable="no claim yet")
+    nomination = replace(PREEMPTING, version=12)
+    ledger = apply((101, earlier), (101.5, nomination), (200, Tick()), ledger=ledger_with_offer(HOLD))[0]
+    assert (single_offer(ledger).nodes, ledger.next_end) == (frozenset("b"), 101.5 + HOLD_LIFETIME)
+    withdrawn = replace(nomination, version=13, nominated_node="")
+    renewed = replace(nomination, version=14)
+    ledger, outcomes = apply((201, withdrawn), (201.5, renewed), (300, Tick()), ledger=ledger)
+    assert (outcomes, single_offer(ledger).nodes) == ([], frozenset("b"))
+    withdrawn = replace(withdrawn, version=15)
+    assert summarize(apply((301, withdrawn), (400, Tick()), ledger=ledger)[1]) == [
+        ("u", OutcomeKind.UNSCHEDULABLE, 302, "")
+    ]
+
+
 def test_a_hold_for_a_nominated_pod_stands_from_the_beginning() -> None:
     """If preemption chooses the same node again, it writes nothing; it may choose another."""
     ledger = ledger_with_offer(replace(HOLD, pod=replace(PREEMPTING, version=10)))
