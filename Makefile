@@ -11,6 +11,9 @@ PORT ?= 9504
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 # Another release of Kubernetes than the pinned one, for every target that starts a control plane: KUBERNETES_VERSION=1.35.4
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
+# A machine that other work slows down misses a time bound now and then: the tests that failed run once more, alone. A second failure counts.
+E2E = $(BIN)/pytest -n auto -m e2e --durations=25 || { [ $$? = 1 ] && echo "what failed runs once more, alone" \
+	&& $(BIN)/pytest -n 0 -m e2e --last-failed --last-failed-no-failures=none --maxfail=1; }
 
 .PHONY: help run dev test check audit unit fuzz e2e e2e-report controlplane lint bench lock wheels image sbom screenshots clean
 
@@ -25,10 +28,10 @@ dev: .venv/dev ## start a local cluster with Longhorn (simulated) and the extend
 
 test: .venv/dev lint controlplane ## set up and run every check and every test, the end-to-end ones included
 	$(BIN)/pytest -n $(WORKERS) -m "not e2e"
-	$(BIN)/pytest -n auto -m e2e --durations=25
+	$(E2E)
 
 e2e: .venv/dev controlplane ## run the end-to-end tests alone
-	$(BIN)/pytest -n auto -m e2e --durations=25
+	$(E2E)
 
 e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
 	$(BIN)/python -m tests.e2e $(ARGS)

@@ -23,7 +23,7 @@ def test_bursts_with_three_dead_leaders_misplace_nothing_and_leave_no_pod_behind
 
     `size.py` has the checks.
     """
-    pods = int(os.environ.get("LONGHORN_E2E_PODS", "300"))
+    pods = int(os.environ.get("LONGHORN_E2E_PODS", "200"))
     seed = int(os.environ.get("LONGHORN_E2E_SEED", "1"))
     outcome = size.run(tmp_path_factory.mktemp("size"), size.Size(pods=pods, seed=seed))
     print(outcome.text())
