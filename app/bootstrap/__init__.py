@@ -20,6 +20,7 @@ from app.api import errors, extender
 from app.api import state as state_routes
 from app.api.dependencies import AppState
 from app.api.page import routes as page_routes
+from app.api.page.rendering import compile_templates
 from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
@@ -118,6 +119,7 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
 
     else:
         app.include_router(page_routes.router)
+        compile_templates()
     errors.install_error_handlers(app)
     state.metrics.instrument(app)
     return app

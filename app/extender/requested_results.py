@@ -15,8 +15,8 @@ from scheduler_core.lru import LruMap
 
 log = structlog.get_logger("status")
 
-# In a small cluster the results are there by then, so that the first page is complete.
-_WAIT: Final = 0.25
+# A page has 50 ms. In a small cluster most results are there by then; a page that lacks some is loaded again after a second.
+_WAIT: Final = 0.02
 _Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")
 

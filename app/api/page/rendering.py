@@ -74,6 +74,12 @@ def _asset_link(name: str) -> str:
     return f"/assets/{name}?v={hashlib.sha256(_assets()[name]).hexdigest()[:12]}"
 
 
+def compile_templates() -> None:
+    """Compiles all templates, so that the first page of a process takes no longer than others."""
+    for name in environment().list_templates():
+        environment().get_template(name)
+
+
 @cache
 def environment() -> Environment:
     """Returns the templates of pages and reports.
