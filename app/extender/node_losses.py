@@ -93,7 +93,10 @@ class NodeLosses:
             self._latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
 
     async def _predict(self, name: str, term: int) -> NodeLossOutcome | None:
-        """Returns the outcome of a node, None if it cannot be predicted or another process leads meanwhile."""
+        """Returns the outcome of a node, None if there is none.
+
+        It cannot be predicted then, or another process leads meanwhile.
+        """
         try:
             return await self._evaluator.run_in_background(self._loss_in_term(name, term))
         except CoreError as error:

@@ -15,7 +15,7 @@ from scheduler_core.lru import LruMap
 
 log = structlog.get_logger("status")
 
-# A page has 50 ms. In a small cluster most results are there by then; a page that lacks some is loaded again after a second.
+# A page has 50 ms. In a small cluster most results are there by then; a page that lacks rows is loaded again after a second.
 _WAIT: Final = 0.02
 _Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")

@@ -154,7 +154,10 @@ def space_stage_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, u
 
 
 def space_stage_rule(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Rule | None:
-    """The rule by which `space_stage_refusal` refuses a disk, without the numbers: a placement looks at every disk."""
+    """The rule by which `space_stage_refusal` refuses a disk, without the numbers.
+
+    A placement looks at every disk, and computing the numbers takes longer.
+    """
     refusal = space_setting_refusal(cluster)
     if refusal is not None:
         return refusal.rule

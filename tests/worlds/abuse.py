@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -88,6 +89,7 @@ class AbusedService:
             reset_longest_turn(self.turns)
             attempt()
             longest.append(read_longest_turn(self.turns))
+        assert min(longest) > 0, "no turn was measured"
         return min(longest)
 
     def _status(self, key: str) -> int:
@@ -124,6 +126,8 @@ def abused_service(
         try:
             welcome = re.search(rb":(\d+) ", process.stderr.readline())
             assert welcome is not None, process.stderr.read()
+            while read_longest_turn(turns) < 0:
+                time.sleep(0.05)
             yield AbusedService(process, int(welcome[1]), turns, log, host)
         finally:
             process.kill()

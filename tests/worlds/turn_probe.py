@@ -3,8 +3,8 @@
     python -m tests.worlds.turn_probe FILE serve ...
 
 A timer of the loop fires every millisecond. The CPU time that the loop's thread used between two firings is the time of its turns in
-between. FILE has the longest such time in seconds, as one double; writing 0 starts anew. Even CPU time grows while the machine is short
-of processors, so a limit holds for the best of a few attempts.
+between. FILE has the longest such time in seconds, as one double: less than 0 until it is measured. Writing 0 starts anew. Even CPU time
+grows while the machine is short of processors, so a limit holds for the best of a few attempts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def reset_longest_turn(file: Path) -> None:
 
 
 def _measure(file: Path) -> None:
-    file.write_bytes(_DOUBLE.pack(0.0))
+    file.write_bytes(_DOUBLE.pack(-1.0))
     with file.open("r+b") as opened:
         shared = mmap.mmap(opened.fileno(), _DOUBLE.size)
     new_event_loop = uvloop.new_event_loop
@@ -49,8 +49,9 @@ def _measure(file: Path) -> None:
         def tick(*, first: bool = False) -> None:
             nonlocal last
             now = time.thread_time()
-            if not first and now - last > _DOUBLE.unpack(shared)[0]:
-                shared[:] = _DOUBLE.pack(now - last)
+            longest = 0.0 if first else now - last
+            if longest > _DOUBLE.unpack(shared)[0]:
+                shared[:] = _DOUBLE.pack(longest)
             last = now
             loop.call_later(_TICK_SECONDS, tick)
 

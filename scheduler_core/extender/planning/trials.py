@@ -79,14 +79,18 @@ class Trials:
 
     @property
     def monotone(self) -> bool:
-        """Whether a step never hurts: the pod fits after more steps and more bytes wherever it fits after fewer.
+        """Whether a step never hurts.
 
-        So it is for new volumes, of which some may go to other nodes than the pod, while no volume of another pod waits for its place.
+        The pod then fits after more steps and more bytes wherever it fits after fewer. So it is for new volumes, of which some may go to
+        other nodes than the pod, while no volume of another pod waits for its place.
         """
         return self._monotone
 
     def may_help(self, steps: Sequence[Step]) -> Cooperative[bool]:
-        """Returns whether some of the steps may help; False is proven, by one decision after all of them."""
+        """Returns whether some of the steps may help.
+
+        False is proven, by one decision after all of them.
+        """
         if not self._monotone or self.exhausted:
             return True
         key = frozenset((step.kind, step.node, step.disk, step.size, step.tags) for step in steps)

@@ -23,10 +23,15 @@ FILE: Final = "examples/mixed-cluster/snapshot.yaml"
 COMMANDS: Final = (*PREDICTIONS, ("top",), ("waiting",), ("explain",))
 
 
-def _assert_refused(run: Run, command: tuple[str, ...], file: Path | str, problem: str) -> None:
+def _outcome(run: Run, command: tuple[str, ...], file: Path | str) -> tuple[int, str, str]:
+    """The exit code and the output of a command that reads a file."""
     result = run(*command, "--snapshot", str(file))
-    assert (result.code, result.out) == (2, "")
-    assert result.err == f"longhorn-extender: {file}: {problem}\n"
+    return result.code, result.out, result.err
+
+
+def _refusal(file: Path | str, problem: str) -> tuple[int, str, str]:
+    """The outcome of a command that cannot use a file."""
+    return 2, "", f"longhorn-extender: {file}: {problem}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
@@ -50,14 +55,16 @@ def test_a_file_without_objects_is_bad_input(
     """
     file = tmp_path / "snapshot"
     file.write_text(text)
-    _assert_refused(run, command, file, problem)
+    assert _outcome(run, command, file) == _refusal(file, problem)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_file_that_cannot_be_read_is_bad_input(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
     """It does not exist, or is a folder."""
-    _assert_refused(run, command, "/no/such/file", "cannot be read: No such file or directory")
-    _assert_refused(run, command, tmp_path, "cannot be read: Is a directory")
+    assert _outcome(run, command, "/no/such/file") == _refusal(
+        "/no/such/file", "cannot be read: No such file or directory"
+    )
+    assert _outcome(run, command, tmp_path) == _refusal(tmp_path, "cannot be read: Is a directory")
 
 
 @pytest.mark.parametrize("command", PREDICTIONS, ids=lambda command: command[0])
@@ -67,7 +74,7 @@ def test_a_cluster_without_longhorn_nodes_cannot_be_predicted(
     """Every drain would finish, and every node would be safe to lose."""
     file = tmp_path / "snapshot"
     file.write_text(json.dumps(storage_class()))
-    _assert_refused(run, command, file, "has no nodes.longhorn.io, so that nothing can be predicted")
+    assert _outcome(run, command, file) == _refusal(file, "has no nodes.longhorn.io, so that nothing can be predicted")
 
 
 @pytest.mark.parametrize(
