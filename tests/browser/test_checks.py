@@ -28,7 +28,7 @@ from tests.browser.checks import (
 )
 from tests.browser.visit import LOOKS, NARROW, WIDE, Look, visit
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.e2e]
 
 GOOD = Template("""<!doctype html>
 <html lang="en">

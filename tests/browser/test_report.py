@@ -16,7 +16,7 @@ from tests.browser.clusters import MIN_WAITING, mixed_cluster, node_name
 from tests.browser.visit import DARK_NARROW, LOOKS, Look, visit
 from tests.worlds.service import EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.e2e]
 
 SMALL: Final = 10
 LARGE: Final = 1000

@@ -21,7 +21,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[DevCluster]]:
     """Two clusters that start at the same moment; tests leave them unchanged."""
     pair = [
@@ -38,7 +38,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[DevClust
         yield pair
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(clusters: list[DevCluster]) -> DevCluster:
     """A cluster with three nodes; tests leave it unchanged."""
     return clusters[0]

@@ -28,7 +28,6 @@ from devcluster.errors import KubectlError, ProcessError
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(1800),  # the first test may have to build everything
-    pytest.mark.xdist_group("devcluster"),  # in one process, two clusters are enough for all tests
 ]
 
 CONTAINERS = [{"name": "main", "image": "nothing"}]

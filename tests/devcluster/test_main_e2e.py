@@ -16,7 +16,7 @@ import pytest
 
 from devcluster.build import ensure_built
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800), pytest.mark.xdist_group("devcluster")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 class Terminal:

@@ -351,10 +351,15 @@ class Rig:
         return path
 
     def _are_volumes_gone(self) -> bool:
-        return all(
-            volume["status"].get("phase") == "Bound" for volume in self.items("/api/v1/persistentvolumes")
-        ) and len(self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/volumes")) == len(
-            self.items("/api/v1/persistentvolumes")
+        """Whether every volume that exists belongs to a claim.
+
+        A PersistentVolume stays Bound for a moment after its claim is gone.
+        """
+        claimed = {claim["spec"].get("volumeName") for claim in self.items("/api/v1/persistentvolumeclaims")}
+        persistent_volumes = self.items(PERSISTENT_VOLUMES.path())
+        longhorn_volumes = self.items(LONGHORN_VOLUMES.path(NAMESPACE))
+        return {_name(volume) for volume in persistent_volumes} <= claimed and len(longhorn_volumes) == len(
+            persistent_volumes
         )
 
     def _lists_present_replicas(self) -> bool:

@@ -11,7 +11,6 @@ from tests.e2e import backlog
 
 
 @pytest.mark.e2e
-@pytest.mark.xdist_group("backlog")
 @pytest.mark.timeout(900)
 def test_a_burst_larger_than_the_room_fills_unequal_nodes_exactly(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No replica was ever on another node than its pod, and no room is left while pods wait."""

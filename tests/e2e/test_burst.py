@@ -8,7 +8,7 @@ from tests.e2e.burst import APP, EXACT, PODS, Burst, names_by_uid
 from tests.e2e.journal import Journal
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("burst"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def test_every_pod_of_a_fitting_burst_gets_a_node_at_its_first_request(

@@ -21,7 +21,7 @@ from devcluster.stack import ROOT, Stack, StackOptions
 from tests.e2e.rig import RECOMMENDED_MANAGED
 from tests.worlds.simulator_cluster import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("compose"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SERVICES: Final = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 NAMES: Final = ("extender-1", "extender-2")
 PODS_OF_EXAMPLE: Final = 12

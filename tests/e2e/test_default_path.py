@@ -34,7 +34,7 @@ from tests.manifests.load import MANIFESTS, ROOT
 from tests.manifests.platform_pages import page
 from tests.worlds.installed_extender import mend_longhorn, print_scheduler_config, run_doctor, show_as_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("default-path"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SECOND = OVERLAYS / "second-scheduler/config/kube-scheduler.yaml"
 GROUP = "default-path"
 ROOMY = "roomy"

@@ -56,7 +56,7 @@ from tests.e2e.disk_schedule_rounds import (
 )
 from tests.e2e.rig import Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("disk-schedule"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

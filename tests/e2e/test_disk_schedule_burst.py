@@ -38,7 +38,6 @@ def test_report_fails_if_schedules_cost_too_much_or_do_not_help(result: Result, 
 
 
 @pytest.mark.e2e
-@pytest.mark.xdist_group("disk-schedule-burst")
 @pytest.mark.timeout(600)
 def test_every_pod_of_a_fitting_burst_runs_with_disk_schedules(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Extender and DiskSchedules count the same bytes once, so there is room for exactly these pods."""

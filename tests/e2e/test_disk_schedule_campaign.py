@@ -22,7 +22,6 @@ _BETWEEN_RESTS = 150
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.xdist_group("disk-schedule-campaign"),
     pytest.mark.timeout(600 + 2 * OPERATIONS),
 ]
 

@@ -15,7 +15,7 @@ from devcluster.programs import NAMESPACE, start_simulator
 from simulator.objects import DISKS
 from tests.worlds.service import EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("explain"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 # Parts of kube-scheduler's message by the plugin that refuses a node.
 MESSAGES = {
     "NodeUnschedulable": "1 node(s) were unschedulable",

@@ -19,7 +19,7 @@ from tests.e2e.objects import statefulset
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import LEASE_BOUND, Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 EVEN = {f"race-{number}": 4 for number in range(1, 5)}
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{SERVICE}"

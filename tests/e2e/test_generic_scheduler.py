@@ -27,7 +27,7 @@ from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT
 from tests.e2e.objects import PAUSE, Object
 from tests.worlds.service import EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("generic-scheduler"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 NAME: Final = "classic"
 POLICY: Final = ROOT / "examples" / "policies" / "region-zone-rack.json"

@@ -19,7 +19,7 @@ from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.rig import Rig
 from tests.worlds.service import EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("generic-scheduler"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 NAME = "classic-longhorn"
 POLICY = {

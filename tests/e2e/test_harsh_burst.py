@@ -81,7 +81,6 @@ def test_report_fails_if_the_guard_makes_no_difference(outcomes: dict[str, list[
 
 
 @pytest.mark.e2e
-@pytest.mark.xdist_group("harsh-burst")
 @pytest.mark.timeout(400)
 def test_a_harsh_burst_overbooks_disks_without_the_placement_guard(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A node with an exact packing is the right one, and Longhorn does not find the packing."""

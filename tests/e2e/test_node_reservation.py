@@ -17,7 +17,7 @@ from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset
 from tests.e2e.rig import Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("node"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 EVEN = {f"race-{number}": 4 for number in range(1, 5)}
 CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SERVICE}"

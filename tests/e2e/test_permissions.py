@@ -14,7 +14,7 @@ from tests.e2e.permissions import account_calls, granted_calls
 from tests.e2e.rig import Rig
 from tests.e2e.test_scenarios import unschedulable_pods
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("permissions"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE}"
 ROLES = [ROOT / "manifests/access/role.yaml", ROOT / "manifests/access/clusterrole.yaml"]

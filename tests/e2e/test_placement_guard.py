@@ -23,7 +23,7 @@ from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.pod_states import PodState, wait_until_quiet
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("placement-guard"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 Fault = Callable[[Rig, str], AbstractContextManager[None]]
 SEEDS: Final = (1, 2)

@@ -14,7 +14,7 @@ from devcluster.programs import NAMESPACE, SERVICE
 from tests.e2e import plan
 from tests.e2e.rig import PROPOSAL, RECOMMENDED, RECOMMENDED_MANAGED, Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("plan"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE}"
 EVEN = {f"race-{number}": 4 for number in range(1, 5)}

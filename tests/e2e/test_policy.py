@@ -19,7 +19,7 @@ from tests.e2e.objects import Object, Volume, Workload, statefulset
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.manifests.load import with_scores
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("policy"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 CANDIDATE: Final = "extender-1"
 POLICY: Final = {

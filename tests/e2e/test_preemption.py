@@ -7,7 +7,7 @@ import pytest
 from tests.e2e import preemption
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("preemption"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def test_victims_die_only_where_longhorn_has_room_and_the_room_is_held(

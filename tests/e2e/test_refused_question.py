@@ -16,7 +16,7 @@ from devcluster.http_check import http_request
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender
 from devcluster.stack import FAST_LEASE, ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("refused"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 RECOMMENDED = ROOT / "kube-scheduler-config/recommended.yaml"
 
 

@@ -16,7 +16,7 @@ from tests.e2e.journal import events
 from tests.e2e.objects import Object, Volume, Workload, statefulset
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("scenarios"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 # kube-scheduler's back-off after many refusals; it begins with a second.
 MAX_BACK_OFF = 10.0

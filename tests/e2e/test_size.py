@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e import size
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("size"), pytest.mark.timeout(5400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(5400)]
 
 
 def test_bursts_with_three_dead_leaders_misplace_nothing_and_leave_no_pod_behind(

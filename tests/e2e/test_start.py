@@ -12,7 +12,7 @@ from devcluster.http_check import http_request, is_filtered
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender, start_simulator
 from devcluster.stack import FAST_LEASE, ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("start"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
 def test_an_extender_without_longhorn_is_not_ready_and_answers_once_it_is_installed(

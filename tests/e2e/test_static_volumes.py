@@ -12,7 +12,7 @@ from tests.e2e import static_volumes
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("static"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SEEDS = range(1, 6)
 

@@ -28,7 +28,7 @@ from tests.e2e.rig import CONFIGS, Rig
 from tests.worlds.mounted_secret import SERVER_HOST, MountedSecret
 from tests.worlds.service import EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("tls"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 GROUP: Final = "tls"
 FITTING: Final = "large"
 CANDIDATE: Final = "extender-tls"

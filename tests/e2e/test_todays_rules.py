@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e import todays_rules
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("todays-rules"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 
 
 def test_random_pods_fit_on_the_nodes_that_kube_scheduler_finds(tmp_path: Path) -> None:

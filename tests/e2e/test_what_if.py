@@ -44,7 +44,7 @@ from tests.e2e.waiting_pods import (
 )
 from tests.worlds.service import EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("what-if"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 APP = "foreseen"
 GUARDED = "guarded"

@@ -35,7 +35,7 @@ from tests.manifests.ask_policy import (
 )
 from tests.manifests.load import NAMESPACE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("ask-policy")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 NAMESPACES = "/api/v1/namespaces"
 OPTED_OUT = pod({"annotations": {OPT_OUT: "false"}})
 BROKEN = "object.spec.volumes[99].name != ''"

@@ -40,7 +40,7 @@ from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, OFFERS
 from tests.worlds.service import EXTENDER
 from tests.worlds.tls import client_context, serial_shown
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group("chart")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
 CERTIFICATES = ("ca", "tls", "client")
 NODES = ["node-1", "node-2"]

@@ -18,8 +18,6 @@ import pytest
 from tests.contract.frozen import COMMANDS, help_page
 from tests.manifests.load import NAME, ROOT, documents
 
-# The copy of the client is made once.
-pytestmark = pytest.mark.xdist_group("image")
 PRUNE: Final = ROOT / ".ci/image/prune.py"
 PIN: Final = ROOT / ".ci/image/pin"
 DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()

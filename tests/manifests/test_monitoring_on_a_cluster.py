@@ -18,7 +18,7 @@ from devcluster.stack import Stack, StackOptions
 from tests.manifests.load import CONFIGS, ROOT
 from tests.manifests.test_monitoring import ALERTS, dashboard_queries, selectors
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.xdist_group("monitoring")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CLOSED: Final = "east-2"
 NODES: Final = {"east-1": ["400Gi"], CLOSED: ["400Gi"], "east-3": ["400Gi"]}

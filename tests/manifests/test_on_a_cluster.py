@@ -36,7 +36,7 @@ from tests.manifests.load import (
 )
 from tests.manifests.platform_pages import page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("manifests")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 EVERY_VERB = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 # What a widened rule would most likely allow, in addition to other verbs on the kinds that may be read.

@@ -23,7 +23,7 @@ from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD, Endpoint
 from tests.manifests.load import MANIFESTS, NAMESPACE
 from tests.manifests.load import NAME as EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("placement guard manifests")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 CONFIGURATION = MUTATING_WEBHOOKS.path(name=NAME)
 SECRET = SECRETS.path(NAMESPACE, NAME)
 

@@ -16,7 +16,7 @@ from devcluster.build import ensure_built
 from tests.manifests.load import MANIFESTS, NAMESPACE
 from tests.worlds.service import serve_snapshot
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("manifests")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 FOLDER = MANIFESTS / "overlays/second-scheduler"
 SCHEDULER = "longhorn-scheduler"
 

@@ -12,7 +12,7 @@ from app.kube.resources import DISK_SCHEDULES, LONGHORN_NAMESPACE, LONGHORN_NODE
 from devcluster import ClusterOptions, DevCluster
 from tests.worlds.simulator_cluster import Rig, Scene, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 CRD = Path(__file__).parents[2] / "manifests/crd/diskschedules.yaml"
 
 

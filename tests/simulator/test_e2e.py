@@ -14,7 +14,7 @@ from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHO
 from devcluster import ClusterOptions, DevCluster, KubectlError
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from simulator.objects import DISK_LABEL, NODE_LABEL
 from tests.worlds.simulator_cluster import Rig, Scene, until
 from tests.worlds.webhook_server import Answer, Json, PlacementWebhook
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 _SMALL = "disk-1"
 _SMALL_PATH = "/var/lib/longhorn/disk-1"

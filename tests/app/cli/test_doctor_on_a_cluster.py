@@ -39,7 +39,7 @@ from tests.worlds.installed_extender import (
 )
 from tests.worlds.service import EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("doctor"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 RECOMMENDED = ROOT / "kube-scheduler-config/recommended.yaml"
 PROBE_RESOURCES = (PODS, CLAIMS, STORAGE_CLASSES, NAMESPACES)
 

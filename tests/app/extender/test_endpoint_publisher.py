@@ -15,7 +15,7 @@ from devcluster import ClusterOptions, DevCluster
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.endpoint_slice import EXTENDER, Endpoint
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("publishing")]
+pytestmark = [pytest.mark.e2e]
 
 NAME: Final = EXTENDER.name
 _numbers = itertools.count()

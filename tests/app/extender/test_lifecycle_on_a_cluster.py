@@ -29,7 +29,7 @@ from tests.builders import Object
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
 from tests.worlds.service import EXTENDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group("live")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 LEASE_SECONDS = 4.0
 RENEW_SECONDS = 3.0
 FAST = ["--lease-duration", "4", "--renew-deadline", "3", "--retry-period", "0.5"]

@@ -27,7 +27,7 @@ from tests import builders as make
 from tests.builders import NOW
 from tests.worlds.fake_api import Object, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120), pytest.mark.xdist_group("live")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 CRDS = Path(__file__).parents[3] / "simulator/crds"
 RESOURCES: dict[tuple[str, str], Resource] = {
     (entry.resource.group, entry.resource.kind): entry.resource for entry in WATCHED

@@ -20,7 +20,7 @@ from devcluster import ClusterOptions, DevCluster
 from scheduler_core.leadership.election import LEASE_NAME, ElectionTiming
 from tests.worlds.elector_process import TIMING, connect_with
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("leadership"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[3]
 # Two busy cores: what a thread or process may need on top to be scheduled and to be answered.
