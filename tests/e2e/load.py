@@ -26,12 +26,13 @@ KIND_LABEL: Final = "kind"
 _SIZES: Final = ("4Gi", "8Gi", "16Gi", "24Gi")
 # For volumes of any place or of pods that do not request the extender: far less than is free on any node during the first wave.
 _MIXED_SIZE: Final = "4Gi"
-# The shares of a node's disks, and the Gi on each node for 1,000 pods: not enough for all.
+# The shares of a node's disks, and the Gi on each node: on 70 of 100 nodes not enough for 1,000 pods.
 _LAYOUTS: Final[Sequence[Sequence[float]]] = ((1,), (0.5, 0.5), (0.25, 0.25, 0.25, 0.25), (0.75, 0.25))
 _ROOM: Final = 400
 # One gibibyte is free: less than any volume needs.
 _FULL: Final[Sequence[Disk]] = ({"size": "400Gi", "reserved": "399Gi"},)
 _FULL_SHARE: Final = 0.3
+_REPORT_PODS: Final = 1000
 _SET_SHARE: Final = 0.4
 _SET_REPLICAS: Final = 20
 _BYPASS_SHARE: Final = 0.08
@@ -53,13 +54,14 @@ class Wave:
 def nodes(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
     """Nodes with their disks, in total too small for that many pods.
 
-    30 % of them are too full for any volume.
+    For 1,000 pods, 30 % of them are too full for any volume. For fewer pods it is more nodes, not less room on each: otherwise the first
+    wave would fill nodes, and volumes of any place take the room of others there.
     """
     rng = random.Random(seed)  # noqa: S311 # chance in a test
-    room = _ROOM * pods / 1000
     names = [f"size-{number:03d}" for number in range(1, count + 1)]
-    full = set(rng.sample(names, round(count * _FULL_SHARE)))
-    layouts = {name: [f"{round(room * share)}Gi" for share in rng.choice(_LAYOUTS)] for name in names}
+    roomy = min(count, round(count * (1 - _FULL_SHARE) * pods / _REPORT_PODS))
+    full = set(rng.sample(names, count - roomy))
+    layouts = {name: [f"{round(_ROOM * share)}Gi" for share in rng.choice(_LAYOUTS)] for name in names}
     return {name: _FULL if name in full else layouts[name] for name in names}
 
 
