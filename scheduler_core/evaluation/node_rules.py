@@ -20,8 +20,10 @@ from scheduler_core.volumes.resolve import Resolution
 
 def unready_volume(view: View, resolution: Resolution) -> Refused | None:
     """Returns why Longhorn attaches one of the existing volumes on no node now."""
-    for volume in resolution.volumes:
-        refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster) if volume.bound else None
+    bound = (volume for volume in resolution.volumes if volume.bound)
+    # The order of requirements: which of several reasons is returned must not depend on the claims' names.
+    for volume in requirements(bound, ()).volumes:
+        refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster)
         if refusal is not None:
             return reason_of(refusal)
     return None
@@ -35,7 +37,6 @@ def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
     """
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
-    # The order of requirements: which of several reasons is returned must not depend on the claims' names.
     for volume in requirements(resolution.local, ()).volumes:
         refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
         if refusal is not None:

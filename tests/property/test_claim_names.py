@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cooperative import run_to_end
@@ -180,8 +180,23 @@ CLUSTERS = st.integers(2, 4).flatmap(
 )
 
 
+CLONED = Claim(
+    size=10,
+    bound=True,
+    locality="best-effort",
+    disk_selector="",
+    node_selector="",
+    engine="v1",
+    image="",
+    clone="vol://vol-9",
+    place="",
+    holder="",
+)
+
+
 @settings(max_examples=300)
 @given(CLUSTERS, st.permutations(range(4)))
+@example(Cluster([([disk(40)], ())], [CLONED, replace(CLONED, node_selector="db")], [], 2), [1, 0, 2, 3])
 def test_renamed_claims_change_no_answer(cluster: Cluster, order: list[int]) -> None:
     """Ties are broken by sizes, selectors and engines first, and by names last."""
     count = len(cluster.claims)
