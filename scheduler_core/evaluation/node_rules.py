@@ -5,6 +5,8 @@ They are about attaching, eviction and settings.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.reasons import Refused, reason_of
 from scheduler_core.longhorn.disk_stage import space_setting_refusal
@@ -15,14 +17,12 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.volume_readiness import readiness_refusal
 from scheduler_core.model.verdict import Reason
 from scheduler_core.volumes.requirements import VolumeClasses, requirements
-from scheduler_core.volumes.resolve import Resolution
+from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
 def unready_volume(view: View, resolution: Resolution) -> Refused | None:
     """Returns why Longhorn attaches one of the existing volumes on no node now."""
-    bound = (volume for volume in resolution.volumes if volume.bound)
-    # The order of requirements: which of several reasons is returned must not depend on the claims' names.
-    for volume in requirements(bound, ()).volumes:
+    for volume in _ordered(volume for volume in resolution.volumes if volume.bound):
         refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster)
         if refusal is not None:
             return reason_of(refusal)
@@ -37,11 +37,19 @@ def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
     """
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
-    for volume in requirements(resolution.local, ()).volumes:
+    for volume in _ordered(resolution.local):
         refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
         if refusal is not None:
             return reason_of(refusal)
     return None
+
+
+def _ordered(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
+    """Returns the volumes in the order of requirements.
+
+    Which of several reasons is returned must not depend on the claims' names.
+    """
+    return requirements(volumes, ()).volumes
 
 
 def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | None:

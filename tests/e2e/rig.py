@@ -355,7 +355,7 @@ class Rig:
 
         A PersistentVolume stays Bound for a moment after its claim is gone.
         """
-        claimed = {claim["spec"].get("volumeName") for claim in self.items("/api/v1/persistentvolumeclaims")}
+        claimed = {claim["spec"].get("volumeName") for claim in self.items(CLAIMS.path())}
         persistent_volumes = self.items(PERSISTENT_VOLUMES.path())
         longhorn_volumes = self.items(LONGHORN_VOLUMES.path(NAMESPACE))
         return {_name(volume) for volume in persistent_volumes} <= claimed and len(longhorn_volumes) == len(
