@@ -6,16 +6,11 @@ BIN := .venv/bin
 SNAPSHOT ?= examples/mixed-cluster/snapshot.yaml
 HOST ?= 127.0.0.1
 PORT ?= 9504
-# Many unit tests wait for timers, so more of them than there are processors keep these busy. The end-to-end tests have time bounds,
-# which hold with one test per processor.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 # Another release of Kubernetes than the pinned one, for every target that starts a control plane: KUBERNETES_VERSION=1.35.4
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
-# A machine that other work slows down misses a time bound now and then: the tests that failed run once more, alone. A second failure counts.
-E2E = $(BIN)/pytest -n auto -m e2e --durations=25 || { [ $$? = 1 ] && echo "what failed runs once more, alone" \
-	&& $(BIN)/pytest -n 0 -m e2e --last-failed --last-failed-no-failures=none --maxfail=1; }
+TIERS = $(BIN)/python -m tests.tiers
 
-.PHONY: help run dev test check audit unit fuzz e2e e2e-report controlplane lint bench lock wheels image sbom screenshots clean
+.PHONY: help run dev test test-all test-rest soak check audit unit e2e e2e-report controlplane lint bench lock wheels image sbom screenshots clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,12 +21,20 @@ run: .venv/runtime ## set up and serve the example cluster on 127.0.0.1:9504 (SN
 dev: .venv/dev ## start a local cluster with Longhorn (simulated) and the extender; ARGS=--help tells more
 	@$(BIN)/python -m devcluster up $(ARGS)
 
-test: .venv/dev lint controlplane ## set up and run every check and every test, the end-to-end ones included
-	$(BIN)/pytest -n $(WORKERS) -m "not e2e"
-	$(E2E)
+test: .venv/dev controlplane ## set up, and run lint, types, unit tests and the smoke tier of the end-to-end tests
+	@$(TIERS) lint unit smoke
 
-e2e: .venv/dev controlplane ## run the end-to-end tests alone
-	$(E2E)
+test-all: .venv/dev controlplane ## all of that, and every other end-to-end test but the campaigns
+	@$(TIERS) lint unit smoke rest
+
+test-rest: .venv/dev controlplane ## what test-all runs beyond test
+	@$(TIERS) rest
+
+e2e: .venv/dev controlplane ## the end-to-end tests alone, without the campaigns
+	@$(TIERS) smoke rest
+
+soak: .venv/dev controlplane ## repeat the campaigns with other seeds: size, bursts, backlog, DiskSchedules, fuzzing; MINUTES=30, SEED=1
+	@$(TIERS) soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)
 
 e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
 	$(BIN)/python -m tests.e2e $(ARGS)
@@ -47,17 +50,10 @@ audit: .venv/dev ## look for known vulnerabilities of the locked dependencies (a
 	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r .ci/requirements/runtime.lock -r .ci/requirements/dev.lock
 
 unit: .venv/dev
-	$(BIN)/pytest -n $(WORKERS) -m "not e2e" -q
-
-fuzz: .venv/dev controlplane ## try many mutated requests, snapshots, policies and clusters; EXAMPLES=1000 of each kind (`make test` tries 60); and 3,000 operations on DiskSchedules
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),5000) $(BIN)/pytest -n auto -q tests/fuzz tests/property/test_classic_rules.py
-	DISK_SCHEDULE_OPERATIONS=3000 DISK_SCHEDULE_STARTS=34 $(BIN)/pytest -n 1 -m e2e -q tests/e2e/test_disk_schedule_campaign.py tests/e2e/test_disk_schedule_starts.py
+	@$(TIERS) unit
 
 lint: .venv/dev
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+	@$(TIERS) lint
 
 bench: .venv/dev ## measure /filter, packing and order safety against the budgets, as tables
 	$(BIN)/python -m tests.bench

@@ -54,13 +54,13 @@ class Api:
         """
         return msgspec.json.decode(self._portal.call(self._client.patch, path, body))
 
-    def delete(self, path: str) -> Any:
-        """Deletes an object.
+    def delete(self, path: str, options: Mapping[str, Any] | None = None) -> Any:
+        """Deletes an object, with DeleteOptions if these are given.
 
         Raises:
             ApiError: as get
         """
-        return msgspec.json.decode(self._portal.call(self._client.delete, path))
+        return msgspec.json.decode(self._portal.call(self._client.delete, path, options))
 
     def close(self) -> None:
         """Closes connections and ends the thread."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ from devcluster.errors import ConfigError, DevClusterError
 from devcluster.kubectl import KUBECTL_TIMEOUT, Kubectl
 from devcluster.ports import Ports
 from devcluster.process import READY_TIMEOUT, Process, Ready
+from devcluster.waiting import wait_until
 
 _POLL_INTERVAL: Final = 0.05
 _SETTLE_TIMEOUT: Final = 30.0
@@ -49,6 +49,10 @@ class DevCluster:
         self._binaries = Path()
         self._components: Components | None = None
         self._api: Api | None = None
+        self._control_plane: tuple[str, ...] = ()
+        self._has_first_scheduler_config = True
+        self._audit_start = 0
+        self._tenants = 0
         self.processes: dict[str, Process] = {}
 
     def __enter__(self) -> Self:
@@ -224,7 +228,7 @@ class DevCluster:
         Raises:
             DevClusterError: that took longer than `seconds`
         """
-        self._wait_until("nodes to become ready", self._are_nodes_ready, seconds)
+        self.wait_until("nodes to become ready", self._are_nodes_ready, seconds)
 
     def use_scheduler_config(self, path: Path, url_prefix: scheduler_config.Addresses | None = None) -> None:
         """Restarts kube-scheduler with another configuration file.
@@ -237,7 +241,32 @@ class DevCluster:
             DevClusterError: the file is wrong, or kube-scheduler does not start with it
         """
         self._write_scheduler_config(SCHEDULER, path, url_prefix, None)
+        self._has_first_scheduler_config = False
         self.processes[SCHEDULER].restart()
+
+    def stop_programs(self) -> None:
+        """Stops what was started beside the control plane, the last program first, and puts its logs into a folder of their own.
+
+        A process of the control plane that does not run is started, and kube-scheduler gets its first configuration again.
+
+        Raises:
+            DevClusterError: a process of the control plane does not start
+        """
+        self._tenants += 1
+        folder = self.logs / f"{self._tenants}"
+        folder.mkdir()
+        for name in reversed([name for name in self.processes if name not in self._control_plane]):
+            process = self.processes.pop(name)
+            process.stop()
+            if process.log.exists():
+                process.log.rename(folder / process.log.name)
+        for name in self._control_plane:
+            if not self.processes[name].running:
+                self.processes[name].start()
+        if not self._has_first_scheduler_config:
+            self._write_scheduler_config(SCHEDULER, self._options.scheduler_config, self._options.url_prefix, None)
+            self.processes[SCHEDULER].restart()
+            self._has_first_scheduler_config = True
 
     def start_scheduler(
         self,
@@ -287,8 +316,12 @@ class DevCluster:
         process.start()
         return process
 
+    def begin_audit(self) -> None:
+        """Leaves the calls so far out of `audit_events`."""
+        self._audit_start = self._directories.audit_log.stat().st_size if self._options.audit else 0
+
     def audit_events(self) -> Iterator[dict[str, Any]]:
-        """The API server's answered calls so far, oldest first.
+        """The API server's answered calls since the start or `begin_audit`, oldest first.
 
         Raises:
             ConfigError: the cluster was started without an audit log
@@ -296,6 +329,7 @@ class DevCluster:
         if not self._options.audit:
             raise ConfigError("this cluster writes no audit log; start it with Options(audit=True)")
         with self._directories.audit_log.open("rb") as file:
+            file.seek(self._audit_start)
             for line in file:
                 if line.endswith(b"\n"):  # the last line may be incomplete while it is being written
                     yield json.loads(line)
@@ -316,8 +350,9 @@ class DevCluster:
             self.create_node(f"node-{number}")
         for process in processes:
             process.wait_ready()
-        self._wait_until("the default service account", self._default_account_exists, _SETTLE_TIMEOUT)
+        self.wait_until("the default service account", self._default_account_exists, _SETTLE_TIMEOUT)
         self.wait_nodes_ready()
+        self._control_plane = tuple(self.processes)
 
     def _close_api(self) -> None:
         api = self._api
@@ -381,15 +416,19 @@ class DevCluster:
     def _not_running(self) -> DevClusterError:
         return DevClusterError(f"the cluster in {self._directories.directory} does not run; call start()")
 
-    def _wait_until(self, what: str, done: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while True:
-            started = time.monotonic()
+    def wait_until(self, what: str, done: Callable[[], bool], seconds: float) -> None:
+        """Waits for a condition, as long as no process of the cluster crashes.
+
+        Raises:
+            DevClusterError: a process ended, or it took longer than `seconds`
+        """
+
+        def is_done() -> bool:
             if done():
-                return
+                return True
             for process in self.processes.values():
                 if process.crashed:
                     raise DevClusterError(f"{process.name} ended while waiting for {what}; {process.log_tail()}")
-            if time.monotonic() > deadline:
-                raise DevClusterError(f"waited {seconds:g} s in vain for {what}; the logs are in {self.logs}")
-            time.sleep(max(_POLL_INTERVAL, time.monotonic() - started))
+            return False
+
+        wait_until(what, is_done, seconds, explain=lambda: f"the logs are in {self.logs}", poll=_POLL_INTERVAL)

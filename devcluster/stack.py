@@ -8,7 +8,6 @@ That is simulated Longhorn, candidates of the extender, a forwarder to their lea
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from devcluster import prometheus
 from devcluster.components import CONTROLLER_MANAGER, ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.directories import Directories
-from devcluster.errors import DevClusterError
 from devcluster.http_check import http_request, is_filtered
 from devcluster.ports import Ports
 from devcluster.process import Process
@@ -40,6 +38,7 @@ from devcluster.programs import (
 )
 
 __all__ = [
+    "FAST_CLIENT",
     "FAST_LEASE",
     "LEASE_SECONDS",
     "NAMESPACE",
@@ -58,7 +57,7 @@ LEASE_SECONDS: Final = 6.0
 FAST_LEASE: Final = ("--lease-duration", f"{LEASE_SECONDS:g}", "--renew-deadline", "4", "--retry-period", "0.5")
 # At its start each of some forty controllers makes its own service account and token, and all of them share one client: by
 # default (20 calls a second) that takes four of the eight seconds until the first pod can be created.
-_FAST_CLIENT: Final = ("--kube-api-qps=100", "--kube-api-burst=200")
+FAST_CLIENT: Final = ("--kube-api-qps=100", "--kube-api-burst=200")
 # The Lease that a leader releases: without a holder, and with a duration of one second (scheduler_core.leadership.election).
 _RELEASED_LEASE: Final = {"metadata": {"name": SERVICE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
 _PROBE_REQUEST: Final = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
@@ -66,7 +65,6 @@ _PLACEMENT_GUARD: Final = ROOT / "manifests/overlays/placement-guard/access"
 _SETTLE_TIMEOUT: Final = 60.0
 _SETTLE_TIMEOUT_PER_NODE: Final = 0.1
 _NODE_CREATORS: Final = 8
-_POLL_INTERVAL: Final = 0.05
 
 Disk = str | Mapping[str, str]
 """A disk: its size, or an entry of the simulator's annotation (docs/simulator.md). It gets a name if it has none."""
@@ -128,8 +126,15 @@ class Stack:
         prometheus_url: the URL of Prometheus; "" if it is not started
     """
 
-    def __init__(self, directory: Path, options: StackOptions | None = None, report: Report = lambda _: None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        options: StackOptions | None = None,
+        report: Report = lambda _: None,
+        running: DevCluster | None = None,
+    ) -> None:
         self._options = options or StackOptions()
+        self._owns_cluster = running is None
         self._report = report
         # kube-scheduler's configuration needs the address before anything runs.
         self._ports = Ports()
@@ -140,7 +145,7 @@ class Stack:
         self.prometheus_url = ""
         self._candidates: dict[str, int] = {}
         self._guard_ports: dict[str, int] = {}
-        self.cluster = DevCluster(
+        self.cluster = running or DevCluster(
             directory,
             ClusterOptions(
                 scheduler_config=self._options.scheduler_config,
@@ -149,7 +154,7 @@ class Stack:
                 binaries=self._options.binaries,
                 extra_args={
                     **self._options.extra_args,
-                    CONTROLLER_MANAGER: (*_FAST_CLIENT, *self._options.extra_args.get(CONTROLLER_MANAGER, ())),
+                    CONTROLLER_MANAGER: (*FAST_CLIENT, *self._options.extra_args.get(CONTROLLER_MANAGER, ())),
                 },
             ),
         )
@@ -172,17 +177,25 @@ class Stack:
             DevClusterError: it could not be started; no process runs
         """
         try:
-            self._report(f"starting etcd, kube-apiserver, controllers, scheduler and kwok in {self.cluster.directory}")
-            self.cluster.start()
+            if self._owns_cluster:
+                self._report(
+                    f"starting etcd, kube-apiserver, controllers, scheduler and kwok in {self.cluster.directory}"
+                )
+                self.cluster.start()
+            elif self._options.scheduler_config is not None:
+                self.use_scheduler_config(self._options.scheduler_config)
             self._start()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Stops all processes, the last started first, if any run."""
+        """Stops all processes, the last started first, if any run; without those of a cluster that ran before."""
         try:
-            self.cluster.stop()
+            if self._owns_cluster:
+                self.cluster.stop()
+            else:
+                self.cluster.stop_programs()
         finally:
             self._ports.release()
 
@@ -217,7 +230,7 @@ class Stack:
             self._report(f"{process.name} is ready")
         self._wait_for_nodes(self._options.nodes)
         if self._options.candidates:
-            self._wait_until("a candidate to answer kube-scheduler", self._is_leader_answering)
+            self.cluster.wait_until("a candidate to answer kube-scheduler", self._is_leader_answering, _SETTLE_TIMEOUT)
             self._report(f"{', '.join(self.answering())} answers kube-scheduler")
 
     def _apply_placement_guard(self) -> None:
@@ -318,7 +331,7 @@ class Stack:
         seconds = _SETTLE_TIMEOUT + _SETTLE_TIMEOUT_PER_NODE * len(disks)
         self.cluster.wait_nodes_ready(seconds)
         wanted = {name: len(sizes) for name, sizes in disks.items()}
-        self._wait_until(
+        self.cluster.wait_until(
             "Longhorn to report the disks", lambda: wanted.items() <= self._count_reported_disks().items(), seconds
         )
 
@@ -335,17 +348,3 @@ class Stack:
 
     def _host_and_port(self, name: str) -> str:
         return f"{primary_address()}:{self._candidates[name]}"
-
-    def _wait_until(self, what: str, done: Callable[[], bool], seconds: float = _SETTLE_TIMEOUT) -> None:
-        deadline = time.monotonic() + seconds
-        while True:
-            started = time.monotonic()
-            if done():
-                return
-            for process in self.cluster.processes.values():
-                if process.crashed:
-                    raise DevClusterError(f"{process.name} ended while waiting for {what}; {process.log_tail()}")
-            if time.monotonic() > deadline:
-                raise DevClusterError(f"waited {seconds:g} s in vain for {what}; the logs are in {self.cluster.logs}")
-            # A list of thousands of nodes takes the API server as long as it takes this process.
-            time.sleep(max(_POLL_INTERVAL, time.monotonic() - started))

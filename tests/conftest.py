@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.control_plane import ControlPlane
 
 # A fifth of the API server's work was garbage collection (its own profile, size run); memory is plentiful. Child processes inherit this.
 os.environ.setdefault("GOGC", "400")
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """The control plane of this worker, which its files borrow one after the other."""
+    shared = ControlPlane(tmp_path_factory.mktemp("control-plane"))
+    yield shared
+    shared.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -66,6 +66,7 @@ def test_bodies_that_stop_cost_what_they_sent_at_most(service: AbusedService, co
     assert calls.answered
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "body",
     [
@@ -88,6 +89,7 @@ def test_a_dense_body_is_refused_before_it_is_decoded(service: AbusedService, bo
     assert service.peak_memory < MEMORY_LIMIT
 
 
+@pytest.mark.smoke
 def test_a_body_that_comes_too_slowly_is_refused(service: AbusedService) -> None:
     """The answer is 408, and the connection ends; other callers notice nothing."""
     with regular_calls(service) as calls, service.dial() as connection:

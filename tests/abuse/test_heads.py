@@ -71,6 +71,7 @@ def test_a_head_below_the_limit_is_served(service: AbusedService) -> None:
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.smoke
 def test_a_head_over_the_limit_is_answered_with_431(service: AbusedService) -> None:
     """The answer says why, and the connection ends."""
     head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nh: " + b"v" * 66_000 + b"\r\n\r\n"

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.e2e
 LOUD = json.dumps(by_names(db_pod(name="x" * 100_000)))
 
 
+@pytest.mark.smoke
 def test_a_stalled_reader_stops_no_answer(tmp_path: Path) -> None:
     """Lines beyond the queue are dropped; memory stays."""
     reader, writer = os.pipe()

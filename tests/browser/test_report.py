@@ -77,6 +77,7 @@ def test_a_table_that_is_wider_than_the_window_scrolls_by_keyboard(
         page.wait_for_function("table => table.scrollLeft > 0", arg=pods.element_handle())
 
 
+@pytest.mark.smoke
 def test_a_report_needs_no_scripts(chromium: Browser, reports: Mapping[int, str]) -> None:
     """It has none, so that mail programs and wikis show all of it."""
     with visit(chromium, reports[SMALL], Look(scripts=False)) as opened:

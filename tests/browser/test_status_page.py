@@ -112,6 +112,7 @@ def decide(site: Site, name: str) -> None:
     connection.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes: int, look: Look) -> None:
@@ -187,6 +188,7 @@ def test_links_and_the_filter_work_without_scripts(chromium: Browser, sites: dic
         expect(page.get_by_role("heading", level=1)).to_contain_text(node_name(757))
 
 
+@pytest.mark.smoke
 def test_names_are_text(chromium: Browser, sites: dict[int, Site]) -> None:
     """A disk or a tag that looks like HTML is shown as it is."""
     site = sites[SMALL]

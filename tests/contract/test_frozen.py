@@ -12,6 +12,7 @@ from tests.contract.frozen import GOLDENS, frozen_texts
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
+@pytest.mark.smoke
 def test_the_outside_sees_no_difference() -> None:
     """All texts are unchanged.
 

@@ -82,6 +82,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
+@pytest.mark.smoke
 def test_up_prints_commands_once_ready_and_stops_at_ctrl_c(tmp_path: Path) -> None:
     """The commands work, and no process remains.
 

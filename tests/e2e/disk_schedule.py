@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -41,6 +40,7 @@ from devcluster import DevCluster, Process
 from devcluster.build import ensure_built
 from devcluster.http_check import http_request
 from devcluster.stack import ROOT
+from devcluster.waiting import wait_until
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.permissions import Call, account_calls, granted_calls
@@ -348,15 +348,9 @@ class Longhorn:
         """Waits until `done` returns something true; returns that.
 
         Raises:
-            AssertionError: it did not happen in time
+            DevClusterError: it did not happen in time
         """
-        deadline = time.monotonic() + seconds
-        while True:
-            value = done()
-            if value:
-                return value
-            assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}; {self.summary()}"
-            time.sleep(_POLL)
+        return wait_until(what, done, seconds, explain=self.summary, poll=_POLL)
 
     def summary(self) -> str:
         """The DiskSchedules, for the messages of failures."""

@@ -7,7 +7,6 @@ ServiceAccount with the permissions of manifests/ and nothing else.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,10 +30,12 @@ from app.kube.resources import (
     STORAGE_CLASSES,
     Resource,
 )
+from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
 from devcluster.process import Process
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT, Disk, Stack, StackOptions, disk_statuses
+from devcluster.waiting import wait_until
 from tests.e2e.objects import HOSTNAME, PAUSE, Object
 
 CONFIGS: Final = ROOT / "kube-scheduler-config"
@@ -42,7 +43,6 @@ PROPOSAL: Final = CONFIGS / "proposal.yaml"
 RECOMMENDED: Final = CONFIGS / "recommended.yaml"
 RECOMMENDED_MANAGED: Final = CONFIGS / "recommended-managed.yaml"
 LEASE_BOUND: Final = LEASE_SECONDS
-_POLL: Final = 0.1
 _POSTING: Final = 8
 _STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
 _DRIVER: Final = "driver.longhorn.io"
@@ -54,7 +54,8 @@ _Value = TypeVar("_Value")
 class Rig:
     """One stack, which entering it starts, and a test's calls to it.
 
-    An empty `reservation` is the extender's default. Few tests read the audit log. `placement_guard` is as in `StackOptions`.
+    An empty `reservation` is the extender's default. Few tests read the audit log. `placement_guard` is as in `StackOptions`. A `running`
+    control plane is used as it is, so that `audit` and `extra_args` have no effect.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Rig:
         audit: bool = False,
         extra_args: Mapping[str, Sequence[str]] | None = None,
         placement_guard: str = "",
+        running: DevCluster | None = None,
     ) -> None:
         options = StackOptions(
             candidates=candidates,
@@ -79,7 +81,7 @@ class Rig:
             extra_args=extra_args or {},
             placement_guard=placement_guard,
         )
-        self._stack = Stack(folder / "cluster", options)
+        self._stack = Stack(folder / "cluster", options, running=running)
         self.cluster = self._stack.cluster
 
     def __enter__(self) -> Self:
@@ -388,18 +390,9 @@ class Rig:
         """Waits until `done` returns something true; returns that.
 
         Raises:
-            AssertionError: it did not happen in time
+            DevClusterError: it did not happen in time
         """
-        deadline = time.monotonic() + seconds
-        while True:
-            value = done()
-            if value:
-                return value
-            if time.monotonic() > deadline:
-                raise AssertionError(
-                    f"waited {seconds:g} s in vain: {what}; simulator: {json.dumps(self.status())[:2000]}"
-                )
-            time.sleep(_POLL)
+        return wait_until(what, done, seconds, explain=lambda: f"simulator: {json.dumps(self.status())[:2000]}")
 
 
 def _is_ready(longhorn_node: Object) -> bool:

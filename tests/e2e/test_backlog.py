@@ -10,6 +10,7 @@ import pytest
 from tests.e2e import backlog
 
 
+@pytest.mark.campaign
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
 def test_a_burst_larger_than_the_room_fills_unequal_nodes_exactly(tmp_path_factory: pytest.TempPathFactory) -> None:

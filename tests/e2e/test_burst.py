@@ -11,6 +11,7 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
+@pytest.mark.campaign
 def test_every_pod_of_a_fitting_burst_gets_a_node_at_its_first_request(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

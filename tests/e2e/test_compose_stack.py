@@ -18,6 +18,7 @@ from app.kube.resources import LEASES, PODS
 from devcluster.process import http_ok
 from devcluster.programs import LOOPBACK, NAMESPACE, SERVICE, primary_address
 from devcluster.stack import ROOT, Stack, StackOptions
+from tests.control_plane import ControlPlane
 from tests.e2e.rig import RECOMMENDED_MANAGED
 from tests.worlds.simulator_cluster import until
 
@@ -28,7 +29,7 @@ PODS_OF_EXAMPLE: Final = 12
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
+def stack(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Stack]:
     """What the service `cluster` runs: everything but the candidates and Prometheus."""
     options = StackOptions(
         nodes={f"node-{number}": ["400Gi"] for number in range(1, 5)},
@@ -37,7 +38,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         scheduler_config=RECOMMENDED_MANAGED,
         audit=False,
     )
-    with Stack(tmp_path / "cluster", options) as running:
+    with control_plane.borrow() as cluster, Stack(tmp_path / "cluster", options, running=cluster) as running:
         yield running
 
 
@@ -68,6 +69,7 @@ def placed_pods(stack: Stack) -> int:
     return sum(1 for pod in stack.cluster.api.get(PODS.path("default"))["items"] if pod["spec"].get("nodeName"))
 
 
+@pytest.mark.smoke
 def test_two_services_place_the_example_and_one_takes_over(stack: Stack) -> None:
     """kube-scheduler reaches the leader, and its successor after a kill.
 

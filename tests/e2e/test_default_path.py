@@ -220,17 +220,20 @@ def plain(app: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": app, "labels": {"app": app}}, "spec": spec}
 
 
+@pytest.mark.smoke
 def test_from_an_empty_cluster_every_check_of_doctor_finds_nothing(journey: Journey) -> None:
     """After three commands: kustomize, the printed file, the policy."""
     print("seconds after the first command:", journey.seconds)
     assert set(journey.findings.values()) == {"ok"}, journey.findings
 
 
+@pytest.mark.smoke
 def test_from_an_empty_cluster_the_first_statefulset_is_placed_right(journey: Journey) -> None:
     """Only one node fits a pod, and kube-scheduler prefers others."""
     assert journey.nodes == {ROOMY}
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("ask_policy")
 def test_a_statefulset_without_any_change_is_placed_by_the_extenders_answer(rig: Rig) -> None:
     """Only one node fits a pod, and kube-scheduler prefers others."""
@@ -251,6 +254,7 @@ def test_a_pod_without_claims_is_not_asked_about(rig: Rig) -> None:
     rig.remove("not-asked")
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("ask_policy")
 def test_without_an_extender_pods_with_claims_wait_and_others_run(rig: Rig) -> None:
     """The waiting pod is placed once an extender answers again."""

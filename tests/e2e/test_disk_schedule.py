@@ -22,11 +22,12 @@ from app.kube.resources import (
     LONGHORN_REPLICAS,
     LONGHORN_VOLUMES,
 )
-from devcluster import ClusterOptions, DevCluster, Process
+from devcluster import DevCluster, Process
 from devcluster.stack import FAST_LEASE as FAST
 from scheduler_core.convert.disk_schedule import KEEP_LABEL, MIRROR_LABEL
 from tests import builders
 from tests.builders import GI, Object
+from tests.control_plane import ControlPlane
 from tests.e2e.disk_schedule import (
     ACCOUNT,
     LONGHORN,
@@ -60,12 +61,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevCluster, Path]]:
+def installation(control_plane: ControlPlane) -> Iterator[tuple[DevCluster, Path]]:
     """A control plane with Longhorn's definitions and the controllers' manifests.
 
     No controller runs.
     """
-    with DevCluster(tmp_path_factory.mktemp("disk-schedule"), ClusterOptions(audit=True)) as cluster:
+    with control_plane.borrow() as cluster:
         yield cluster, install(cluster)
 
 
@@ -77,6 +78,7 @@ def longhorn(installation: tuple[DevCluster, Path], request: pytest.FixtureReque
     namespace.stop()
 
 
+@pytest.mark.smoke
 def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
     """A replica is granted once there is room, as kubectl shows.
 
@@ -137,6 +139,7 @@ def test_the_definition_has_defaults_and_allows_two_states_only(longhorn: Longho
         assert refused.value.status == 422
 
 
+@pytest.mark.smoke
 def test_a_volumes_replicas_are_placed_expanded_and_released(longhorn: Longhorn) -> None:
     """DiskSchedules appear with the disks; replicas are placed apart."""
     longhorn.add_nodes({"n1": 100, "n2": 100})
@@ -252,6 +255,7 @@ def test_a_disk_schedule_that_is_deleted_by_hand_gets_a_successor(longhorn: Long
     assert longhorn.status("n1-disk-1")["storageScheduled"] == 30 * GI
 
 
+@pytest.mark.smoke
 def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longhorn) -> None:
     """The controllers keep running, and good objects are allocated.
 
@@ -404,6 +408,7 @@ def test_the_mirror_records_what_longhorn_allocated_and_changes_nothing_else(lon
     assert controller_calls(longhorn.cluster, namespace) == (calls, []), "it uses its whole Role"
 
 
+@pytest.mark.smoke
 def test_one_process_works_and_another_takes_over(longhorn: Longhorn) -> None:
     """A released Lease is taken at once, a killed leader's when expired.
 

@@ -37,6 +37,7 @@ def test_report_fails_if_schedules_cost_too_much_or_do_not_help(result: Result, 
     assert len(disk_schedule_burst.failures({WITHOUT: [FINE], WITH: [result]})) == count
 
 
+@pytest.mark.campaign
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_every_pod_of_a_fitting_burst_runs_with_disk_schedules(tmp_path_factory: pytest.TempPathFactory) -> None:

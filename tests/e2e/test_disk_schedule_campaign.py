@@ -1,6 +1,6 @@
 """Random operations with kills: no byte is promised twice, nothing is left over, and every volume says the truth.
 
-`make fuzz` runs many more operations: DISK_SCHEDULE_OPERATIONS says how many.
+DISK_SCHEDULE_OPERATIONS says how many, SOAK_SEED which.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.e2e.disk_schedule_campaign import NODES, Campaign
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
 
 OPERATIONS = int(os.environ.get("DISK_SCHEDULE_OPERATIONS", "300"))
-SEED = int(os.environ.get("DISK_SCHEDULE_SEED", "1"))
+SEED = int(os.environ.get("SOAK_SEED", "1"))
 _BETWEEN_RESTS = 150
 
 pytestmark = [
@@ -35,6 +35,7 @@ def longhorn(tmp_path: Path) -> Iterator[Longhorn]:
         namespace.stop()
 
 
+@pytest.mark.campaign
 def test_random_operations_with_kills_end_in_a_true_state(longhorn: Longhorn) -> None:
     """Two processes work at the same time; in every third round they start over beside what runs."""
     longhorn.add_nodes(dict.fromkeys(NODES, 100.0))

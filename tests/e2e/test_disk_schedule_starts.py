@@ -27,7 +27,7 @@ from tests.e2e.disk_schedule import Longhorn, image, install, replica
 from tests.e2e.disk_schedule_load import remove_everything
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.campaign, pytest.mark.timeout(300)]
 
 ROUNDS = int(os.environ.get("DISK_SCHEDULE_STARTS", "3"))
 DISK = "n1-disk-1"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from typing import Any
 
 import pytest
 
 from app.kube.resources import LONGHORN_NODES, NODES, PODS
-from devcluster import ClusterOptions, DevCluster
+from devcluster import DevCluster
 from devcluster.programs import NAMESPACE, start_simulator
+from devcluster.waiting import wait_until
 from simulator.objects import DISKS
+from tests.control_plane import ControlPlane
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -35,27 +36,17 @@ def explain(cluster: DevCluster, pod: str) -> Any:
 
 def message_about(cluster: DevCluster, pod: str) -> str:
     """Why kube-scheduler has found no node for a pod."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def message() -> str:
         conditions = cluster.api.get(PODS.path("default", pod))["status"].get("conditions", [])
-        for entry in conditions:
-            if entry["type"] == "PodScheduled" and entry.get("message"):
-                return str(entry["message"])
-        assert time.monotonic() < deadline, "waited 60 s in vain for kube-scheduler"
-        time.sleep(0.1)
+        return next((str(entry.get("message", "")) for entry in conditions if entry["type"] == "PodScheduled"), "")
+
+    return wait_until("kube-scheduler's message", message)
 
 
-def wait_for_longhorn_node(cluster: DevCluster) -> None:
-    """Returns once Longhorn has a node; without one the command warns."""
-    deadline = time.monotonic() + 60
-    while not cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]:
-        assert time.monotonic() < deadline, "waited 60 s in vain for a Longhorn node"
-        time.sleep(0.1)
-
-
-def test_explain_names_the_plugins_that_refuse_a_waiting_pod(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_explain_names_the_plugins_that_refuse_a_waiting_pod(control_plane: ControlPlane) -> None:
     """Each of four nodes is refused by another plugin; the pod has no Longhorn volume."""
-    with DevCluster(tmp_path_factory.mktemp("explain"), ClusterOptions(nodes=0)) as cluster:
+    with control_plane.borrow() as cluster:
         fast = {"disk": "fast"}
         cluster.create_node("cordoned", labels=fast)
         cluster.create_node("tainted", labels=fast, taints=[{"key": "dedicated", "effect": "NoSchedule"}])
@@ -64,7 +55,7 @@ def test_explain_names_the_plugins_that_refuse_a_waiting_pod(tmp_path_factory: p
         cluster.wait_nodes_ready()
         cluster.api.patch(NODES.path(name="cordoned"), {"spec": {"unschedulable": True}})
         start_simulator(cluster)
-        wait_for_longhorn_node(cluster)
+        wait_until("a Longhorn node", lambda: cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"])
         container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "2"}}}
         body = {"metadata": {"name": "waiting"}, "spec": {"nodeSelector": fast, "containers": [container]}}
         cluster.api.create(PODS.path("default"), {"apiVersion": "v1", "kind": "Pod", **body})

@@ -97,6 +97,7 @@ def late_nudges(rig: Rig, app: str) -> list[str]:
     return late
 
 
+@pytest.mark.smoke
 def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, monitor: LeaderMonitor) -> None:
     """Its successor answers within the Lease's bound, and knows what was reserved."""
     start_burst(rig)
@@ -109,6 +110,7 @@ def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, monitor: Leader
     assert_even_placement(rig)
 
 
+@pytest.mark.smoke
 def test_a_terminated_leader_hands_over_within_two_seconds(rig: Rig, monitor: LeaderMonitor) -> None:
     """It records its open offers, then releases the Lease."""
     start_burst(rig)
@@ -184,6 +186,7 @@ def test_an_api_server_that_is_down_for_30_seconds_only_delays_pods(rig: Rig, mo
     assert_even_placement(rig)
 
 
+@pytest.mark.smoke
 def test_a_restart_of_etcd_only_delays_pods(rig: Rig, monitor: LeaderMonitor) -> None:
     """Watches break or expire, and are listed again where necessary."""
     start_burst(rig)
@@ -211,6 +214,7 @@ def test_a_deleted_endpointslice_is_created_again(rig: Rig) -> None:
     assert len(rig.cluster.api.get(SLICE)["endpoints"]) == 1
 
 
+@pytest.mark.smoke
 def test_settings_take_effect_without_a_restart(rig: Rig) -> None:
     """A disabled extender does not answer, and has neither Lease nor endpoints.
 
@@ -241,6 +245,7 @@ def test_settings_take_effect_without_a_restart(rig: Rig) -> None:
     rig.until("both count again", lambda: _timeouts(rig) == (5, 5))
 
 
+@pytest.mark.smoke
 def test_a_candidate_reports_missing_permissions_and_recovers(rig: Rig) -> None:
     """Its readiness names the call and the account."""
     binding = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{SERVICE}"

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,12 +17,13 @@ import pytest
 
 from app.kube.resources import LEASES, NODES, PODS
 from app.scheduler.lifecycle import LEASE
-from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
 from devcluster.process import Process, log_has
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT
+from devcluster.waiting import wait_until
+from tests.control_plane import ControlPlane
 from tests.e2e.objects import PAUSE, Object
 from tests.worlds.service import EXTENDER
 
@@ -55,13 +55,13 @@ class Start(Protocol):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
     """A cluster with one node per rack, and two services.
 
     Only the tests' schedulers schedule the pods.
     """
-    with DevCluster(tmp_path_factory.mktemp("generic") / "cluster", ClusterOptions()) as started:
-        started.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    with control_plane.borrow() as started:
+        started.apply(ROOT / "manifests/test-cluster/namespace.yaml")
         started.apply(ROOT / "manifests/generic-scheduler/access")
         released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
         started.api.create(LEASES.path(NAMESPACE), released)
@@ -130,20 +130,12 @@ def bound_nodes(cluster: DevCluster) -> dict[str, str]:
 def remove_pods(cluster: DevCluster) -> None:
     """Deletes all pods, and waits until they are gone."""
     cluster.api.delete(PODS.path("default"))
-    until("the pods are gone", lambda: not pods(cluster))
+    wait_until("the pods are gone", lambda: not pods(cluster))
 
 
 def holder(cluster: DevCluster) -> str:
     """The holder of the Lease, "" without one."""
     return str(cluster.api.get(LEASES.path(NAMESPACE, LEASE))["spec"].get("holderIdentity") or "")
-
-
-def until(what: str, done: Callable[[], Any], seconds: float = 60) -> None:
-    """Waits until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
-        time.sleep(0.1)
 
 
 def uid(cluster: DevCluster, name: str) -> str:
@@ -222,11 +214,11 @@ def test_sixty_pods_of_two_services_stay_in_their_zone_and_spread_over_its_racks
     """The sample policy decides, and every pod has an Event."""
     scheduler = start(1)
     create_pods(cluster)
-    until("every pod has a node", lambda: len(bound_nodes(cluster)) == 2 * EACH)
+    wait_until("every pod has a node", lambda: len(bound_nodes(cluster)) == 2 * EACH)
     assert_spread(bound_nodes(cluster))
-    until("it runs", lambda: all(raw["status"].get("phase") == "Running" for raw in pods(cluster)))
+    wait_until("it runs", lambda: all(raw["status"].get("phase") == "Running" for raw in pods(cluster)))
     uids = [uid(cluster, f"web-{number}") for number in range(EACH)]
-    until("the events", lambda: all(events(cluster, "Scheduled", each) for each in uids))
+    wait_until("the events", lambda: all(events(cluster, "Scheduled", each) for each in uids))
     (event,) = events(cluster, "Scheduled", uids[0])
     assert event["message"] == f"Successfully assigned default/web-0 to {bound_nodes(cluster)['web-0']}"
     assert event["source"]["component"] == NAME
@@ -236,16 +228,17 @@ def test_sixty_pods_of_two_services_stay_in_their_zone_and_spread_over_its_racks
     assert "longhorn_generic_scheduler_waiting_pods 0.0" in metrics
 
 
+@pytest.mark.smoke
 def test_an_unschedulable_pod_has_reasons_and_is_placed_when_a_node_appears(cluster: DevCluster, start: Start) -> None:
     """There is one Event and one condition, however many attempts."""
     scheduler = start(1)
     cluster.api.create(PODS.path("default"), pod("picky", "web", nodeSelector={"gpu": "yes"}))
     picky = uid(cluster, "picky")
-    until("the event", lambda: events(cluster, "FailedScheduling", picky))
+    wait_until("the event", lambda: events(cluster, "FailedScheduling", picky))
     (event,) = events(cluster, "FailedScheduling", picky)
     nodes = len(RACKS)
     assert event["message"] == f"0/{nodes} nodes are available: {nodes} node selector does not match."
-    until("the condition", lambda: condition(cluster, "picky"))
+    wait_until("the condition", lambda: condition(cluster, "picky"))
     assert condition(cluster, "picky") == {
         "type": "PodScheduled",
         "status": "False",
@@ -254,10 +247,10 @@ def test_an_unschedulable_pod_has_reasons_and_is_placed_when_a_node_appears(clus
         "observedGeneration": 1,
     }
     cluster.kubectl("wait", "--for=condition=PodScheduled=false", "pod/picky", "--timeout=5s")
-    until("more attempts", lambda: count_attempts(scheduler, "unschedulable") >= 3)
+    wait_until("more attempts", lambda: count_attempts(scheduler, "unschedulable") >= 3)
     assert count_condition_writes(cluster, "picky") == 1
     cluster.create_node("with-gpu", labels={"gpu": "yes", "region": "r1", "zone": "z1", "rack": "s9"})
-    until("it has a node", lambda: bound_nodes(cluster) == {"picky": "with-gpu"})
+    wait_until("it has a node", lambda: bound_nodes(cluster) == {"picky": "with-gpu"})
     assert len(events(cluster, "FailedScheduling", picky)) == 1
     assert condition(cluster, "picky")["status"] == "True"
     cluster.api.delete(NODES.path(name="with-gpu"))
@@ -277,17 +270,17 @@ def test_a_replaced_policy_file_takes_effect_at_once(cluster: DevCluster, start:
     replace_policy("PodFitsResources", "MatchNodeSelector")
     scheduler = start(1, file)
     cluster.api.create(PODS.path("default"), pod("waits", "web", nodeSelector={"gpu": "yes"}))
-    until("the refusal", lambda: condition(cluster, "waits").get("status") == "False")
+    wait_until("the refusal", lambda: condition(cluster, "waits").get("status") == "False")
     replace_policy("PodFitsResources")
-    until("it has a node", lambda: "waits" in bound_nodes(cluster), 15)
+    wait_until("it has a node", lambda: "waits" in bound_nodes(cluster), 15)
     replace_policy("Nonsense")
-    until("the refusal", lambda: "policy refused" in scheduler.process.log_text(), 15)
+    wait_until("the refusal", lambda: "policy refused" in scheduler.process.log_text(), 15)
     cluster.api.create(PODS.path("default"), pod("comes", "web", nodeSelector={"gpu": "yes"}))
-    until("it has a node", lambda: "comes" in bound_nodes(cluster), 15)
+    wait_until("it has a node", lambda: "comes" in bound_nodes(cluster), 15)
     replace_policy("PodFitsResources", "MatchNodeSelector")
-    until("two policies", lambda: scheduler.process.log_text().count("policy in force") == 2, 15)
+    wait_until("two policies", lambda: scheduler.process.log_text().count("policy in force") == 2, 15)
     cluster.api.create(PODS.path("default"), pod("late", "web", nodeSelector={"gpu": "yes"}))
-    until("the refusal", lambda: condition(cluster, "late").get("reason") == "Unschedulable")
+    wait_until("the refusal", lambda: condition(cluster, "late").get("reason") == "Unschedulable")
     assert "late" not in bound_nodes(cluster)
     metrics = str(http_request(f"{scheduler.url}/metrics")[1])
     assert 'longhorn_generic_scheduler_policy_reloads_total{result="loaded"} 2.0' in metrics
@@ -295,17 +288,18 @@ def test_a_replaced_policy_file_takes_effect_at_once(cluster: DevCluster, start:
     assert 'longhorn_generic_scheduler_write_failures_total{what="condition"} 0.0' in metrics
 
 
+@pytest.mark.smoke
 def test_a_killed_leader_leaves_no_pod_unscheduled_and_none_bound_twice(cluster: DevCluster, start: Start) -> None:
     """Its successor takes over within the Lease, and spreads pods alike."""
     before = accepted_bindings(cluster)
     schedulers = {f"scheduler-{number}": start(number) for number in (1, 2)}
-    until("a leader", lambda: holder(cluster).partition("_")[0] in schedulers)
+    wait_until("a leader", lambda: holder(cluster).partition("_")[0] in schedulers)
     create_pods(cluster)
-    until("some have a node", lambda: len(bound_nodes(cluster)) >= 5)
+    wait_until("some have a node", lambda: len(bound_nodes(cluster)) >= 5)
     first = holder(cluster).partition("_")[0]
     schedulers[first].process.kill()
     cluster.api.create(PODS.path("default"), pod("web-late", "web"))
-    until("every pod has a node", lambda: len(bound_nodes(cluster)) == 2 * EACH + 1, LEASE_SECONDS + 60)
+    wait_until("every pod has a node", lambda: len(bound_nodes(cluster)) == 2 * EACH + 1, LEASE_SECONDS + 60)
     assert holder(cluster).partition("_")[0] not in ("", first)
     assert_spread(bound_nodes(cluster))
     # A call in flight when its caller died may have been carried out, although it is not logged as a success.
@@ -318,14 +312,14 @@ def test_a_terminated_leader_hands_over_at_once(cluster: DevCluster, start: Star
     """It releases the Lease and exits with 0."""
     first = start(1)
     second = start(2)
-    until("a leader", lambda: holder(cluster).startswith("scheduler-"))
+    wait_until("a leader", lambda: holder(cluster).startswith("scheduler-"))
     leader = first if holder(cluster).startswith("scheduler-1_") else second
     former_holder = holder(cluster)
     leader.process.stop()
     assert leader.process.returncode == 0
-    until("the other one leads", lambda: holder(cluster) not in ("", former_holder), LEASE_SECONDS - 1)
+    wait_until("the other one leads", lambda: holder(cluster) not in ("", former_holder), LEASE_SECONDS - 1)
     cluster.api.create(PODS.path("default"), pod("web-after", "web"))
-    until("it schedules", lambda: bound_nodes(cluster))
+    wait_until("it schedules", lambda: bound_nodes(cluster))
 
 
 def test_no_event_of_a_burst_is_lost_and_a_warning_comes_at_once(cluster: DevCluster, start: Start) -> None:
@@ -335,13 +329,13 @@ def test_no_event_of_a_burst_is_lost_and_a_warning_comes_at_once(cluster: DevClu
     scheduler = start(1)
     for number in range(300):
         cluster.api.create(PODS.path("default"), pod(f"burst-{number}", "burst", containers=containers))
-    until("300 pods have a node", lambda: len(bound_nodes(cluster)) == 300)
+    wait_until("300 pods have a node", lambda: len(bound_nodes(cluster)) == 300)
     cluster.api.create(PODS.path("default"), pod("homeless", "burst", nodeSelector={"gpu": "yes"}))
     homeless = uid(cluster, "homeless")
-    until("the warning", lambda: events(cluster, "FailedScheduling", homeless), 5)
+    wait_until("the warning", lambda: events(cluster, "FailedScheduling", homeless), 5)
     for number in range(300, 500):
         cluster.api.create(PODS.path("default"), pod(f"burst-{number}", "burst", containers=containers))
-    until("500 pods have a node", lambda: len(bound_nodes(cluster)) == 500)
+    wait_until("500 pods have a node", lambda: len(bound_nodes(cluster)) == 500)
     scheduler.process.stop()
     uids = {raw["metadata"]["uid"] for raw in pods(cluster) if raw["metadata"]["name"] != "homeless"}
     assert uids <= pods_with_event(cluster, "Scheduled")

@@ -15,6 +15,7 @@ from app.scheduler.lifecycle import LEASE
 from devcluster.process import log_has
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, ROOT
+from tests.control_plane import ControlPlane
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.rig import Rig
 from tests.worlds.service import EXTENDER
@@ -31,11 +32,10 @@ NODES = 5
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Five nodes with one disk each, and a scheduler without an extender."""
     folder = tmp_path_factory.mktemp("generic-longhorn")
-    with Rig(folder, candidates=0) as started:
-        cluster = started.cluster
+    with control_plane.borrow() as cluster, Rig(folder, candidates=0, running=cluster) as started:
         for directory in ("access", "longhorn-rules"):
             cluster.apply(ROOT / "manifests/generic-scheduler" / directory)
         released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
@@ -63,6 +63,7 @@ def own_pod(app: str, number: int) -> list[Object]:
     return [*claims, pod]
 
 
+@pytest.mark.smoke
 def test_each_pod_of_a_burst_gets_a_node_where_its_volume_fits(rig: Rig) -> None:
     """One more pod has a reason until a disk is added."""
     rig.post(entry for number in range(NODES) for entry in own_pod("vol", number))

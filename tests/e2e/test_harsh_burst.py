@@ -80,6 +80,7 @@ def test_report_fails_if_the_guard_makes_no_difference(outcomes: dict[str, list[
     assert len(harsh_burst.failures(outcomes)) == count
 
 
+@pytest.mark.campaign
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
 def test_a_harsh_burst_overbooks_disks_without_the_placement_guard(tmp_path_factory: pytest.TempPathFactory) -> None:

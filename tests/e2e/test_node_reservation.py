@@ -12,6 +12,7 @@ from typing import Any, Self
 import pytest
 
 from devcluster.programs import NAMESPACE, SERVICE
+from tests.control_plane import ControlPlane
 from tests.e2e import plan
 from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset
@@ -27,9 +28,12 @@ _ADOPTED_SECONDS = 90.0
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Two candidates that reserve nodes, and the nodes of goal 1."""
-    with Rig(tmp_path_factory.mktemp("node"), candidates=2, reservation="node") as started:
+    with (
+        control_plane.borrow() as cluster,
+        Rig(tmp_path_factory.mktemp("node"), candidates=2, reservation="node", running=cluster) as started,
+    ):
         plan.goal_1_nodes(started)
         yield started
 

@@ -9,6 +9,7 @@ import pytest
 from app.kube.resources import CLAIMS, ENDPOINT_SLICES, PERSISTENT_VOLUMES
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.stack import ROOT
+from tests.control_plane import ControlPlane
 from tests.e2e.objects import statefulset
 from tests.e2e.permissions import account_calls, granted_calls
 from tests.e2e.rig import Rig
@@ -72,9 +73,15 @@ def publish_a_slice_of_another_address_type(rig: Rig) -> None:
     rig.until("it is replaced", is_replaced, 30)
 
 
-def test_the_roles_grant_exactly_the_verbs_that_are_used(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.smoke
+def test_the_roles_grant_exactly_the_verbs_that_are_used(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The audit log of a life with every kind of event has exactly these calls."""
-    with Rig(tmp_path_factory.mktemp("permissions"), candidates=2, audit=True) as rig:
+    with (
+        control_plane.borrow() as cluster,
+        Rig(tmp_path_factory.mktemp("permissions"), candidates=2, running=cluster) as rig,
+    ):
         rig.cluster.apply(ROOT / "manifests/crd")
         rig.use_simulator({"storage_capacity": False, "capacity_period": "none"})
         rig.add_nodes("one", {"one": ["100Gi"]})

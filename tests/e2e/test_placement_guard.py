@@ -17,6 +17,7 @@ from devcluster.pki import CertificateAuthority
 from devcluster.programs import NAMESPACE
 from scheduler_core.extender.decision import Packing
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
+from tests.control_plane import ControlPlane
 from tests.e2e import harsh_burst
 from tests.e2e.harsh_burst import APP, HarshBurst
 from tests.e2e.placement_audit import PlacementAudit
@@ -32,18 +33,22 @@ SLOW_PROVISIONING: Final = {"provision_seconds": [4.0, 5.0]}
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Two candidates that enforce; every node with an exact packing is offered."""
     arguments = ("--packing", Packing.EXACT)
     folder = tmp_path_factory.mktemp("guard")
-    with Rig(
-        folder,
-        candidates=2,
-        config=RECOMMENDED_MANAGED,
-        more_arguments=arguments,
-        simulator=SLOW_PROVISIONING,
-        placement_guard=harsh_burst.ENFORCE,
-    ) as started:
+    with (
+        control_plane.borrow() as cluster,
+        Rig(
+            folder,
+            candidates=2,
+            config=RECOMMENDED_MANAGED,
+            more_arguments=arguments,
+            simulator=SLOW_PROVISIONING,
+            placement_guard=harsh_burst.ENFORCE,
+            running=cluster,
+        ) as started,
+    ):
         yield started
 
 
@@ -102,6 +107,7 @@ def remove_burst(rig: Rig, burst: HarshBurst) -> None:
     rig.remove_nodes(*burst.nodes)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_pod_of_a_harsh_burst_runs_and_no_disk_is_overbooked(rig: Rig, seed: int) -> None:
     """92 % of the orders fail by Longhorn's own choices."""

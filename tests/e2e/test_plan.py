@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from devcluster.programs import NAMESPACE, SERVICE
+from tests.control_plane import ControlPlane
 from tests.e2e import plan
 from tests.e2e.rig import PROPOSAL, RECOMMENDED, RECOMMENDED_MANAGED, Rig
 
@@ -21,15 +22,16 @@ EVEN = {f"race-{number}": 4 for number in range(1, 5)}
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One cluster with the nodes of all goals."""
-    with Rig(tmp_path_factory.mktemp("plan"), audit=True) as started:
+    with control_plane.borrow() as cluster, Rig(tmp_path_factory.mktemp("plan"), running=cluster) as started:
         plan.goal_1_nodes(started)
         plan.goal_2_nodes(started)
         plan.goal_3_nodes(started)
         yield started
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("config", [PROPOSAL, RECOMMENDED_MANAGED], ids=lambda path: path.stem)
 def test_a_burst_of_16_pods_puts_4_on_each_node(rig: Rig, config: object) -> None:
     """Goal 1 holds with whole nodes in the request, and with names."""
@@ -75,6 +77,7 @@ def test_the_proposals_configuration_does_not_filter_pods_without_the_resource(r
     assert result.nodes != nodes
 
 
+@pytest.mark.smoke
 def test_a_pod_with_four_claims_goes_to_the_node_with_four_disks(rig: Rig) -> None:
     """This is goal 2."""
     rig.use_config(PROPOSAL)
@@ -82,6 +85,7 @@ def test_a_pod_with_four_claims_goes_to_the_node_with_four_disks(rig: Rig) -> No
     assert (result.nodes, result.misplaced, result.mended) == ({"many-0": "many-4"}, [], 0)
 
 
+@pytest.mark.smoke
 def test_drained_pods_move_to_the_other_node_with_room(rig: Rig) -> None:
     """This is goal 3, case A; every volume gets its replica there."""
     rig.use_config(PROPOSAL)
@@ -89,6 +93,7 @@ def test_drained_pods_move_to_the_other_node_with_room(rig: Rig) -> None:
     assert (result.per_node, result.misplaced, result.mended, result.overbooked) == ({"drain-2": 4}, [], 0, [])
 
 
+@pytest.mark.smoke
 def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
     """This is goal 3, case B."""
     rig.use_config(PROPOSAL)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from devcluster.stack import ROOT
+from tests.control_plane import ControlPlane
 from tests.e2e.objects import Object, Volume, Workload, statefulset
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.manifests.load import with_scores
@@ -59,14 +60,17 @@ class PolicyStack:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyStack]:
+def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyStack]:
     """Starts the extender with manifests/access, then adds manifests/policy."""
     folder = tmp_path_factory.mktemp("policy")
     policy = folder / "policy.json"
     scored = folder / "scored.yaml"
     policy.write_text(json.dumps(POLICY))
     scored.write_text(with_scores(RECOMMENDED_MANAGED))
-    with Rig(folder, candidates=0, config=scored, more_arguments=["--policy", str(policy)]) as rig:
+    with (
+        control_plane.borrow() as cluster,
+        Rig(folder, candidates=0, config=scored, more_arguments=["--policy", str(policy)], running=cluster) as rig,
+    ):
         rig.start_candidate(CANDIDATE)
         rig.until("a call is forbidden", lambda: "forbidden" in str(rig.request(CANDIDATE, "/readyz")))
         unpermitted = rig.request(CANDIDATE, "/readyz")
@@ -99,6 +103,7 @@ def scheduling_message(rig: Rig, app: str, pod: str) -> str:
     return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
 
 
+@pytest.mark.smoke
 def test_the_extender_is_not_ready_until_it_may_read_services(stack: PolicyStack) -> None:
     """The rules about services need manifests/policy, and /readyz says so."""
     code, body = stack.unpermitted

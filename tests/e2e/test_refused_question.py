@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from devcluster import ClusterOptions, DevCluster
 from devcluster.http_check import http_request
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender
 from devcluster.stack import FAST_LEASE, ROOT
+from devcluster.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 RECOMMENDED = ROOT / "kube-scheduler-config/recommended.yaml"
@@ -37,16 +37,8 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefusingExten
         port = cluster.free_port()
         start_extender(cluster, "extender", account, port, FAST_LEASE)
         address = f"{primary_address()}:{port}"
-        until(lambda: "Longhorn" in str(http_request(f"http://{address}/readyz", None, 5)[1]))
+        wait_until("the extender", lambda: "Longhorn" in str(http_request(f"http://{address}/readyz", None, 5)[1]))
         yield RefusingExtender(cluster, address)
-
-
-def until(done: Callable[[], bool]) -> None:
-    """Returns once a condition is true; fails after a minute."""
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
-        time.sleep(0.1)
 
 
 def create_pod(cluster: DevCluster, name: str) -> None:
@@ -68,11 +60,12 @@ def node_of(cluster: DevCluster, name: str) -> str:
     return str(cluster.api.get(PODS.path("default", name))["spec"].get("nodeName", ""))
 
 
+@pytest.mark.smoke
 def test_the_reason_is_in_the_pods_condition(refusing: RefusingExtender) -> None:
     """It is what the extender said, and not the number of an HTTP status."""
     refusing.cluster.use_scheduler_config(RECOMMENDED, refusing.address)
     create_pod(refusing.cluster, "refused")
-    until(lambda: bool(condition(refusing.cluster, "refused")))
+    wait_until("the condition", lambda: bool(condition(refusing.cluster, "refused")))
     body = {"Pod": {"metadata": {"name": "refused"}}, "NodeNames": ["node-1"]}
     status, answer = http_request(f"http://{refusing.address}/filter", body, 5)
     assert (status, bool(answer["Error"])) == (200, True)
@@ -88,5 +81,5 @@ def test_ignorable_is_honoured_for_an_answer_with_an_error(refusing: RefusingExt
     file.write_text(yaml.safe_dump(config))
     refusing.cluster.use_scheduler_config(file, refusing.address)
     create_pod(refusing.cluster, "ignored")
-    until(lambda: bool(node_of(refusing.cluster, "ignored")))
+    wait_until("a node", lambda: bool(node_of(refusing.cluster, "ignored")))
     assert node_of(refusing.cluster, "ignored") == "node-1"

@@ -11,6 +11,7 @@ import pytest
 
 from devcluster.components import SCHEDULER
 from devcluster.programs import NAMESPACE, SIMULATOR
+from tests.control_plane import ControlPlane
 from tests.e2e import plan
 from tests.e2e.journal import events
 from tests.e2e.objects import Object, Volume, Workload, statefulset
@@ -25,12 +26,16 @@ CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One cluster; every scenario has nodes of its own."""
-    with Rig(tmp_path_factory.mktemp("scenarios"), config=RECOMMENDED_MANAGED) as started:
+    with (
+        control_plane.borrow() as cluster,
+        Rig(tmp_path_factory.mktemp("scenarios"), config=RECOMMENDED_MANAGED, running=cluster) as started,
+    ):
         yield started
 
 
+@pytest.mark.smoke
 def test_drained_pods_go_where_they_fit_and_their_volumes_follow(rig: Rig) -> None:
     """Node B has room for four of five pods, C for one.
 
@@ -121,6 +126,7 @@ def selected_nodes(rig: Rig, app: str) -> list[str]:
     return [node for node in nodes if node]
 
 
+@pytest.mark.smoke
 def test_a_refused_pod_is_bound_soon_after_space_is_freed(rig: Rig) -> None:
     """Without CSIStorageCapacity only a nudge wakes kube-scheduler.
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 from devcluster import ClusterOptions, DevCluster
 from devcluster.http_check import http_request, is_filtered
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender, start_simulator
 from devcluster.stack import FAST_LEASE, ROOT
+from devcluster.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
+@pytest.mark.smoke
 def test_an_extender_without_longhorn_is_not_ready_and_answers_once_it_is_installed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -27,7 +26,10 @@ def test_an_extender_without_longhorn_is_not_ready_and_answers_once_it_is_instal
         url = f"http://{primary_address()}:{port}"
         body = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": ["node-1"]}
 
-        _until(lambda: "nodes.longhorn.io: is Longhorn installed?" in str(http_request(f"{url}/readyz", None, 5)[1]))
+        wait_until(
+            "its reason",
+            lambda: "nodes.longhorn.io: is Longhorn installed?" in str(http_request(f"{url}/readyz", None, 5)[1]),
+        )
         assert http_request(f"{url}/readyz", None, 5)[0] == 503
         assert http_request(f"{url}/healthz", None, 5)[0] == 200
         status, answer = http_request(f"{url}/filter", body, 5)
@@ -35,12 +37,5 @@ def test_an_extender_without_longhorn_is_not_ready_and_answers_once_it_is_instal
         assert cluster.kubectl("-n", NAMESPACE, "get", "leases", "-o", "name").strip() == ""
 
         start_simulator(cluster)
-        _until(lambda: http_request(f"{url}/readyz", None, 5)[0] == 200)
-        _until(lambda: is_filtered(*http_request(f"{url}/filter", body, 5)))
-
-
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
-        time.sleep(0.1)
+        wait_until("its readiness", lambda: http_request(f"{url}/readyz", None, 5)[0] == 200)
+        wait_until("its answer", lambda: is_filtered(*http_request(f"{url}/filter", body, 5)))

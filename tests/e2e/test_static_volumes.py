@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS
+from tests.control_plane import ControlPlane
 from tests.e2e import static_volumes
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
@@ -18,12 +19,16 @@ SEEDS = range(1, 6)
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One cluster; every test has nodes of its own."""
-    with Rig(tmp_path_factory.mktemp("static"), config=RECOMMENDED_MANAGED) as started:
+    with (
+        control_plane.borrow() as cluster,
+        Rig(tmp_path_factory.mktemp("static"), config=RECOMMENDED_MANAGED, running=cluster) as started,
+    ):
         yield started
 
 
+@pytest.mark.smoke
 def test_the_predicted_persistent_volume_is_the_one_that_is_bound(rig: Rig) -> None:
     """Several classes, sizes, access modes, selectors and node affinities; pods with several claims."""
     bindings = static_volumes.compare(rig, SEEDS)

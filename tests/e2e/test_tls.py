@@ -17,11 +17,13 @@ import pytest
 
 from app.extender.lifecycle import NAME
 from app.kube.resources import ENDPOINT_SLICES
+from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request, is_filtered
 from devcluster.pki import CertificateAuthority, CertificatePair
 from devcluster.process import http_ok
 from devcluster.programs import NAMESPACE, primary_address
 from devcluster.stack import FAST_LEASE
+from tests.control_plane import ControlPlane
 from tests.e2e.leader_monitor import PROBE
 from tests.e2e.objects import Workload
 from tests.e2e.rig import CONFIGS, Rig
@@ -47,7 +49,7 @@ class World:
         server, client: the files of both, which the kubelet or an administrator replaces
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cluster: DevCluster) -> None:
         self.folder = folder
         self.authority = CertificateAuthority.create(folder / "authority", "extender")
         self.callers = CertificateAuthority.create(folder / "callers", "callers")
@@ -60,7 +62,7 @@ class World:
         assert CLIENT_FOLDER in text
         config.write_text(text.replace(CLIENT_FOLDER, str(self.client.folder)))
         self.config = config
-        self.rig = Rig(folder, candidates=0, config=config)
+        self.rig = Rig(folder, candidates=0, config=config, running=cluster)
         self.host = primary_address()
         self.port = 0
         self.probes = ""
@@ -127,15 +129,17 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Two idle nodes, of which one has room."""
-    running = World(tmp_path_factory.mktemp("tls"))
-    with running.rig:
-        running.rig.add_nodes(GROUP, {FITTING: ["200Gi"], "small": ["50Gi"]})
-        running.start()
-        yield running
+    with control_plane.borrow() as cluster:
+        running = World(tmp_path_factory.mktemp("tls"), cluster)
+        with running.rig:
+            running.rig.add_nodes(GROUP, {FITTING: ["200Gi"], "small": ["50Gi"]})
+            running.start()
+            yield running
 
 
+@pytest.mark.smoke
 def test_pods_are_placed_by_the_extenders_answer(world: World) -> None:
     """kube-scheduler's file is the documented one; the EndpointSlice names the port as the Service of the overlay does."""
     world.place("placed")
@@ -169,6 +173,7 @@ def test_the_port_for_probes_says_whether_the_process_is_well_and_nothing_else(w
     assert {http_request(f"{world.probes}{path}")[0] for path in others} == {404}
 
 
+@pytest.mark.smoke
 def test_without_its_certificate_kube_scheduler_gets_no_answer(world: World) -> None:
     """The pod's event has the error that the guide explains; with the certificate the pod is placed."""
     text = world.config.read_text()
@@ -206,6 +211,7 @@ def test_handshakes_that_never_end_hold_up_no_pod(world: World) -> None:
         world.place("unhindered")
 
 
+@pytest.mark.smoke
 def test_both_certificates_are_replaced_while_pods_are_placed(world: World) -> None:
     """First the extender trusts the next authority of callers, then kube-scheduler shows its certificate, then the former one ends."""
     former = world.callers.client("former")

@@ -28,6 +28,7 @@ from app.kube.resources import (
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
 from scheduler_core.model.quantity import parse_bytes
+from tests.control_plane import ControlPlane
 from tests.e2e.objects import statefulset
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.e2e.waiting_pods import (
@@ -56,12 +57,15 @@ FULL_NODES = ((MOVED, 1), (MOVED, 2), (MOVED, 3), (SHIFTED, 1), (SHIFTED, 2))
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One cluster whose three nodes have room for ten volumes of 100Gi.
 
     Two of its pods run.
     """
-    with Rig(tmp_path_factory.mktemp("what-if"), config=RECOMMENDED_MANAGED) as started:
+    with (
+        control_plane.borrow() as cluster,
+        Rig(tmp_path_factory.mktemp("what-if"), config=RECOMMENDED_MANAGED, running=cluster) as started,
+    ):
         started.add_nodes(APP, {"foreseen-1": ["500Gi"], "foreseen-2": ["300Gi"], "foreseen-3": ["200Gi"]})
         started.create(statefulset(APP, group=APP, replicas=2))
         started.until("its pods run", lambda: started.ready(APP, 2), 60)
@@ -156,6 +160,7 @@ def count_refused(rig: Rig) -> int:
     )
 
 
+@pytest.mark.smoke
 def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
     """The disk is fuller by what was foreseen.
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from app.kube.resources import NODES, PODS
 from devcluster import DevCluster
 from devcluster.components import CONTROLLER_MANAGER, KWOK, ClusterOptions
 from devcluster.stack import ROOT
+from devcluster.waiting import wait_until
 from scheduler_core.convert.generic_kinds import NAMESPACE, NODE, POD
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -132,7 +133,7 @@ class World:
         for name, labels in NAMESPACES.items():
             api.create(NAMESPACE_RESOURCE.path(), {"metadata": {"name": name, "labels": labels}})
         for name in NAMESPACES:
-            _until(lambda name=name: self._has_account(name), f"the account of {name}")
+            wait_until(f"the account of {name}", partial(self._has_account, name), _TIMEOUT)
         for process in (CONTROLLER_MANAGER, KWOK):
             self.cluster.processes[process].stop()
 
@@ -225,7 +226,7 @@ class World:
             pods = [pod for namespace in NAMESPACES for pod in self.cluster.api.get(PODS.path(namespace))["items"]]
             return wanted - {object_of(pod) for pod in pods if _is_decided(pod)}
 
-        _until(lambda: not undecided(), "every pod to be decided")
+        wait_until("every pod to be decided", lambda: not undecided(), _TIMEOUT)
 
     def _state(self) -> tuple[GenericClusterState, dict[_PodName, Object]]:
         api = self.cluster.api
@@ -262,13 +263,6 @@ def _decide(state: GenericClusterState, raw: Object) -> frozenset[str]:
 @cache
 def _policy() -> Policy:
     return parse_policy(POLICY.read_bytes())
-
-
-def _until(done: Any, what: str) -> None:
-    deadline = time.monotonic() + _TIMEOUT
-    while not done():
-        assert time.monotonic() < deadline, f"waited {_TIMEOUT:g} s in vain for {what}"
-        time.sleep(0.1)
 
 
 @contextmanager

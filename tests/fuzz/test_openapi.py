@@ -1,6 +1,6 @@
 """Requests that schemathesis generates from the OpenAPI document: each is answered as the document says.
 
-`make fuzz` runs many more examples than `make test`: FUZZ_EXAMPLES says how many.
+`make soak` runs many more examples than `make check`: FUZZ_EXAMPLES says how many.
 """
 
 from __future__ import annotations

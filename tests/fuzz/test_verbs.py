@@ -1,6 +1,6 @@
 """Mutated requests, snapshots and policies: each is answered or refused in one sentence, never with an error of the program.
 
-`make fuzz` runs many more examples than `make test`: FUZZ_EXAMPLES says how many.
+`make soak` runs many more examples than `make check`: FUZZ_EXAMPLES says how many.
 """
 
 from __future__ import annotations

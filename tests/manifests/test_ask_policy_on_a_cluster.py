@@ -5,8 +5,7 @@ With DEVCLUSTER_KUBERNETES_VERSION=1.35.4 it is the variant for v1beta1.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from app.kube.client import ApiError
 from app.kube.resources import PODS, Resource
 from devcluster import ClusterOptions, DevCluster
 from devcluster.components import API_SERVER
+from devcluster.waiting import wait_until
 from tests.manifests.ask_policy import (
     ASK,
     BETA_ARGUMENTS,
@@ -41,14 +41,6 @@ OPTED_OUT = pod({"annotations": {OPT_OUT: "false"}})
 BROKEN = "object.spec.volumes[99].name != ''"
 CPU = {"cpu": "1"}
 BOTH = {"cpu": "1", "memory": "1Gi"}
-
-
-def wait_until(what: str, done: Callable[[], bool], seconds: float = 60) -> None:
-    """Returns once a condition is true; fails after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.2)
 
 
 def admit(cluster: DevCluster, raw: dict[str, Any], namespace: str = "default") -> dict[str, Any]:

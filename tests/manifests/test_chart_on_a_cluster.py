@@ -10,7 +10,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,6 +34,7 @@ from app.kube.resources import (
 from devcluster import ClusterOptions, DevCluster, Process, log_has
 from devcluster.chart import CHART, SECOND_SCHEDULER
 from devcluster.http_check import http_request
+from devcluster.waiting import wait_until
 from tests.manifests.helm import RELEASE, Helm, write_secret
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, OFFERS
 from tests.worlds.service import EXTENDER
@@ -66,7 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
             )
         simulator = [sys.executable, "-m", "simulator", "--kubeconfig", str(running.kubeconfig)]
         running.spawn("simulator", simulator, ready=log_has('"ready"'))
-        until("the Longhorn nodes", lambda: len(nodes_with_disks(running)) == len(NODES))
+        wait_until("the Longhorn nodes", lambda: len(nodes_with_disks(running)) == len(NODES))
         yield running
 
 
@@ -113,18 +113,10 @@ def start_extender(spawn_extender: Callable[..., int]) -> Callable[[], str]:
 
     def start() -> str:
         address = f"http://127.0.0.1:{spawn_extender()}"
-        until("the extender to answer", lambda: state(address)["answering"])
+        wait_until("the extender to answer", lambda: state(address)["answering"])
         return address
 
     return start
-
-
-def until(what: str, true: Callable[[], Any], seconds: float = 40) -> None:
-    """Returns once a condition is true."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.1)
 
 
 def nodes_with_disks(cluster: DevCluster) -> list[str]:
@@ -175,6 +167,7 @@ def names_of_owners(cluster: DevCluster, resource: Resource, name: str = NAME) -
     return [(owner["kind"], owner["name"]) for owner in metadata.get("ownerReferences", [])]
 
 
+@pytest.mark.smoke
 def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, helm: Helm) -> None:
     """Helm waits for both pods, each on its own node.
 
@@ -201,10 +194,10 @@ def test_a_release_begins_to_enforce_without_a_restart(
     assert (nodes_that_fit(address, pod), would_refuse(address)) == (NODES, "1.0")
     cluster.api.patch(CONFIG_MAPS.path(NAMESPACE, OFFERS), {"binaryData": {"kept": "AAAA"}})
     helm.run("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", "--set", "settings.enforcement=enforce")
-    until("enforcement", lambda: state(address)["enforcement"] == "enforce")
+    wait_until("enforcement", lambda: state(address)["enforcement"] == "enforce")
     assert nodes_that_fit(address, pod) == []
     helm.run("rollback", RELEASE, "1")
-    until("observation", lambda: state(address)["enforcement"] == "observe")
+    wait_until("observation", lambda: state(address)["enforcement"] == "observe")
     assert nodes_that_fit(address, pod) == NODES
     assert cluster.api.get(DEPLOYMENTS.path(NAMESPACE, NAME))["metadata"]["generation"] == 1
     assert cluster.api.get(CONFIG_MAPS.path(NAMESPACE, OFFERS))["binaryData"].keys() == {KEY, "kept"}
@@ -294,6 +287,7 @@ def test_an_upgrade_makes_only_the_certificates_that_were_deleted(cluster: DevCl
     assert third["client"]["ca.crt"] == third["tls"]["ca.crt"] == third["ca"]["tls.crt"]
 
 
+@pytest.mark.smoke
 def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]) -> None:
     """What the extender has created goes with its ServiceAccount.
 
@@ -302,7 +296,7 @@ def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start
     helm.run("install", RELEASE, str(CHART), *EVERYTHING)
     start_extender()
     guard = f"{NAME}-placement-guard"
-    until("both Services to lead to it", lambda: slices(cluster) >= {NAME, guard})
+    wait_until("both Services to lead to it", lambda: slices(cluster) >= {NAME, guard})
     for resource, name in ((LEASES, NAME), (ENDPOINT_SLICES, NAME), (ENDPOINT_SLICES, guard)):
         assert names_of_owners(cluster, resource, name) == [("ServiceAccount", NAME)]
     # As the second kube-scheduler does; an upgrade leaves it alone.
@@ -310,7 +304,7 @@ def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start
     helm.run("upgrade", RELEASE, str(CHART), *EVERYTHING)
     assert cluster.api.get(LEASES.path(NAMESPACE, SECOND_SCHEDULER))["spec"] == {"holderIdentity": "a"}
     helm.run("uninstall", RELEASE)
-    until("everything to be gone", lambda: remains(cluster) == [])
+    wait_until("everything to be gone", lambda: remains(cluster) == [])
 
 
 def slices(cluster: DevCluster) -> set[str]:
@@ -322,10 +316,10 @@ def test_deleting_the_kustomization_leaves_nothing(cluster: DevCluster, start_ex
     """As an uninstallation of the chart."""
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
     start_extender()
-    until("the Service to lead to it", lambda: NAME in slices(cluster))
+    wait_until("the Service to lead to it", lambda: NAME in slices(cluster))
     assert remains(cluster) != []
     cluster.kubectl("delete", "-k", str(MANIFESTS / "base"))
-    until("everything to be gone", lambda: remains(cluster) == [])
+    wait_until("everything to be gone", lambda: remains(cluster) == [])
 
 
 DOCTOR = f"{NAME}-doctor"
@@ -342,7 +336,7 @@ def run_helm_test(cluster: DevCluster, helm: Helm, run_pod: Callable[[list[str],
         command, env=helm.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as test:
         try:
-            until("the doctor's pod", lambda: phase(cluster, DOCTOR) == "Running")
+            wait_until("the doctor's pod", lambda: phase(cluster, DOCTOR) == "Running")
             (container,) = cluster.api.get(PODS.path(NAMESPACE, DOCTOR))["spec"]["containers"]
             account = cluster.service_account_kubeconfig(NAMESPACE, DOCTOR)
             code = run_pod([*container["command"], *container["args"]], account)
@@ -393,7 +387,7 @@ def test_the_doctor_may_read_everything_that_it_needs(
     severities = {entry["check"]: entry["severity"] for entry in findings}
     assert [entry for entry in findings if "forbidden" in entry["what"]] == []
     assert (severities["facts"], severities["permissions"], severities["registration"]) == ("ok", "ok", registration)
-    until("the doctor to be gone", lambda: [line for line in remains(cluster) if DOCTOR in line] == [])
+    wait_until("the doctor to be gone", lambda: [line for line in remains(cluster) if DOCTOR in line] == [])
 
 
 def test_a_doctor_that_finds_nothing_passes_the_test(cluster: DevCluster, helm: Helm) -> None:

@@ -15,6 +15,7 @@ from devcluster import prometheus
 from devcluster.http_check import http_request
 from devcluster.programs import NAMESPACE
 from devcluster.stack import Stack, StackOptions
+from tests.control_plane import ControlPlane
 from tests.manifests.load import CONFIGS, ROOT
 from tests.manifests.test_monitoring import ALERTS, dashboard_queries, selectors
 
@@ -27,7 +28,7 @@ DATA_SECONDS: Final = 90.0
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two processes of the extender and Prometheus; pods with claims, and a node that takes no replicas."""
     program = prometheus.find(None)
     if program is None:
@@ -40,7 +41,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         prometheus=program,
         audit=False,
     )
-    with Stack(tmp_path_factory.mktemp("monitoring"), options) as running:
+    with (
+        control_plane.borrow() as cluster,
+        Stack(tmp_path_factory.mktemp("monitoring"), options, running=cluster) as running,
+    ):
         closed = ("patch", "nodes.longhorn.io", CLOSED, "-n", NAMESPACE, "--type=merge", "-p")
         running.cluster.kubectl(*closed, '{"spec": {"allowScheduling": false}}')
         running.cluster.kubectl("apply", "-f", str(ROOT / "examples/dev/statefulset.yaml"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,10 +17,12 @@ from app.extender.nudger import NudgePatch
 from app.extender.offer_store import KEY
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
-from devcluster import ClusterOptions, DevCluster
+from devcluster import DevCluster
 from devcluster.scheduler_config import DEFAULT
+from devcluster.waiting import wait_until
 from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from scheduler_core.model.kube import Pod
+from tests.control_plane import ControlPlane
 from tests.manifests.kustomize import BASES, build, documented_kustomization
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
@@ -62,9 +63,9 @@ EXTENDER_PODS = f"--selector=app.kubernetes.io/name={NAME}"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
     """A cluster with the extender's access and a namespace under the restricted Pod Security Standard."""
-    with DevCluster(tmp_path_factory.mktemp("cluster"), ClusterOptions(nodes=2)) as running:
+    with control_plane.borrow(nodes=2) as running:
         running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "test-cluster"))
         running.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
         yield running
@@ -97,14 +98,7 @@ def is_allowed(cluster: DevCluster, permission: Permission, namespace: str) -> b
     return bool(answer["status"]["allowed"])
 
 
-def wait_until(what: str, done: Callable[[], bool], seconds: float = 60) -> None:
-    """Returns once a condition is true; fails after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.2)
-
-
+@pytest.mark.smoke
 def test_everything_the_extender_needs_is_allowed(cluster: DevCluster) -> None:
     """It reads some kinds everywhere, and Longhorn's and its own objects in its namespace."""
     required = [(entry, "default") for entry in CLUSTER_PERMISSIONS]
@@ -112,6 +106,7 @@ def test_everything_the_extender_needs_is_allowed(cluster: DevCluster) -> None:
     assert [entry for entry in required if not is_allowed(cluster, *entry)] == []
 
 
+@pytest.mark.smoke
 def test_nothing_else_is_allowed(cluster: DevCluster) -> None:
     """Other verbs, names, namespaces and kinds are refused."""
     kinds = {(group, resource) for _, group, resource, _ in CLUSTER_PERMISSIONS | NAMESPACE_PERMISSIONS}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
-import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,8 +17,10 @@ from app.extender.metrics import Metrics
 from app.extender.serving_certificate import NAME, WEBHOOK, CertificateOptions, ServingCertificate
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import ENDPOINT_SLICES, MUTATING_WEBHOOKS, SECRETS
-from devcluster import ClusterOptions, DevCluster
+from devcluster import DevCluster
+from devcluster.waiting import wait_until
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD, Endpoint
+from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAMESPACE
 from tests.manifests.load import NAME as EXTENDER
 
@@ -28,18 +29,10 @@ CONFIGURATION = MUTATING_WEBHOOKS.path(name=NAME)
 SECRET = SECRETS.path(NAMESPACE, NAME)
 
 
-def wait_until(what: str, done: Callable[[], bool], seconds: float = 60) -> None:
-    """Returns once a condition is true; fails after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
     """An API server with the access of the extender and of its placement guard, whose policies are in force."""
-    with DevCluster(tmp_path_factory.mktemp("guard"), ClusterOptions(audit=False)) as running:
+    with control_plane.borrow() as running:
         for folder in ("test-cluster", "overlays/placement-guard/access"):
             running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / folder))
         account = ("--as", f"system:serviceaccount:{NAMESPACE}:{EXTENDER}", "--as-group", "system:authenticated")
@@ -80,6 +73,7 @@ def bundle_of(cluster: DevCluster) -> bytes:
     return b64decode(webhook["clientConfig"].get("caBundle", ""))
 
 
+@pytest.mark.smoke
 async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
     cluster: DevCluster, client: KubeClient
 ) -> None:

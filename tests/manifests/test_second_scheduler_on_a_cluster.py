@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,16 @@ import pytest
 import yaml
 
 from app.kube.resources import LEASES, PODS
-from devcluster import ClusterOptions, DevCluster
+from devcluster import DevCluster
 from devcluster.build import ensure_built
+from devcluster.waiting import wait_until
+from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAMESPACE
 from tests.worlds.service import serve_snapshot
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 FOLDER = MANIFESTS / "overlays/second-scheduler"
 SCHEDULER = "longhorn-scheduler"
-
-
-def wait_until(what: str, done: Callable[[], bool], seconds: float = 60) -> None:
-    """Returns once a condition is true; fails after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.2)
 
 
 def pod(name: str, scheduler: str, *, resource: bool = False) -> dict[str, Any]:
@@ -42,9 +35,9 @@ def pod(name: str, scheduler: str, *, resource: bool = False) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
     """A cluster with two nodes and the access of both programs."""
-    with DevCluster(tmp_path_factory.mktemp("cluster"), ClusterOptions(nodes=2)) as running:
+    with control_plane.borrow(nodes=2) as running:
         running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "test-cluster"))
         running.kubectl("apply", "--server-side", "-k", str(FOLDER / "access"))
         yield running
@@ -89,6 +82,7 @@ def test_pods_that_name_it_are_placed_with_and_without_the_resource(
     assert log.exists()
 
 
+@pytest.mark.smoke
 def test_other_pods_are_placed_by_the_clusters_own_scheduler(cluster: DevCluster, log: Path) -> None:
     """It is untouched, and keeps its own Lease, if it has one."""
     assert log.exists()

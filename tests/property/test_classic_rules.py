@@ -1,6 +1,6 @@
 """The classic rules against a second implementation, which reads the documentation naively, on random clusters.
 
-`make fuzz` decides about many more pods than `make test`: FUZZ_EXAMPLES says how many clusters there are.
+`make soak` decides about many more pods than `make check`: FUZZ_EXAMPLES says how many clusters there are.
 """
 
 from __future__ import annotations

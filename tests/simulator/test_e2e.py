@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
-from devcluster import ClusterOptions, DevCluster, KubectlError
+from devcluster import KubectlError
+from tests.control_plane import ControlPlane
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """The cluster that all tests share; each test adds its own nodes."""
     folder: Path = tmp_path_factory.mktemp("simulator")
-    with DevCluster(folder / "cluster", ClusterOptions(nodes=0)) as cluster:
+    with control_plane.borrow() as cluster:
         yield Rig(cluster, folder)
 
 
@@ -34,6 +35,7 @@ def scene(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Scene]:
     assert rig.status()["failures"] == 0, rig.simulator.log_tail()
 
 
+@pytest.mark.smoke
 def test_local_volume_is_placed_on_the_node_of_its_pod(scene: Scene) -> None:
     """The volume is provisioned, attached, placed and listed in the node's status."""
     _, home = scene.add_nodes("40Gi", "40Gi")

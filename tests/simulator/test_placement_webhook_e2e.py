@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from app.kube.resources import LONGHORN_NODES
-from devcluster import ClusterOptions, DevCluster
 from simulator.nodes import disk_uuid
 from simulator.objects import DISK_LABEL, NODE_LABEL
+from tests.control_plane import ControlPlane
 from tests.worlds.simulator_cluster import Rig, Scene, until
 from tests.worlds.webhook_server import Answer, Json, PlacementWebhook
 
@@ -24,10 +24,10 @@ _SMALL_PATH = "/var/lib/longhorn/disk-1"
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """The cluster of both tests."""
     folder: Path = tmp_path_factory.mktemp("webhook")
-    with DevCluster(folder / "cluster", ClusterOptions(nodes=0)) as cluster:
+    with control_plane.borrow() as cluster:
         yield Rig(cluster, folder)
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from app.kube.client import ApiError
 from app.kube.resources import LONGHORN_SETTINGS, PODS, STORAGE_CLASSES
 from devcluster import DevCluster
 from devcluster.programs import NAMESPACE, SERVICE, primary_address
+from devcluster.waiting import wait_until
 from tests.worlds.service import EXTENDER
 
 DRIVER: Final = "driver.longhorn.io"
@@ -41,7 +40,7 @@ def show_as_pod(cluster: DevCluster, name: str, url: str, node: str) -> None:
     }
     cluster.api.create(PODS.path(NAMESPACE), body)
     path = PODS.path(NAMESPACE, name)
-    until(lambda: cluster.api.get(path).get("status", {}).get("phase") == "Running")
+    wait_until("the pod", lambda: cluster.api.get(path).get("status", {}).get("phase") == "Running")
     address = primary_address()
     cluster.api.patch(f"{path}/status", {"status": {"podIP": address, "podIPs": [{"ip": address}]}})
 
@@ -63,14 +62,6 @@ def put_setting(cluster: DevCluster, name: str, value: str) -> None:
             raise
         body = {"apiVersion": LONGHORN_SETTINGS.api_version, "kind": "Setting", "metadata": {"name": name}}
         cluster.api.create(LONGHORN_SETTINGS.path(NAMESPACE), {**body, "value": value})
-
-
-def until(done: Callable[[], bool]) -> None:
-    """Returns once a condition is true; fails after a minute."""
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
-        time.sleep(0.1)
 
 
 def run_doctor(cluster: DevCluster, *arguments: str) -> tuple[int, list[dict[str, Any]]]:

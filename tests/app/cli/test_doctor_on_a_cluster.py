@@ -27,7 +27,9 @@ from devcluster.components import SCHEDULER
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from devcluster.stack import ROOT, Stack, StackOptions
+from devcluster.waiting import wait_until
 from scheduler_core.convert.probe_objects import TAG
+from tests.control_plane import ControlPlane
 from tests.worlds.installed_extender import (
     DRIVER,
     mend_longhorn,
@@ -35,7 +37,6 @@ from tests.worlds.installed_extender import (
     put_setting,
     run_doctor,
     show_as_pod,
-    until,
 )
 from tests.worlds.service import EXTENDER
 
@@ -45,7 +46,7 @@ PROBE_RESOURCES = (PODS, CLAIMS, STORAGE_CLASSES, NAMESPACES)
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A cluster with Longhorn and two candidates, and nothing to mend.
 
     The candidates' processes are shown as pods.
@@ -58,7 +59,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         scheduler_config=RECOMMENDED,
         simulator={"storage_capacity": False},
     )
-    with Stack(tmp_path_factory.mktemp("doctor"), options) as running:
+    with (
+        control_plane.borrow() as cluster,
+        Stack(tmp_path_factory.mktemp("doctor"), options, running=cluster) as running,
+    ):
         for name in running.candidates:
             show_as_pod(running.cluster, name, running.url(name), "node-1")
         mend_longhorn(running.cluster)
@@ -144,7 +148,7 @@ def test_an_interrupted_probe_is_removed(stack: Stack, number: signal.Signals) -
     """The program says so in one line."""
     command = [EXTENDER, "doctor", "--kubeconfig", str(stack.cluster.kubeconfig), "--scheduler-name", "other"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        until(lambda: any(name.startswith(TAG) for name in leftovers(stack, PODS)))
+        wait_until("the probe", lambda: any(name.startswith(TAG) for name in leftovers(stack, PODS)))
         process.send_signal(number)
         _, problem = process.communicate(timeout=60)
     assert (process.returncode, problem) == (2, "longhorn-extender: interrupted; the probe pod is removed\n")

@@ -312,6 +312,7 @@ def test_the_installed_program_prints_no_colours_into_a_pipe(snapshot: str) -> N
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.smoke
 @pytest.mark.e2e
 def test_a_closed_pipe_is_no_error(snapshot: str) -> None:
     """`explain | head` ends without a message."""

@@ -137,6 +137,7 @@ def test_a_caller_that_hangs_up_does_not_affect_others(service: SnapshotProcess)
     assert b"200 OK" in _exchange(service, _request("POST", "/filter", REQUEST, CLOSE))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGTERM, id="SIGTERM"), pytest.param(signal.SIGINT, id="SIGINT")]
 )
@@ -196,6 +197,7 @@ def _wait_until_closed(service: SnapshotProcess) -> None:
     raise AssertionError("the process still accepts connections")
 
 
+@pytest.mark.smoke
 def test_the_printed_curl_command_works(tmp_path: Path) -> None:
     """The welcome has a request as kube-scheduler sends it, about a pod of the snapshot."""
     with serve_snapshot(tmp_path, objects=[*small_cluster(), db_pod()]) as service:
@@ -211,6 +213,7 @@ def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([EXTENDER, "serve", *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.smoke
 def test_a_port_in_use_is_an_error_of_one_line(service: SnapshotProcess, tmp_path: Path) -> None:
     """The exit code is 2, and the line names a remedy."""
     file = tmp_path / "snapshot.yaml"

@@ -109,6 +109,7 @@ def test_a_signal_ends_the_service_cleanly_with_an_open_connection(service: TlsS
         assert (service.running.process.returncode, "Traceback" in errors) == (0, False)
 
 
+@pytest.mark.smoke
 @pytest.mark.e2e
 def test_a_renewed_certificate_needs_no_restart(service: TlsService, tmp_path: Path) -> None:
     """New connections get it, and an open one goes on."""

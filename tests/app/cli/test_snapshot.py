@@ -133,6 +133,7 @@ def cluster_with_secrets() -> list[Object]:
     return [*objects, other_class, image, scratch, schedule, stored, *settings]
 
 
+@pytest.mark.smoke
 @pytest.mark.e2e
 @pytest.mark.parametrize("form", ["yaml", "json"])
 async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 from app.extender.endpoint_publisher import EndpointPublisher
 from app.kube.client import KubeClient
 from app.kube.resources import ENDPOINT_SLICES
-from devcluster import ClusterOptions, DevCluster
+from devcluster import DevCluster
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.endpoint_slice import EXTENDER, Endpoint
+from tests.control_plane import ControlPlane
 
 pytestmark = [pytest.mark.e2e]
 
@@ -22,9 +23,9 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
     """An API server."""
-    with DevCluster(tmp_path_factory.mktemp("publishing"), ClusterOptions(audit=False)) as started:
+    with control_plane.borrow() as started:
         yield started
 
 
@@ -64,6 +65,7 @@ async def namespace(cluster: DevCluster) -> AsyncIterator[Namespace]:
     await client.close()
 
 
+@pytest.mark.smoke
 async def test_the_first_leader_creates_the_slice(namespace: Namespace) -> None:
     """It is compared as the API server prints it."""
     assert await namespace.publisher().publish()

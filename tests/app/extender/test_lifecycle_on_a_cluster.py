@@ -23,9 +23,10 @@ import pytest
 from app.extender.offers import SETTLE_TIMEOUT
 from app.kube.client import ApiError
 from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, LONGHORN_SETTINGS, PODS
-from devcluster import ClusterOptions, DevCluster, Process, log_has
+from devcluster import DevCluster, Process, log_has
 from devcluster.http_check import is_filtered
 from tests.builders import Object
+from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
 from tests.worlds.service import EXTENDER
 
@@ -42,10 +43,10 @@ SLACK = 4.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """Two nodes with a Longhorn disk of 100Gi each, without a scheduler."""
     folder = tmp_path_factory.mktemp("live")
-    with DevCluster(folder / "cluster", ClusterOptions(audit=False)) as running:
+    with control_plane.borrow() as running:
         running.apply(MANIFESTS / "test-cluster")
         disks = json.dumps([{"name": "disk-1", "size": "100Gi"}])
         for name in NODES:
@@ -335,6 +336,7 @@ def test_the_space_of_disks_is_current_without_any_request(
     assert leader.metric("disk_open") == []
 
 
+@pytest.mark.smoke
 def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
     """It takes less than the two seconds of the design."""
     leader = start(1)
@@ -351,6 +353,7 @@ def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[
     until("the end of the leader", lambda: leader.process.returncode == 0)
 
 
+@pytest.mark.smoke
 def test_a_killed_leader_is_succeeded_within_its_lease(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
     """The successor waits for nothing else."""
     leader = start(1)

@@ -181,6 +181,7 @@ def random_change(chance: random.Random) -> list[Object]:
     )
 
 
+@pytest.mark.smoke
 async def test_updates_give_the_view_of_a_fresh_cache(cluster: DevCluster) -> None:
     """The history has changes of every kind, with states made at random moments."""
     chance = random.Random(6)  # noqa: S311 # repeatable, not secret

@@ -16,8 +16,9 @@ import pytest
 
 from app.kube.resources import LEASES
 from app.runtime.elector import Elector, boot_clock
-from devcluster import ClusterOptions, DevCluster
+from devcluster import DevCluster
 from scheduler_core.leadership.election import LEASE_NAME, ElectionTiming
+from tests.control_plane import ControlPlane
 from tests.worlds.elector_process import TIMING, connect_with
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -29,9 +30,9 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
     """An API server, for electors in a namespace each."""
-    with DevCluster(tmp_path_factory.mktemp("leadership"), ClusterOptions(audit=False)) as started:
+    with control_plane.borrow() as started:
         yield started
 
 
@@ -118,6 +119,7 @@ def lines(output: Path) -> list[list[float]]:
     return [[float(word) for word in words] for _, *words in changes]
 
 
+@pytest.mark.smoke
 def test_exactly_one_of_three_leads(election: Election) -> None:
     """A missing Lease is waited out; then its holder renews it, and all see the holder."""
     electors = [election.candidate(f"pod-{number}") for number in range(3)]
@@ -260,6 +262,7 @@ def test_a_clock_that_jumps_ahead_closes_the_fence(election: Election) -> None:
     assert elector.term == 2
 
 
+@pytest.mark.smoke
 def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) -> None:
     """It has another holder."""
     elector = election.candidate("pod")

@@ -1,0 +1,178 @@
+"""Runs the test tiers of the Makefile one after the other, and says what is running, how far it is and how long each tier took.
+
+Data flow: a tier is a list of commands. A tier of tests that failed runs its failed tests once more, alone. What passes then is printed as
+`flaky: NAME` at the end; what fails again fails the run. `soak` repeats the campaigns with other seeds until its minutes are over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+KNOWN_FLAKY: Final = ROOT / "tests/flaky.txt"
+_LAST_FAILED: Final = ROOT / ".pytest_cache/v/cache/lastfailed"
+_BIN: Final = Path(sys.executable).parent
+_PYTEST: Final = (str(_BIN / "pytest"),)
+_TESTS_FAILED: Final = 1
+# More failures than these are no chance: running them again, one at a time, would only take long.
+_MOST_RETRIED: Final = 20
+# Many unit tests wait for timers, so more of them than there are processors keep these busy. The end-to-end tests run a cluster each,
+# and have time bounds, which hold with one test per processor.
+_UNIT_WORKERS: Final = str(2 * (os.cpu_count() or 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What a tier proves, and its commands."""
+
+    proves: str
+    commands: Sequence[Sequence[str]]
+
+
+def _end_to_end(mark: str, marks: str) -> Sequence[Sequence[str]]:
+    # Collecting all files, which each worker does, takes longer than a dozen tests.
+    text = f"pytest.mark.{mark}"
+    files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if text in path.read_text())
+    return [[*_PYTEST, "-n", "auto", "-v", "--durations=25", "-m", marks, *files]]
+
+
+TIERS: Final[Mapping[str, Tier]] = {
+    "lint": Tier(
+        proves="format, lint, types and the layers of packages",
+        commands=[
+            [str(_BIN / "ruff"), "format", "--check", "."],
+            [str(_BIN / "ruff"), "check", "."],
+            [str(_BIN / "mypy")],
+            [str(_BIN / "lint-imports"), "--no-cache"],
+        ],
+    ),
+    "unit": Tier(
+        proves="rules, parts, documents and recorded answers",
+        commands=[[*_PYTEST, "-n", _UNIT_WORKERS, "-q", "-m", "not e2e"]],
+    ),
+    "smoke": Tier(
+        proves="each program, and each class of fault, on the real control plane",
+        commands=_end_to_end("smoke", "smoke"),
+    ),
+    "rest": Tier(
+        proves="all other end-to-end tests but the campaigns",
+        commands=_end_to_end("e2e", "e2e and not smoke and not campaign"),
+    ),
+}
+
+
+def run(names: Sequence[str]) -> int:
+    """Runs tiers until one fails; returns an exit code."""
+    seconds: dict[str, float] = {}
+    flaky: list[str] = []
+    failed = ""
+    for number, name in enumerate(names, start=1):
+        _say(f"{number} of {len(names)}: {name}: {TIERS[name].proves}")
+        started = time.monotonic()
+        passed = all(_run_command(command, flaky) for command in TIERS[name].commands)
+        seconds[name] = time.monotonic() - started
+        if not passed:
+            failed = name
+            break
+    _say(", ".join(f"{name} {_minutes(each)}" for name, each in seconds.items()))
+    for name in flaky:
+        print(f"flaky: {name}{' (known)' if name in _known_flaky() else ''}", flush=True)
+    if failed:
+        _say(f"{failed} failed")
+    return 1 if failed else 0
+
+
+def soak(minutes: float, first_seed: int) -> int:
+    """Repeats the campaigns, each time with the next seed, for this long; returns an exit code.
+
+    A campaign that has begun is finished.
+    """
+    end = time.monotonic() + 60 * minutes
+    fuzzing = [*_PYTEST, "-n", _UNIT_WORKERS, "-q", "tests/fuzz", "tests/property/test_classic_rules.py"]
+    [campaigns] = _end_to_end("campaign", "campaign")
+    failures: list[str] = []
+    rounds = 0
+    while not rounds or time.monotonic() < end:
+        seed = str(first_seed + rounds // 2)
+        name, command = [("fuzzing", [*fuzzing, f"--hypothesis-seed={seed}"]), ("campaigns", campaigns)][rounds % 2]
+        _say(f"{name}, seed {seed}: {max(0, end - time.monotonic()) / 60:.0f} minutes are left")
+        environment = {**os.environ, "SOAK_SEED": seed, "FUZZ_EXAMPLES": os.environ.get("FUZZ_EXAMPLES", "1000")}
+        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:  # no shell
+            failures.append(f"{name}, seed {seed}")
+        rounds += 1
+    _say(f"{rounds} runs, {len(failures)} failed")
+    for failure in failures:
+        print(f"failed: {failure}", flush=True)
+    return 1 if failures else 0
+
+
+def _run_command(command: Sequence[str], flaky: list[str]) -> bool:
+    code = _run(command)
+    if code != _TESTS_FAILED or command[0] != _PYTEST[0]:
+        return code == 0
+    first = _last_failed()
+    if not 0 < len(first) <= _MOST_RETRIED:
+        return False
+    _say(f"{len(first)} failed and run once more, alone")
+    again = [
+        *_PYTEST,
+        "-n",
+        "0",
+        "-v",
+        "--last-failed",
+        "--last-failed-no-failures=none",
+        *command[command.index("-m") :],
+    ]
+    passed = _run(again) == 0
+    flaky += sorted(first - _last_failed())
+    return passed
+
+
+def _run(command: Sequence[str]) -> int:
+    words = [
+        Path(word).name if word.startswith(str(_BIN)) else word for word in command if not word.startswith("tests/")
+    ]
+    print("$", " ".join(words), flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode  # a fixed list of arguments, no shell
+
+
+def _last_failed() -> set[str]:
+    try:
+        return set(json.loads(_LAST_FAILED.read_text()))
+    except FileNotFoundError:
+        return set()
+
+
+def _known_flaky() -> set[str]:
+    return {line for line in KNOWN_FLAKY.read_text().splitlines() if line and not line.startswith("#")}
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+
+
+def _say(text: str) -> None:
+    print(f"== {text}", flush=True)
+
+
+def main() -> int:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tiers", description=__doc__)
+    parser.add_argument("tiers", nargs="+", choices=[*TIERS, "soak"], help="what to run, in this order; or soak alone")
+    parser.add_argument("--minutes", type=float, default=30, help="how long soak repeats the campaigns (default: 30)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of soak's first campaigns (default: 1)")
+    options = parser.parse_args()
+    return soak(options.minutes, options.seed) if options.tiers == ["soak"] else run(options.tiers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
