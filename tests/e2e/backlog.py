@@ -25,6 +25,7 @@ from tests.e2e.journal import Journal, events
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
+from tests.e2e.pod_states import is_decided
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.e2e.size import RUNNING, Outcome
 
@@ -137,7 +138,13 @@ def _create(rig: Rig, pods: int) -> float:
 def _wait_for_rest(record: _Record, backlog: Backlog) -> None:
     seconds = max(_MIN_REST_SECONDS, _REST_SECONDS_PER_POD * backlog.pods)
     deadline = time.time() + seconds
-    while len(record.pods) < backlog.pods or time.time() - record.changed < backlog.quiet:
+    # A busy machine may bind no pod for a while: the quiet counts from when kube-scheduler has decided about each pod, and bound one.
+    while (
+        len(record.pods) < backlog.pods
+        or not record.binding_times
+        or not all(map(is_decided, record.pods.values()))
+        or time.time() - record.changed < backlog.quiet
+    ):
         assert time.time() < deadline, f"not at rest after {seconds:g} s"
         time.sleep(1)
 

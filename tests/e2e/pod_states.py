@@ -55,16 +55,23 @@ class Settled:
 def wait_until_quiet(rig: Rig, app: str, started: float) -> Settled:
     """Waits until the pods of an app no longer change.
 
+    A machine that is busy may bind no pod for a while. So the quiet begins with the first pod that has a node, and only once
+    kube-scheduler has decided about each.
+
     Args:
         rig: where the app runs
         app: the app
         started: when its pods were created, in monotonic seconds
+
+    Raises:
+        AssertionError: no pod got a node, so the run says nothing
     """
     states: dict[str, PodState] = {}
     changed = started
     while (now := time.monotonic()) - started < _MAX_SECONDS:
-        current = {pod["metadata"]["name"]: _state(pod) for pod in rig.pods(app)}
-        if current != states:
+        pods = rig.pods(app)
+        current = {pod["metadata"]["name"]: _state(pod) for pod in pods}
+        if current != states or not all(map(is_decided, pods)) or set(current.values()) == {PodState.WAITING}:
             states = current
             changed = now
         # A pod whose replica waits for space may still come to run.
@@ -72,7 +79,15 @@ def wait_until_quiet(rig: Rig, app: str, started: float) -> Settled:
         if now - changed > quiet:
             break
         time.sleep(_POLL)
-    return Settled(states, changed - started)
+    settled = Settled(states, changed - started)
+    assert settled.bound, f"invalid run: no pod of {app} got a node within {_MAX_SECONDS:g} s"
+    return settled
+
+
+def is_decided(pod: Object) -> bool:
+    """Whether kube-scheduler has found a node for a pod, or has refused it."""
+    conditions = pod["status"].get("conditions") or ()
+    return bool(pod["spec"].get("nodeName")) or any(entry["type"] == "PodScheduled" for entry in conditions)
 
 
 def _state(pod: Object) -> PodState:

@@ -274,7 +274,9 @@ class _Scenario:
             pods = self._observer.view().snapshot.pods.values()
             running = sum(pod.phase == RUNNING for pod in pods)
             now = (running, len(pods), len(self._observer.demands()), self._moving())
-            if now != last or self._moving():
+            # A busy machine may decide about no pod for a while.
+            is_undecided = any(not pod.node_name and not pod.unschedulable for pod in pods)
+            if now != last or self._moving() or is_undecided:
                 last = now
                 since = time.monotonic()
             if time.monotonic() > deadline:
