@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from tests.control_plane import ControlPlane
 
 # A fifth of the API server's work was garbage collection (its own profile, size run); memory is plentiful. Child processes inherit this.
 os.environ.setdefault("GOGC", "400")
+
+# Each worker, and each program that a test starts, would compile hundreds of modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -78,6 +78,8 @@ def run(names: Sequence[str]) -> int:
     for number, name in enumerate(names, start=1):
         _say(f"{number} of {len(names)}: {name}: {TIERS[name].proves}")
         started = time.monotonic()
+        if name == "unit":
+            _compile_tests()
         passed = all(_run_command(command, flaky) for command in TIERS[name].commands)
         seconds[name] = time.monotonic() - started
         if not passed:
@@ -113,6 +115,13 @@ def soak(minutes: float, first_seed: int) -> int:
     for failure in failures:
         print(f"failed: {failure}", flush=True)
     return 1 if failures else 0
+
+
+def _compile_tests() -> None:
+    """Writes the byte code of the tests, which otherwise each worker would compile at the same time."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    command = [*_PYTEST, "--collect-only", "-q"]
+    subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)  # no shell
 
 
 def _run_command(command: Sequence[str], flaky: list[str]) -> bool:

@@ -10,9 +10,9 @@ from typing import Final
 from tests.e2e.objects import Object
 from tests.e2e.rig import Rig
 
-# Longhorn tries a replica again after 30 s.
-_QUIET_SECONDS: Final = 35.0
 _SETTLED_SECONDS: Final = 10.0
+# After the moment at which Longhorn tries a replica again.
+_RETRY_SECONDS: Final = 5.0
 _MAX_SECONDS: Final = 180.0
 _POLL: Final = 0.2
 
@@ -68,14 +68,17 @@ def wait_until_quiet(rig: Rig, app: str, started: float) -> Settled:
     """
     states: dict[str, PodState] = {}
     changed = started
+    retried = rig.replica_retry + _RETRY_SECONDS
     while (now := time.monotonic()) - started < _MAX_SECONDS:
         pods = rig.pods(app)
         current = {pod["metadata"]["name"]: _state(pod) for pod in pods}
         if current != states or not all(map(is_decided, pods)) or set(current.values()) == {PodState.WAITING}:
             states = current
             changed = now
+        if set(states.values()) == {PodState.RUNNING}:
+            break
         # A pod whose replica waits for space may still come to run.
-        quiet = _QUIET_SECONDS if PodState.BOUND in states.values() else _SETTLED_SECONDS
+        quiet = retried if PodState.BOUND in states.values() else _SETTLED_SECONDS
         if now - changed > quiet:
             break
         time.sleep(_POLL)

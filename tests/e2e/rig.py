@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
+import msgspec
 import yaml
 
 from app.kube.client import ApiError
@@ -36,6 +37,7 @@ from devcluster.process import Process
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT, Disk, Stack, StackOptions, disk_statuses
 from devcluster.waiting import wait_until
+from simulator.config import Config
 from tests.e2e.objects import HOSTNAME, PAUSE, Object
 
 CONFIGS: Final = ROOT / "kube-scheduler-config"
@@ -56,6 +58,10 @@ class Rig:
 
     An empty `reservation` is the extender's default. Few tests read the audit log. `placement_guard` is as in `StackOptions`. A `running`
     control plane is used as it is, so that `audit` and `extra_args` have no effect.
+
+    Attributes:
+        cluster: the control plane
+        replica_retry: after how many seconds Longhorn tries to place a replica again
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class Rig:
             placement_guard=placement_guard,
         )
         self._stack = Stack(folder / "cluster", options, running=running)
+        self.replica_retry = msgspec.convert(simulator or {}, Config).schedule_retry
         self.cluster = self._stack.cluster
 
     def __enter__(self) -> Self:

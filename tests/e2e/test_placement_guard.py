@@ -29,7 +29,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 Fault = Callable[[Rig, str], AbstractContextManager[None]]
 SEEDS: Final = (1, 2)
 # kube-scheduler asks about every pod before the first volume is placed: nothing is promised to a pod that has no answer yet.
-SLOW_PROVISIONING: Final = {"provision_seconds": [4.0, 5.0]}
+# What a replica waits for is not what these tests are about: it is tried again soon.
+SIMULATOR: Final = {
+    "provision_seconds": [4.0, 5.0],
+    "schedule_retry": 5,
+    "strict_local_retry": 5,
+    "resync_period": 5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,7 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
             candidates=2,
             config=RECOMMENDED_MANAGED,
             more_arguments=arguments,
-            simulator=SLOW_PROVISIONING,
+            simulator=SIMULATOR,
             placement_guard=harsh_burst.ENFORCE,
             running=cluster,
         ) as started,
