@@ -23,9 +23,9 @@ from devcluster.components import KUBECTL, SCHEDULER, ClusterOptions, Components
 from devcluster.directories import Directories
 from devcluster.errors import ConfigError, DevClusterError
 from devcluster.kubectl import KUBECTL_TIMEOUT, Kubectl
+from devcluster.polling import wait_until
 from devcluster.ports import Ports
 from devcluster.process import READY_TIMEOUT, Process, Ready
-from devcluster.waiting import wait_until
 
 _POLL_INTERVAL: Final = 0.05
 _SETTLE_TIMEOUT: Final = 30.0

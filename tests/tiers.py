@@ -19,9 +19,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 KNOWN_FLAKY: Final = ROOT / "tests/flaky.txt"
-_LAST_FAILED: Final = ROOT / ".pytest_cache/v/cache/lastfailed"
+_LAST_FAILED: Final = ".pytest_cache/v/cache/lastfailed"
 _BIN: Final = Path(sys.executable).parent
-_PYTEST: Final = (str(_BIN / "pytest"),)
+PYTEST: Final = (str(_BIN / "pytest"),)
 _TESTS_FAILED: Final = 1
 # More failures than these are no chance: running them again, one at a time, would only take long.
 _MOST_RETRIED: Final = 20
@@ -42,7 +42,7 @@ def _end_to_end(mark: str, marks: str) -> Sequence[Sequence[str]]:
     # Collecting all files, which each worker does, takes longer than a dozen tests.
     text = f"pytest.mark.{mark}"
     files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if text in path.read_text())
-    return [[*_PYTEST, "-n", "auto", "-v", "--durations=25", "-m", marks, *files]]
+    return [[*PYTEST, "-n", "auto", "-v", "--durations=25", "-m", marks, *files]]
 
 
 TIERS: Final[Mapping[str, Tier]] = {
@@ -57,7 +57,7 @@ TIERS: Final[Mapping[str, Tier]] = {
     ),
     "unit": Tier(
         proves="rules, parts, documents and recorded answers",
-        commands=[[*_PYTEST, "-n", _UNIT_WORKERS, "-q", "-m", "not e2e"]],
+        commands=[[*PYTEST, "-n", _UNIT_WORKERS, "-q", "-m", "not e2e"]],
     ),
     "smoke": Tier(
         proves="each program, and each class of fault, on the real control plane",
@@ -87,7 +87,7 @@ def run(names: Sequence[str]) -> int:
             break
     _say(", ".join(f"{name} {_minutes(each)}" for name, each in seconds.items()))
     for name in flaky:
-        print(f"flaky: {name}{' (known)' if name in _known_flaky() else ''}", flush=True)
+        print(f"flaky: {name}{' (known)' if name in known_flaky() else ''}", flush=True)
     if failed:
         _say(f"{failed} failed")
     return 1 if failed else 0
@@ -99,7 +99,7 @@ def soak(minutes: float, first_seed: int) -> int:
     A campaign that has begun is finished.
     """
     end = time.monotonic() + 60 * minutes
-    fuzzing = [*_PYTEST, "-n", _UNIT_WORKERS, "-q", "tests/fuzz", "tests/property/test_classic_rules.py"]
+    fuzzing = [*PYTEST, "-n", _UNIT_WORKERS, "-q", "tests/fuzz", "tests/property/test_classic_rules.py"]
     [campaigns] = _end_to_end("campaign", "campaign")
     failures: list[str] = []
     rounds = 0
@@ -120,20 +120,20 @@ def soak(minutes: float, first_seed: int) -> int:
 def _compile_tests() -> None:
     """Writes the byte code of the tests, which otherwise each worker would compile at the same time."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    command = [*_PYTEST, "--collect-only", "-q"]
+    command = [*PYTEST, "--collect-only", "-q"]
     subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)  # no shell
 
 
 def _run_command(command: Sequence[str], flaky: list[str]) -> bool:
     code = _run(command)
-    if code != _TESTS_FAILED or command[0] != _PYTEST[0]:
+    if code != _TESTS_FAILED or command[0] != PYTEST[0]:
         return code == 0
     first = _last_failed()
     if not 0 < len(first) <= _MOST_RETRIED:
         return False
     _say(f"{len(first)} failed and run once more, alone")
     again = [
-        *_PYTEST,
+        *PYTEST,
         "-n",
         "0",
         "-v",
@@ -156,12 +156,13 @@ def _run(command: Sequence[str]) -> int:
 
 def _last_failed() -> set[str]:
     try:
-        return set(json.loads(_LAST_FAILED.read_text()))
+        return set(json.loads((ROOT / _LAST_FAILED).read_text()))
     except FileNotFoundError:
         return set()
 
 
-def _known_flaky() -> set[str]:
+def known_flaky() -> set[str]:
+    """The tests of `flaky.txt`."""
     return {line for line in KNOWN_FLAKY.read_text().splitlines() if line and not line.startswith("#")}
 
 

@@ -39,8 +39,8 @@ from app.kube.resources import (
 from devcluster import DevCluster, Process
 from devcluster.build import ensure_built
 from devcluster.http_check import http_request
+from devcluster.polling import wait_until
 from devcluster.stack import ROOT
-from devcluster.waiting import wait_until
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.permissions import Call, account_calls, granted_calls

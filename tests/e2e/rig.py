@@ -33,10 +33,10 @@ from app.kube.resources import (
 )
 from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
+from devcluster.polling import wait_until
 from devcluster.process import Process
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT, Disk, Stack, StackOptions, disk_statuses
-from devcluster.waiting import wait_until
 from simulator.config import Config
 from tests.e2e.objects import HOSTNAME, PAUSE, Object
 

@@ -10,8 +10,8 @@ import pytest
 
 from app.kube.resources import LONGHORN_NODES, NODES, PODS
 from devcluster import DevCluster
+from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, start_simulator
-from devcluster.waiting import wait_until
 from simulator.objects import DISKS
 from tests.control_plane import ControlPlane
 from tests.worlds.service import EXTENDER

@@ -19,10 +19,10 @@ from app.kube.resources import LEASES, NODES, PODS
 from app.scheduler.lifecycle import LEASE
 from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
+from devcluster.polling import wait_until
 from devcluster.process import Process, log_has
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT
-from devcluster.waiting import wait_until
 from tests.control_plane import ControlPlane
 from tests.e2e.objects import PAUSE, Object
 from tests.worlds.service import EXTENDER

@@ -12,9 +12,9 @@ import yaml
 from app.kube.resources import PODS
 from devcluster import ClusterOptions, DevCluster
 from devcluster.http_check import http_request
+from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender
 from devcluster.stack import FAST_LEASE, ROOT
-from devcluster.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 RECOMMENDED = ROOT / "kube-scheduler-config/recommended.yaml"

@@ -6,9 +6,9 @@ import pytest
 
 from devcluster import ClusterOptions, DevCluster
 from devcluster.http_check import http_request, is_filtered
+from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender, start_simulator
 from devcluster.stack import FAST_LEASE, ROOT
-from devcluster.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -22,8 +22,8 @@ from app.kube.resources import NAMESPACES as NAMESPACE_RESOURCE
 from app.kube.resources import NODES, PODS
 from devcluster import DevCluster
 from devcluster.components import CONTROLLER_MANAGER, KWOK, ClusterOptions
+from devcluster.polling import wait_until
 from devcluster.stack import ROOT
-from devcluster.waiting import wait_until
 from scheduler_core.convert.generic_kinds import NAMESPACE, NODE, POD
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState

@@ -15,7 +15,7 @@ from app.kube.client import ApiError
 from app.kube.resources import PODS, Resource
 from devcluster import ClusterOptions, DevCluster
 from devcluster.components import API_SERVER
-from devcluster.waiting import wait_until
+from devcluster.polling import wait_until
 from tests.manifests.ask_policy import (
     ASK,
     BETA_ARGUMENTS,

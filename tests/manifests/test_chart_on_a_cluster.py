@@ -34,7 +34,7 @@ from app.kube.resources import (
 from devcluster import ClusterOptions, DevCluster, Process, log_has
 from devcluster.chart import CHART, SECOND_SCHEDULER
 from devcluster.http_check import http_request
-from devcluster.waiting import wait_until
+from devcluster.polling import wait_until
 from tests.manifests.helm import RELEASE, Helm, write_secret
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, OFFERS
 from tests.worlds.service import EXTENDER

@@ -18,8 +18,8 @@ from app.extender.offer_store import KEY
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
 from devcluster import DevCluster
+from devcluster.polling import wait_until
 from devcluster.scheduler_config import DEFAULT
-from devcluster.waiting import wait_until
 from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from scheduler_core.model.kube import Pod
 from tests.control_plane import ControlPlane

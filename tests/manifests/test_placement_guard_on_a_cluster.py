@@ -18,7 +18,7 @@ from app.extender.serving_certificate import NAME, WEBHOOK, CertificateOptions, 
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import ENDPOINT_SLICES, MUTATING_WEBHOOKS, SECRETS
 from devcluster import DevCluster
-from devcluster.waiting import wait_until
+from devcluster.polling import wait_until
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD, Endpoint
 from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAMESPACE

@@ -12,7 +12,7 @@ import yaml
 from app.kube.resources import LEASES, PODS
 from devcluster import DevCluster
 from devcluster.build import ensure_built
-from devcluster.waiting import wait_until
+from devcluster.polling import wait_until
 from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAMESPACE
 from tests.worlds.service import serve_snapshot

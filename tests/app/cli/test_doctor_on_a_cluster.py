@@ -24,10 +24,10 @@ from app.kube.resources import (
     Resource,
 )
 from devcluster.components import SCHEDULER
+from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from devcluster.stack import ROOT, Stack, StackOptions
-from devcluster.waiting import wait_until
 from scheduler_core.convert.probe_objects import TAG
 from tests.control_plane import ControlPlane
 from tests.worlds.installed_extender import (

@@ -1,0 +1,89 @@
+"""The runner of the test tiers: what fails once and passes alone is flaky, what fails twice is a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import tiers
+
+ONCE = """
+from pathlib import Path
+
+def test_once():
+    marker = Path(__file__).with_name("ran")
+    if not marker.exists():
+        marker.touch()
+        raise AssertionError("the first time")
+"""
+ALWAYS = "def test_always():\n    raise AssertionError\n"
+NEVER = "def test_never():\n    pass\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with tests of its own, which the tiers run in place of this project's."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p no:schemathesis\n")
+    (tmp_path / "tests").mkdir()
+    known = tmp_path / "flaky.txt"
+    known.write_text("# a comment\n")
+    monkeypatch.setattr(tiers, "ROOT", tmp_path)
+    monkeypatch.setattr(tiers, "KNOWN_FLAKY", known)
+    monkeypatch.setattr(tiers, "TIERS", {"toy": tiers.Tier(proves="a rule", commands=[toy_command()])})
+    return tmp_path
+
+
+def toy_command() -> list[str]:
+    """The command of a tier of tests."""
+    return [*tiers.PYTEST, "-m", "not e2e"]
+
+
+def add(project: Path, name: str, text: str) -> None:
+    """Adds a file of tests."""
+    (project / "tests" / f"test_{name}.py").write_text(text)
+
+
+def test_a_tier_that_passes_says_how_long_it_took(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It names what it proves first."""
+    add(project, "never", NEVER)
+    assert tiers.run(["toy"]) == 0
+    output = capfd.readouterr().out
+    assert "== 1 of 1: toy: a rule" in output
+    assert "== toy 0 min 0" in output
+
+
+def test_a_test_that_passes_alone_is_flaky(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The run passes, and its last lines name the test."""
+    add(project, "once", ONCE)
+    add(project, "never", NEVER)
+    assert tiers.run(["toy"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "flaky: tests/test_once.py::test_once"
+
+
+def test_a_flaky_test_that_is_known_says_so(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A line of the file names it."""
+    add(project, "once", ONCE)
+    tiers.KNOWN_FLAKY.write_text("tests/test_once.py::test_once\n")
+    assert tiers.run(["toy"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "flaky: tests/test_once.py::test_once (known)"
+
+
+def test_a_test_that_fails_twice_fails_the_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The flaky one beside it is named all the same."""
+    add(project, "once", ONCE)
+    add(project, "always", ALWAYS)
+    assert tiers.run(["toy"]) == 1
+    assert capfd.readouterr().out.splitlines()[-2:] == ["flaky: tests/test_once.py::test_once", "== toy failed"]
+
+
+def test_a_file_that_cannot_be_loaded_fails_the_run(project: Path) -> None:
+    """No second attempt helps."""
+    add(project, "broken", "import nothing_like_this\n")
+    assert tiers.run(["toy"]) == 1
+
+
+def test_no_flaky_test_waits_to_be_mended() -> None:
+    """The file of the known ones is empty."""
+    assert tiers.known_flaky() == set()
