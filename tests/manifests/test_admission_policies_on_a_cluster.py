@@ -27,8 +27,9 @@ from app.kube.resources import (
 from app.scheduler.lifecycle import LEASE as GENERIC
 from devcluster import ClusterOptions, DevCluster
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.binding import SELECTED_NODE_ANNOTATION, binding, selected_node_patch
+from scheduler_core.convert.binding import binding, selected_node_patch
 from scheduler_core.convert.coordination import new_lease, update_lease
+from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
 from scheduler_core.convert.pod_patch import not_scheduled_patch
 from scheduler_core.leadership.election import MAX_LEASE_DURATION, LeaseRecord
 from scheduler_core.model.generic import Pod
@@ -137,12 +138,12 @@ async def test_no_other_lease_can_be_created_and_none_for_more_than_an_hour(clus
 def pending_pod(cluster: DevCluster) -> Object:
     """A new pod of the scheduler, with a label, an annotation and a condition of others."""
     container = {"name": "main", "image": "none"}
-    metadata = {"name": f"pod-{next(_numbers)}", "labels": {"mine": "1"}, "annotations": {"mine": "1"}}
+    name = f"pod-{next(_numbers)}"
+    metadata = {"name": name, "labels": {"mine": "1"}, "annotations": {"mine": "1"}}
     spec = {"schedulerName": GENERIC, "containers": [container]}
     cluster.api.create(PODS.path("default"), {"metadata": metadata, "spec": spec})
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    status = PODS.path("default", metadata["name"], "status")
-    pod: Object = cluster.api.patch(status, {"status": {"conditions": [ready]}})
+    pod: Object = cluster.api.patch(PODS.path("default", name, "status"), {"status": {"conditions": [ready]}})
     return pod
 
 
