@@ -22,6 +22,7 @@ from scheduler_core.leadership.endpoint_slice import (
     LeaderService,
     Slice,
     SliceChange,
+    plan_empty,
     plan_publish,
     plan_withdraw,
 )
@@ -73,6 +74,14 @@ class EndpointPublisher:
             ApiError: as publish
         """
         await self._apply(plan_withdraw, lambda: True)
+
+    async def empty(self) -> bool:
+        """Points the Service nowhere, wherever it points; returns as publish.
+
+        Raises:
+            ApiError: as publish
+        """
+        return await self._apply(lambda service, _, current: plan_empty(service, current), self._leading)
 
     async def _apply(
         self, plan: Callable[[LeaderService, Endpoint, Slice | None], SliceChange | None], allowed: Callable[[], bool]

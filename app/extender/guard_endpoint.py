@@ -1,8 +1,8 @@
 """Publishes the endpoint where API servers reach the placement guard.
 
 The endpoint is the leader's port with TLS, behind a Service of its own. The Service leads here while this process
-leads, the guard is switched on, and there is a certificate that API servers accept. Otherwise its EndpointSlice has no
-endpoint, so that Longhorn's placements wait for nothing.
+leads, the guard is switched on, and there is a certificate that API servers accept. Otherwise the leader keeps its
+EndpointSlice empty, so that Longhorn's placements wait for nothing, and no other process answers in the guard's place.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class GuardEndpoint:
         """Has the Service lead here if the guard can be called, and nowhere otherwise."""
         if mode is not GuardMode.OFF and not self._fault and self._certificate.ready:
             await self._service.keep(term)
-        elif self.points_here:
-            await self._service.withdraw()
+        else:
+            await self._service.keep_empty()
         self._log_problem(mode)
 
     async def withdraw(self) -> None:

@@ -52,10 +52,10 @@ PERMISSIONS: Final = (
     *_permissions(LEASES, "get", "update", name=LEASE_NAME),
     *_permissions(ENDPOINT_SLICES, "create"),
     *_permissions(ENDPOINT_SLICES, "delete", "get", "update", name=EXTENDER.name),
+    *_permissions(ENDPOINT_SLICES, "delete", "get", "update", name=PLACEMENT_GUARD.name),
 )
 # In addition, with a placement guard.
 GUARD_PERMISSIONS: Final = (
     *_permissions(SECRETS, "get", "patch", name=PLACEMENT_GUARD.name),
-    *_permissions(ENDPOINT_SLICES, "delete", "get", "update", name=PLACEMENT_GUARD.name),
     *_permissions(MUTATING_WEBHOOKS, "get", "patch", name=PLACEMENT_GUARD.name, everywhere=True),
 )

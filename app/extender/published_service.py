@@ -62,6 +62,11 @@ class PublishedService:
         if self._term != term or asyncio.get_running_loop().time() >= self._recheck_at:
             await self._change(term)
 
+    async def keep_empty(self) -> None:
+        """Points the Service nowhere, wherever it points, if this process leads; checks that at an interval."""
+        if self.points_here or asyncio.get_running_loop().time() >= self._recheck_at:
+            await self._change(None, wherever=True)
+
     async def withdraw(self) -> None:
         """Removes this process from the Service; does nothing for `RETRY_INTERVAL` after a failure."""
         await self._change(None)
@@ -83,13 +88,15 @@ class PublishedService:
             self._term = None
         self.problem = ""
 
-    async def _change(self, term: int | None) -> None:
+    async def _change(self, term: int | None, *, wherever: bool = False) -> None:
         clock = asyncio.get_running_loop().time
         if clock() < self._retry_at:
             return
         publisher = self._publisher
         try:
-            if publisher is not None and term is None:
+            if publisher is not None and wherever:
+                await publisher.empty()
+            elif publisher is not None and term is None:
                 await publisher.withdraw()
             elif publisher is not None and not await publisher.publish():
                 return

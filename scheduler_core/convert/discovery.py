@@ -63,7 +63,9 @@ def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
             for port in ports
         ),
         labels=wire.metadata.labels or {},
-        plain=_has_only_port(ports, service.port_name) and len(ready) == len(endpoints),
+        plain=_has_only_port(ports, service.port_name)
+        and len(ready) == len(endpoints)
+        and all(len(entry.addresses or ()) <= 1 for entry in endpoints),
     )
 
 

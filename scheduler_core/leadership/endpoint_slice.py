@@ -93,7 +93,7 @@ class Slice:
         address_type: ``IPv4``, ``IPv6`` or ``FQDN``; cannot be changed
         endpoints: the ready ones, each with every port
         labels: all its labels
-        plain: whether it holds nothing but ready endpoints and one TCP port with the Service's name for it
+        plain: whether it holds nothing but ready endpoints with one address each and one TCP port with the Service's name for it
     """
 
     address_type: str
@@ -142,6 +142,13 @@ def plan_withdraw(service: LeaderService, former: Endpoint, current: Slice | Non
     if current is None or all(
         (endpoint.address, endpoint.port) != (former.address, former.port) for endpoint in current.endpoints
     ):
+        return None
+    return ReplaceSlice(Slice(current.address_type, (), service.labels))
+
+
+def plan_empty(service: LeaderService, current: Slice | None) -> SliceChange | None:
+    """The change that points the Service nowhere, wherever it points; None if it points nowhere. For the leader alone."""
+    if current is None or (current.plain and not current.endpoints):
         return None
     return ReplaceSlice(Slice(current.address_type, (), service.labels))
 

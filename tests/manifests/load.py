@@ -48,7 +48,11 @@ NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     | {(verb, "", "configmaps", OFFERS) for verb in ("get", "patch")}
     | {("create", "coordination.k8s.io", "leases", ""), ("create", "discovery.k8s.io", "endpointslices", "")}
     | {(verb, "coordination.k8s.io", "leases", NAME) for verb in ("get", "update")}
-    | {(verb, "discovery.k8s.io", "endpointslices", NAME) for verb in ("delete", "get", "update")}
+    | {
+        (verb, "discovery.k8s.io", "endpointslices", name)
+        for verb in ("delete", "get", "update")
+        for name in (NAME, f"{NAME}-placement-guard")
+    }
 )
 
 

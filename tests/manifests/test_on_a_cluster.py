@@ -170,6 +170,7 @@ FORBIDDEN_OBJECTS: dict[str, tuple[Any, dict[str, Any], str]] = {
         {"endpoints": [{"addresses": ["192.0.2.2"]}, {"addresses": ["192.0.2.3"]}]},
         "one endpoint only",
     ),
+    "two addresses": (ENDPOINT_SLICES, {"endpoints": [{"addresses": ["192.0.2.2", "192.0.2.3"]}]}, "one endpoint only"),
 }
 
 

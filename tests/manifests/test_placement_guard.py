@@ -35,10 +35,7 @@ from tests.manifests.load import (
 OVERLAY: Final = MANIFESTS / "overlays/placement-guard"
 ACCESS: Final = OVERLAY / "access"
 GUARD: Final = f"{NAME}-placement-guard"
-ROLE: Final[frozenset[Permission]] = frozenset(
-    {(verb, "", "secrets", GUARD) for verb in ("get", "patch")}
-    | {(verb, "discovery.k8s.io", "endpointslices", GUARD) for verb in ("delete", "get", "update")}
-)
+ROLE: Final[frozenset[Permission]] = frozenset({(verb, "", "secrets", GUARD) for verb in ("get", "patch")})
 CLUSTER_ROLE: Final[frozenset[Permission]] = frozenset(
     {(verb, MUTATING_WEBHOOKS.group, MUTATING_WEBHOOKS.plural, GUARD) for verb in ("get", "patch")}
 )
@@ -95,7 +92,7 @@ def test_the_webhook_calls_what_the_program_serves() -> None:
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("Role", ROLE), ("ClusterRole", CLUSTER_ROLE)])
-def test_the_roles_grant_three_objects_by_name(kind: str, expected: frozenset[Permission]) -> None:
+def test_the_roles_grant_two_objects_by_name(kind: str, expected: frozenset[Permission]) -> None:
     """A widened permission fails here and needs a reason."""
     granted = permissions(only(kind, ACCESS))
     assert frozenset(granted) == expected

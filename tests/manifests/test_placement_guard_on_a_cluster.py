@@ -97,7 +97,7 @@ async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
 async def test_the_slice_of_the_guards_service_is_written_under_its_permissions(
     cluster: DevCluster, client: KubeClient
 ) -> None:
-    """Created, emptied, and deleted for the other IP family."""
+    """Created, deleted for the other IP family, and emptied by the process that it leads to and by another leader."""
     addresses = ("192.0.2.7", "2001:db8::7")
     publishers = [
         EndpointPublisher(client, NAMESPACE, Endpoint.at(address, 9507), lambda: True, PLACEMENT_GUARD)
@@ -109,6 +109,9 @@ async def test_the_slice_of_the_guards_service_is_written_under_its_permissions(
         assert [entry["addresses"] for entry in current["endpoints"]] == [[address]]
         assert [(port["name"], port["port"]) for port in current["ports"]] == [("https", 9507)]
     await publishers[-1].withdraw()
+    assert not cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))["endpoints"]
+    await publishers[-1].publish()
+    assert await publishers[0].empty()
     assert not cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))["endpoints"]
 
 

@@ -111,6 +111,34 @@ async def test_withdrawing_leaves_an_empty_slice_and_can_be_repeated(namespace: 
     assert namespace.addresses() == ["10.1.2.3"]
 
 
+async def test_the_leader_empties_a_slice_wherever_it_points(namespace: Namespace) -> None:
+    """A process that does not lead leaves it to the leader; without a slice there is nothing to empty."""
+    publisher = namespace.publisher("10.1.2.4")
+    assert await publisher.empty()
+    await namespace.publisher("10.1.2.5").publish()
+    elsewhere = [{"addresses": ["10.1.2.6", "10.1.2.7"]}, {"addresses": ["10.1.2.8"], "conditions": {"ready": False}}]
+    for endpoints in (namespace.slice()["endpoints"], elsewhere):
+        namespace.api.patch(namespace.path, {"endpoints": endpoints})
+        namespace.may_lead = False
+        assert not await publisher.empty()
+        assert namespace.addresses()
+        namespace.may_lead = True
+        assert await publisher.empty()
+        assert namespace.addresses() == []
+    version = namespace.slice()["metadata"]["resourceVersion"]
+    assert await publisher.empty()
+    assert namespace.slice()["metadata"]["resourceVersion"] == version
+
+
+async def test_an_endpoint_with_a_second_address_is_replaced(namespace: Namespace) -> None:
+    """kube-proxy uses the first address only; other proxies use all."""
+    publisher = namespace.publisher()
+    await publisher.publish()
+    namespace.api.patch(namespace.path, {"endpoints": [{"addresses": ["10.1.2.3", "10.1.2.9"], "nodeName": "node-1"}]})
+    assert await publisher.publish()
+    assert namespace.addresses() == ["10.1.2.3"]
+
+
 async def test_withdrawing_leaves_a_successors_slice_alone(namespace: Namespace) -> None:
     """A former leader may learn late that it lost."""
     former = namespace.publisher("10.1.2.4")

@@ -33,10 +33,17 @@ class FakePublisher:
         return True
 
     async def withdraw(self) -> None:
-        """Points the Service nowhere."""
+        """Points the Service nowhere, if it points here."""
         self.story.append("withdrawn")
         if self.error is not None:
             raise self.error
+
+    async def empty(self) -> bool:
+        """Points the Service nowhere, wherever it points."""
+        self.story.append("emptied")
+        if self.error is not None:
+            raise self.error
+        return True
 
 
 class FakeCertificate:
@@ -94,15 +101,26 @@ async def test_an_endpoint_is_checked_at_an_interval(monkeypatch: pytest.MonkeyP
     assert world.story == ["published", "published"]
 
 
-async def test_a_guard_that_is_off_calls_nothing() -> None:
-    """Without the overlay it may neither read nor write."""
+async def test_the_slice_of_a_guard_that_is_off_is_emptied() -> None:
+    """With a stolen token the Service could be pointed elsewhere, and API servers would call that."""
     world = World()
     world.certificate.problem = "no Secret"
-    await world.endpoint.keep(1, GuardMode.OFF)
+    for _ in range(2):
+        await world.endpoint.keep(1, GuardMode.OFF)
     await world.endpoint.withdraw()
-    assert world.story == []
+    assert world.story == ["emptied"]
     state = world.endpoint.state(GuardMode.OFF)
     assert (state.mode, state.published, state.problem) == ("off", False, "")
+
+
+async def test_an_empty_slice_is_checked_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the guard is off or has no certificate."""
+    monkeypatch.setattr(published_service, "RECHECK_INTERVAL", 0.0)
+    world = World()
+    world.certificate.ready = False
+    for mode in (GuardMode.OFF, GuardMode.OBSERVE, GuardMode.ENFORCE):
+        await world.endpoint.keep(1, mode)
+    assert world.story == ["emptied"] * 3
 
 
 async def test_switching_off_empties_the_slice() -> None:
@@ -110,7 +128,7 @@ async def test_switching_off_empties_the_slice() -> None:
     world = World()
     for mode in (GuardMode.ENFORCE, GuardMode.OFF, GuardMode.OFF, GuardMode.OBSERVE):
         await world.endpoint.keep(1, mode)
-    assert world.story == ["published", "withdrawn", "published"]
+    assert world.story == ["published", "emptied", "published"]
 
 
 async def test_without_a_certificate_that_is_accepted_the_slice_is_empty() -> None:
@@ -119,13 +137,13 @@ async def test_without_a_certificate_that_is_accepted_the_slice_is_empty() -> No
     world.certificate.ready = False
     world.certificate.problem = "expired"
     await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert world.story == []
+    assert world.story == ["emptied"]
     assert world.endpoint.state(GuardMode.ENFORCE).problem == "expired"
     world.certificate.ready = True
     await world.endpoint.keep(1, GuardMode.ENFORCE)
     world.certificate.ready = False
     await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert world.story == ["published", "withdrawn"]
+    assert world.story == ["emptied", "published", "emptied"]
 
 
 async def test_a_certificate_with_a_problem_that_still_holds_is_published() -> None:
@@ -150,7 +168,7 @@ async def test_what_cannot_be_called_is_not_published(world: World, problem: str
     with capture_logs() as lines:
         for _ in range(2):
             await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert world.story == []
+    assert "published" not in world.story
     assert [(line["log_level"], line["problem"]) for line in lines] == [("warning", problem)]
     assert world.endpoint.state(GuardMode.ENFORCE).problem == problem
     assert world.endpoint.state(GuardMode.OFF).problem == ""

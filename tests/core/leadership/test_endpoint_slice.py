@@ -161,6 +161,7 @@ def test_a_replacement_keeps_the_metadata_of_others() -> None:
         ({"endpoints": [{"addresses": ["10.1.2.3"], "nodeName": "node-1"}]}, (OWN,), True),
         ({"endpoints": [{"addresses": ["10.1.2.3"], "conditions": {"ready": False}}]}, (), False),
         ({"endpoints": [{"addresses": []}]}, (), True),
+        ({"endpoints": [{"addresses": ["10.1.2.3", "10.1.2.9"], "nodeName": "node-1"}]}, (OWN,), False),
     ],
 )
 def test_a_slice_is_read_as_kube_proxy_reads_it(
