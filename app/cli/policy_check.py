@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.explain import Output, show
-from app.cli.options import PluginOption
+from app.cli.options import PluginOption, read_policy
 from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.generic.rule_inputs import rule_inputs
@@ -24,12 +24,7 @@ def check(file: _File, plugin: PluginOption = None, output: _Output = Output.TAB
 
     Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
     """
-    from app.policy.file import PolicyFile
-    from app.policy.plugins import load_plugins
-
-    policy = PolicyFile(file, load_plugins(plugin or ())).policy
-    for warning in policy.warnings:
-        typer.echo(f"warning: {file}: {warning}", err=True)
+    policy = read_policy(file, plugin).policy
     show(_data(file, policy), output, lambda console: _print_table(policy, console))
 
 

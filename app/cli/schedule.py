@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -30,6 +31,7 @@ from app.cli.options import (
     holder_identity,
     listen,
     now,
+    read_policy,
 )
 from app.runtime.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from app.kube.snapshot_generic import LoadedCluster
-    from app.policy.file import PolicyFile
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
     from app.scheduler.whatif import WhatIfReport
@@ -164,7 +165,7 @@ def schedule(  # one parameter per flag
     """
     if (snapshot is not None) == watch:
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
-    file = _read_policy_file(policy, plugin or ())
+    file = None if policy is None else read_policy(policy, plugin)
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
     options = replace(filter_options(best_effort, packing), match_volumes=False)
     if snapshot is not None:
@@ -204,18 +205,6 @@ def schedule(  # one parameter per flag
     _watch(config, process_options, None if port is None else listen(host, port), log_format, log_level)
 
 
-def _read_policy_file(path: str | None, plugins: Sequence[str]) -> PolicyFile | None:
-    if path is None:
-        return None
-    from app.policy.file import PolicyFile
-    from app.policy.plugins import load_plugins
-
-    file = PolicyFile(path, load_plugins(plugins))
-    for warning in file.policy.warnings:
-        typer.echo(f"warning: {path}: {warning}", err=True)
-    return file
-
-
 def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:
     """Reads a snapshot, and returns it with the pods to be scheduled."""
     from app.kube.snapshot_generic import load_cluster
@@ -245,7 +234,9 @@ def _what_if(
         from app.scheduler.longhorn_cache import LonghornSnapshot
 
         longhorn = LonghornSnapshot(loaded.snapshot, options, now())
-    report = what_if(pending, loaded.state, policy, select_host, longhorn, unsupported, _show_progress)
+    # What a plugin prints is no result.
+    with redirect_stdout(sys.stderr):
+        report = what_if(pending, loaded.state, policy, select_host, longhorn, unsupported, _show_progress)
     for placed in report.placed:
         if placed.unsupported:
             typer.echo(f"warning: {placed.pod}: {unsupported_message(placed.unsupported)}", err=True)

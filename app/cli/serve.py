@@ -33,6 +33,7 @@ from app.cli.options import (
     holder_identity,
     listen,
     now,
+    read_policy,
     read_snapshot_file,
     url,
 )
@@ -260,7 +261,7 @@ def serve(  # one parameter per flag
     settings = replace(settings, probe_port=probe_port, status_page=status_page)
     check_log_level(log_level)
     if policy is not None:
-        _check_policy(policy, settings.plugins)
+        read_policy(policy, settings.plugins)
     if snapshot is not None:
         _serve_snapshot(snapshot, settings, log_format, log_level)
         return
@@ -451,14 +452,6 @@ def _parse_size(flag: str, text: str) -> int:
     if size <= 0:
         raise CoreError(f"{flag}: {text} must be more than 0 bytes")
     return size
-
-
-def _check_policy(path: str, plugins: Sequence[str]) -> None:
-    from app.policy.file import PolicyFile
-    from app.policy.plugins import load_plugins
-
-    for warning in PolicyFile(path, load_plugins(plugins)).policy.warnings:
-        typer.echo(f"warning: {path}: {warning}", err=True)
 
 
 def _welcome(snapshot: Snapshot, address: str) -> str:

@@ -62,7 +62,8 @@ class PolicyFile:
             return
         self._content = content
         try:
-            policy = _parse(self.path, content, self._plugins)
+            # In a thread, because the type of a plugin's argument may compute for long.
+            policy = await asyncio.to_thread(_parse, self.path, content, self._plugins)
         except PolicyFileError as error:
             self.problem = str(error)
             log.warning("policy refused, the one before stays", problem=self.problem)

@@ -15,21 +15,22 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
 
 from scheduler_core.backoff import Backoff
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cycle_state import UndecidableError
-from scheduler_core.generic.plugin_rules import PluginError, Plugins, undecidable
+from scheduler_core.generic.plugin_rules import PluginError, Plugins, contain
 
 log = structlog.get_logger("plugins")
 
@@ -48,50 +49,65 @@ def load_plugins(modules: Sequence[str] = ()) -> Plugins:
     """Loads the rules of installed packages, and those of modules.
 
     Args:
-        modules: names of modules, or paths of files that end in ``.py``
+        modules: names of modules, also of the current folder, or paths of files that end in ``.py``
 
     Raises:
         PluginError: a plugin cannot be loaded, or defines something else than rules
     """
-    predicates: list[Any] = [*_load_entry_points(PREDICATES_GROUP)]
-    priorities: list[Any] = [*_load_entry_points(PRIORITIES_GROUP)]
+    plugins = Plugins(run=PluginThreads().run)
+    for group in (PREDICATES_GROUP, PRIORITIES_GROUP):
+        for entry_point in entry_points(group=group):
+            rules = _load(entry_point.name, partial(_load_entry_point, entry_point))
+            added = (rules, ()) if group == PREDICATES_GROUP else ((), rules)
+            plugins = plugins.add(f"plugin {entry_point.name}", *added)
     for name in modules:
-        module = _load(name, partial(_import_module, name))
-        rules = [getattr(module, attribute, ()) for attribute in ("PREDICATES", "PRIORITIES")]
-        if not any(rules):
-            raise PluginError(f"plugin {name}: has neither PREDICATES nor PRIORITIES")
-        predicates += rules[0]
-        priorities += rules[1]
-    return Plugins.of(predicates, priorities, PluginThreads().run)
-
-
-def _load_entry_points(group: str) -> Iterable[Any]:
-    """Loads the rules of a group of entry points.
-
-    An entry point refers to a rule, or to a sequence of rules.
-    """
-    for entry_point in entry_points(group=group):
-        rules = _load(f"{group}: {entry_point.name}", entry_point.load)
-        yield from rules if isinstance(rules, Sequence) else (rules,)
+        plugins = plugins.add(f"plugin {name}", *_load(name, partial(_load_module, name)))
+    return plugins
 
 
 def _load(name: str, load: Callable[[], _Result]) -> _Result:
     try:
-        return load()
-    except Exception as error:  # a plugin may raise anything
-        raise PluginError(f"plugin {name}: cannot be loaded: {type(error).__name__}: {error}") from error
+        return contain(load, f"plugin {name}: cannot be loaded")
+    except PluginError as error:
+        frames = traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ is not None else []
+        module = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
+        own = [frame for frame in frames if Path(frame.filename).stem == module]
+        if not own:
+            raise
+        raise PluginError(f"{error} (line {own[-1].lineno}, column {(own[-1].colno or 0) + 1})") from error
+
+
+def _load_entry_point(entry_point: EntryPoint) -> object:
+    """Returns the rules of an entry point, which refers to a rule or to a sequence of rules."""
+    rules = entry_point.load()
+    return rules if isinstance(rules, Sequence) else (rules,)
+
+
+def _load_module(name: str) -> tuple[object, object]:
+    module = _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
+    rules = (getattr(module, "PREDICATES", ()), getattr(module, "PRIORITIES", ()))
+    if not any(rules):
+        raise PluginError("it has neither PREDICATES nor PRIORITIES")
+    return rules
 
 
 def _import_module(name: str) -> ModuleType:
-    if not name.endswith(".py"):
-        return importlib.import_module(name)
-    path = Path(name)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A console script does not look in the current folder. At the end, so that its files hide no installed module.
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    # A name that no import has, so that a file json.py hides no other module.
+    name = f"plugin {path}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{name} is not a Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up there.
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -102,7 +118,7 @@ class _Call(Generic[_Result]):
     def __init__(self, rule: str, call: Callable[[], _Result]) -> None:
         self._call = call
         self._results: list[_Result] = []
-        self._error: BaseException | None = None
+        self._error: PluginError | None = None
         self.ended = threading.Event()
         # A daemon does not keep the process from ending.
         threading.Thread(target=self._run, name=f"plugin {rule}", daemon=True).start()
@@ -110,7 +126,7 @@ class _Call(Generic[_Result]):
     def _run(self) -> None:
         try:
             self._results.append(self._call())
-        except BaseException as error:  # noqa: BLE001 # not even SystemExit may end the program
+        except PluginError as error:
             self._error = error
         finally:
             self.ended.set()
@@ -119,7 +135,7 @@ class _Call(Generic[_Result]):
         """Returns the result of a call that has ended.
 
         Raises:
-            BaseException: the call raised it
+            PluginError: the call failed
         """
         if self._error is not None:
             raise self._error
@@ -151,6 +167,7 @@ class PluginThreads:
         self._time_limit = time_limit
         self._clock = clock
         self._suspensions: dict[str, _Suspension] = {}
+        self._logged: set[tuple[str, str, int]] = set()
 
     def run(self, rule: str, call: Callable[[], _Result], /) -> Cooperative[_Result]:
         """Returns the result of a call to a plugin's rule.
@@ -164,7 +181,7 @@ class PluginThreads:
                 f"plugin rule {rule} did not answer within {self._time_limit:g} s and is not called for a while"
             )
         deadline = self._clock() + self._time_limit
-        running = _Call(rule, call)
+        running = _Call(rule, partial(self._contain, rule, call))
         while not running.ended.wait(_WAIT_SECONDS):
             if self._clock() >= deadline:
                 self._suspend(rule)
@@ -173,9 +190,26 @@ class PluginThreads:
         self._suspensions.pop(rule, None)
         try:
             return running.result()
-        except BaseException as error:
-            log.warning("a plugin failed", rule=rule, exc_info=error)
-            raise undecidable(rule, error) from error
+        except PluginError as error:
+            raise UndecidableError(str(error)) from error
+
+    def _contain(self, rule: str, call: Callable[[], _Result]) -> _Result:
+        """Calls a rule in the thread of the call."""
+        failure = f"plugin rule {rule} failed"
+        try:
+            return contain(call, failure)
+        except PluginError as error:
+            contain(partial(self._log, rule, error), failure)
+            raise
+
+    def _log(self, rule: str, error: PluginError) -> None:
+        """Logs the traceback, once per line that raises: a rule that fails does so for pod after pod."""
+        cause = error.__cause__
+        *_, (frame, line) = traceback.walk_tb(cause.__traceback__ if cause else None)
+        place = (rule, frame.f_code.co_filename, line)
+        if place not in self._logged:
+            self._logged.add(place)
+            log.warning("a plugin failed", rule=rule, exception="".join(traceback.format_exception(cause)))
 
     def _suspend(self, rule: str) -> None:
         earlier = self._suspensions.get(rule)

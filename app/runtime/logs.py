@@ -1,4 +1,6 @@
-"""Structured logs on standard output: one JSON object per line, or readable lines on a terminal.
+"""Structured logs: one JSON object per line, or readable lines on a terminal.
+
+They are on standard output in a program that serves or watches, and on standard error in a command that prints a result.
 
 Every field is bounded, because callers choose what some of them say.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 
@@ -25,9 +27,10 @@ MAX_ITEMS: Final = 64
 _MAX_DEPTH: Final = 8
 
 
-def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
-    """Configures the logs of this process, including uvicorn's."""
-    console = log_format == "console" or (log_format == "auto" and sys.stdout.isatty())
+def configure(log_format: LogFormat = "auto", level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Configures the logs of this process, including uvicorn's; without a stream they are on standard output."""
+    stream = sys.stdout if stream is None else stream
+    console = log_format == "console" or (log_format == "auto" and stream.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -38,12 +41,12 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
         [
             structlog.processors.format_exc_info,
             limit_fields,
-            structlog.dev.ConsoleRenderer(sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback),
+            structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback),
         ]
         if console
         else [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]
     )
-    handler = QueuedLogHandler(sys.stdout)
+    handler = QueuedLogHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

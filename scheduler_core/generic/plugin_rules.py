@@ -3,18 +3,23 @@
 A plugin's rule is written as the package's own rules are, and named in a policy in the same way: by its name alone, or by the key of
 its argument. Its argument has a type of its own, to which the policy's text is converted.
 
-A plugin may raise, and return anything. Each of its calls is passed to a `RunPlugin`, which a program may replace by one that also
-gives up a call that does not return. Whatever fails is an `UndecidableError` that names the rule.
+A plugin may raise, and return anything, so all of its code runs in `contain`: its import, the reading of its rules, the conversion
+of arguments, and calls. What leaves `contain` is plain: rules with checked fields, exact texts and whole numbers. The argument is
+the plugin's own value: it is passed on, and never hashed or compared. Each call is passed to a `RunPlugin`, which a program may
+replace by one that also gives up a call that does not return.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from scheduler_core.convert.json_text import Path
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
@@ -24,11 +29,56 @@ from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, RuleRegistry
 
 _Result = TypeVar("_Result")
-_Function = TypeVar("_Function")
+_Rule = TypeVar("_Rule", "PredicatePlugin", "PriorityPlugin")
+
+# What a module calls its rules, by kind of rule.
+_SECTIONS: Final = {PREDICATES.rule_kind: "PREDICATES", PRIORITIES.rule_kind: "PRIORITIES"}
+# Half of what an Event's message holds.
+_MAX_TEXT: Final = 500
+# A part of a path in msgspec's messages: `.field` or `[3]`.
+_PATH_PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 class PluginError(CoreError):
-    """A plugin cannot be used; names it."""
+    """A plugin cannot be used; one line that names it."""
+
+
+class ArgumentError(PluginError):
+    """What a policy says does not fit the type of a plugin's argument.
+
+    Attributes:
+        path: the keys and indices from the argument to what is wrong in it
+    """
+
+    def __init__(self, problem: str, path: Path = ()) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
+def contain(call: Callable[[], _Result], what: str) -> _Result:
+    """Runs code of a plugin; `what` begins the message of the error.
+
+    Raises:
+        PluginError: the code raised anything, also `SystemExit`
+    """
+    try:
+        return call()
+    except BaseException as error:
+        raise PluginError(f"{what}: {_describe(error)}") from error
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 # the class of the error may be the plugin's
+        text = "it has no readable text"
+    return _one_line(text if isinstance(error, PluginError) else f"{type(error).__name__}: {text}")
+
+
+def _one_line(text: str) -> str:
+    """Cuts a text, and escapes line ends and control characters."""
+    short = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "..."
+    return short if short.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,34 +134,45 @@ def run_directly(rule: str, call: Callable[[], _Result]) -> Cooperative[_Result]
     """
     yield
     try:
-        return call()
-    except Exception as error:  # a plugin may raise anything
-        raise undecidable(rule, error) from error
-
-
-def undecidable(rule: str, error: BaseException) -> UndecidableError:
-    """The error about a plugin's rule that raised."""
-    return UndecidableError(f"plugin rule {rule} failed: {type(error).__name__}: {error}")
+        return contain(call, f"plugin rule {rule} failed")
+    except PluginError as error:
+        raise UndecidableError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The rules that plugins add, by name."""
+    """The rules that plugins add, by name.
+
+    Attributes:
+        origins: the plugin of each rule, by kind of rule and name
+    """
 
     predicates: Mapping[str, PredicatePlugin] = field(default_factory=dict)
     priorities: Mapping[str, PriorityPlugin] = field(default_factory=dict)
     run: RunPlugin = run_directly
+    origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls, predicates: Iterable[PredicatePlugin], priorities: Iterable[PriorityPlugin], run: RunPlugin = run_directly
-    ) -> Plugins:
-        """The given rules.
+    def add(self, origin: str, predicates: object, priorities: object) -> Plugins:
+        """Returns these rules and those of another plugin, which messages call `origin`.
 
         Raises:
-            PluginError: a name is not allowed, or taken
+            PluginError: a rule cannot be used, or its name is taken
         """
-        return cls(_by_name(predicates, PREDICATES), _by_name(priorities, PRIORITIES), run)
+        return contain(lambda: self._add(origin, predicates, priorities), origin)
+
+    def _add(self, origin: str, predicates: object, priorities: object) -> Plugins:
+        added_predicates = _by_name(predicates, PredicatePlugin, PREDICATES, self.origins)
+        added_priorities = _by_name(priorities, PriorityPlugin, PRIORITIES, self.origins)
+        return replace(
+            self,
+            predicates={**self.predicates, **added_predicates},
+            priorities={**self.priorities, **added_priorities},
+            origins={
+                **self.origins,
+                **{(PREDICATES.rule_kind, name): origin for name in added_predicates},
+                **{(PRIORITIES.rule_kind, name): origin for name in added_priorities},
+            },
+        )
 
     def predicate_registry(self) -> RuleRegistry[Any]:
         """The package's predicates and those of plugins."""
@@ -165,44 +226,100 @@ def convert_argument(raw: object, expected: type) -> object:
     """Returns an argument as a plugin's rule reads it.
 
     Raises:
-        PluginError: it has another shape; names the field
+        ArgumentError: it has another shape, or the plugin's type does not take it
     """
     try:
-        argument: object = msgspec.convert(raw, expected)
-    except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at `$")
-        field_name = path.rstrip("`").lstrip(".")
-        raise PluginError(f"{field_name}: {problem}" if field_name else problem) from error
-    known = {entry.encode_name for entry in msgspec.inspect.type_info(expected).fields}  # type: ignore[attr-defined]
-    unknown = [key for key in raw if key not in known] if isinstance(raw, Mapping) else []
+        argument: object
+        argument, names = contain(lambda: (msgspec.convert(raw, expected), _field_names(expected)), "cannot be read")
+    except PluginError as error:
+        if type(error.__cause__) is not msgspec.ValidationError:
+            raise ArgumentError(str(error)) from error
+        problem, _, path = str(error.__cause__).partition(" - at `$")
+        location = path.rstrip("`")
+        text = f"{location.lstrip('.')}: {problem}" if location else problem
+        raise ArgumentError(_one_line(text), _path(location)) from error
+    unknown = [key for key in raw if key not in names] if isinstance(raw, Mapping) else []
     if unknown:
-        raise PluginError(f"{unknown[0]!r:.60} is not known; there are {', '.join(sorted(known))}")
+        raise ArgumentError(f"{unknown[0]!r:.60} is not known; there are {', '.join(sorted(names))}", (unknown[0],))
     return argument
 
 
-def _by_name(rules: Iterable[_Function], registry: RuleRegistry[Any]) -> dict[str, _Function]:
-    by_name: dict[str, _Function] = {}
-    for rule in rules:
-        if not isinstance(rule, PredicatePlugin if registry is PREDICATES else PriorityPlugin):
-            raise PluginError(f"{rule!r:.60} is not a {registry.rule_kind} plugin")
-        fault = _name_fault(rule, registry)
-        if fault or rule.name in by_name:
-            raise PluginError(f"{registry.rule_kind} {rule.name!r:.60}: {fault or 'two plugins have this name'}")
+def _path(text: str) -> Path:
+    """The path in a message of msgspec, up to the first part that it does not name (`[...]`)."""
+    named = text.partition("[...]")[0]
+    return tuple(key or int(index) for key, index in _PATH_PART.findall(named))
+
+
+def _field_names(argument: object) -> frozenset[str]:
+    """The fields of an argument as a policy writes them.
+
+    Raises:
+        PluginError: the type of the argument has no fields
+    """
+    info = msgspec.inspect.type_info(argument)
+    if not isinstance(info, msgspec.inspect.DataclassType | msgspec.inspect.StructType):
+        raise PluginError("must be a dataclass or a msgspec.Struct")
+    tag = getattr(info, "tag_field", None)
+    return frozenset(entry.encode_name for entry in info.fields) | ({tag} if tag else set())
+
+
+def _by_name(
+    rules: object, expected: type[_Rule], registry: RuleRegistry[Any], origins: Mapping[tuple[str, str], str]
+) -> dict[str, _Rule]:
+    """Returns the rules that a plugin defines, by name.
+
+    Raises:
+        PluginError: one cannot be used; `origins` are the plugins of the names that are taken
+    """
+    section = _SECTIONS[registry.rule_kind]
+    if not isinstance(rules, Sequence):
+        raise PluginError(f"{section} must be a list of rules, not a {type(rules).__name__}")
+    by_name: dict[str, _Rule] = {}
+    for index, rule in enumerate(rules):
+        location = f"{section}[{index}]"
+        # A subclass could compute its fields.
+        if type(rule) is not expected:
+            raise PluginError(f"{location}: {rule!r:.60} is not a {registry.rule_kind} plugin")
+        if type(rule.name) is not str:
+            raise PluginError(f"{location}: name: {rule.name!r:.60} is not a text")
+        location += f" ({rule.name:.60})"
+        fault = contain(partial(_fault, rule, registry), f"{location}: argument")
+        if not fault and rule.name in by_name:
+            fault = "two rules have this name"
+        if not fault and (registry.rule_kind, rule.name) in origins:
+            fault = f"{origins[registry.rule_kind, rule.name]} has a rule of this name"
+        if fault:
+            raise PluginError(f"{location}: {fault}")
         by_name[rule.name] = rule
     return by_name
 
 
-def _name_fault(rule: PluginRule, registry: RuleRegistry[Any]) -> str:
+def _fault(rule: PluginRule, registry: RuleRegistry[Any]) -> str:
+    """Returns why a rule whose name is a text cannot be used, "" if it can.
+
+    Raises:
+        PluginError: the type of its argument cannot be used
+    """
+    if not callable(rule.function):
+        return f"function: {rule.function!r:.60} cannot be called"
+    if isinstance(rule, PredicatePlugin) and type(rule.eviction_helps) is not bool:
+        return f"eviction_helps: {rule.eviction_helps!r:.60} is not True or False"
+    if rule.argument is not None:
+        _field_names(rule.argument)
+    return _name_fault(rule.name, registry, with_argument=rule.argument is not None)
+
+
+def _name_fault(name: str, registry: RuleRegistry[Any], *, with_argument: bool) -> str:
     """Returns why a rule cannot have its name, "" if it can."""
-    if not rule.name.isidentifier() or not rule.name.isascii():
+    if not name.isidentifier() or not name.isascii():
         return "a name has letters, digits and _, and begins with a letter"
-    if rule.name in registry.static or rule.name in registry.configurable:
+    if name in registry.static or name in registry.configurable:
         return "a rule of this package has this name"
-    if rule.name.startswith("Longhorn"):
+    if name.startswith("Longhorn"):
         return "names with Longhorn are of rules that read Longhorn's objects, which plugins cannot"
-    if rule.argument is None and not rule.name[0].isupper():
+    if not with_argument and not name[0].isupper():
         return "the name of a rule without an argument begins with a capital"
-    if rule.argument is not None and not rule.name[0].islower():
+    if with_argument and not name[0].islower():
         return "the name of a rule with an argument begins with a lower-case letter"
     return ""
 
@@ -220,4 +337,5 @@ def _extend(registry: RuleRegistry[Any], plugins: Mapping[str, Any]) -> RuleRegi
 def _text(answer: object) -> str:
     if not isinstance(answer, str):
         raise TypeError(f"a check returned {answer!r:.60}, expected a text")
-    return answer
+    # A subclass may hash and compare as it likes.
+    return _one_line(str.__str__(answer))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from scheduler_core.errors import CoreError
@@ -55,7 +55,8 @@ class PolicyPredicate:
 
     name: str
     rule: str
-    argument: Any = NO_ARGUMENT
+    # Rules are keyed by their entry, and the type of a plugin's argument need not have a hash.
+    argument: Any = field(default=NO_ARGUMENT, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class PolicyPriority:
     name: str
     rule: str
     weight: int = 1
-    argument: Any = NO_ARGUMENT
+    argument: Any = field(default=NO_ARGUMENT, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class _Section:
         return f"no {kind} has this name ({names}), and a name of your own needs an argument: {rules}"
 
     def _warn_about_argument(self, entry: PolicyEntry, rule: str, argument: object) -> None:
-        if isinstance(argument, Argument) and not any(argument.labels):
+        if type(argument) is Argument and not any(argument.labels):
             self.warnings.append(f"{entry.location}: {rule} names no label, so it tells no nodes apart")
         if entry.name in self._registry.static:
             self.warnings.append(f"{entry.location}: the argument replaces the {self._registry.rule_kind} of this name")

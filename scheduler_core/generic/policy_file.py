@@ -19,7 +19,7 @@ import msgspec
 
 from scheduler_core.convert.json_text import JsonPlaces, Path, describe_syntax_error, line_and_column
 from scheduler_core.generic.cycle_state import Argument
-from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginError, PluginRule, Plugins, convert_argument
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, ArgumentError, PluginRule, Plugins, convert_argument
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 
 _INT64: Final = 2**63
@@ -151,7 +151,9 @@ def _entry(raw: object, section: str, index: int, rules: Mapping[str, type | Non
         return PolicyEntry(location, name, weight, has_weight, None, place=place)
     argument = _JsonObject(raw_argument, f"{location}: argument", tuple(rules), source, (*path, "argument"))
     arguments = {
-        rule: _argument(argument, rule, source) if expected is None else _plugin_argument(argument, rule, expected)
+        rule: _argument(argument, rule, source)
+        if expected is None
+        else _plugin_argument(argument, rule, expected, source)
         for rule, expected in rules.items()
         if argument.values.get(rule) is not None
     }
@@ -173,6 +175,14 @@ def _argument(parent: _JsonObject, rule: str, source: _Source) -> Argument:
         # Go reads it as a rule without labels, which treats all nodes alike; a misspelt key never means that.
         fault = f"{values.location}: needs {labels}, and {values.unknown_keys[0]!r:.60} is not known"
         raise WrongShapeError(fault + source.place((*values.path, values.unknown_keys[0])))
+    if rule in _WITH_PRESENCE and values.values.get("presence") is None:
+        effect = (
+            "nodes without the label are preferred"
+            if rule in _ONE_LABEL
+            else "nodes with one of the labels are refused"
+        )
+        warning = f"{values.location}: presence is missing and counts as false, so {effect}; write true or false"
+        source.warnings.append(warning + source.place(values.path))
     if rule in _ONE_LABEL:
         return Argument((values.text("label"),), values.flag("presence"))
     names = values.list("labels")
@@ -182,11 +192,12 @@ def _argument(parent: _JsonObject, rule: str, source: _Source) -> Argument:
     return Argument(tuple(str(name or "") for name in names), values.flag("presence"))
 
 
-def _plugin_argument(parent: _JsonObject, rule: str, expected: type) -> object:
+def _plugin_argument(parent: _JsonObject, rule: str, expected: type, source: _Source) -> object:
     try:
         return convert_argument(parent.values[rule], expected)
-    except PluginError as error:
-        raise WrongShapeError(f"{parent.location}: {rule}: {error}") from error
+    except ArgumentError as error:
+        place = source.place((*parent.path, rule, *error.path))
+        raise WrongShapeError(f"{parent.location}: {rule}: {error}{place}") from error
 
 
 class _Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.policy.file import PolicyFile
+from app.policy.plugins import load_plugins
 from app.scheduler.cache import SchedulerCache
 from app.scheduler.event_recorder import EventRecorder
 from app.scheduler.longhorn_cache import LonghornCache
@@ -87,7 +88,7 @@ async def running_scheduler(
 
 @asynccontextmanager
 async def running_scheduler_with_policy_file(
-    api: SchedulingApi, folder: Path, path: Path, leads: Callable[[], bool] = lambda: True
+    api: SchedulingApi, folder: Path, path: Path, leads: Callable[[], bool] = lambda: True, plugins: Sequence[str] = ()
 ) -> AsyncIterator[GenericScheduler]:
     """Runs an active scheduler with a policy file."""
     async with connect_client(api, folder) as client:
@@ -97,7 +98,8 @@ async def running_scheduler_with_policy_file(
             cache = ClusterCache(client, LONGHORN_NAMESPACE, timing, _now, STALE_AFTER)
             return LonghornCache(cache, FilterOptions(), _now)
 
-        config = SchedulerConfig(SCHEDULER_NAME, DEFAULT_POLICY, min, STALE_AFTER, PolicyFile(str(path)))
+        file = PolicyFile(str(path), load_plugins(plugins))
+        config = SchedulerConfig(SCHEDULER_NAME, DEFAULT_POLICY, min, STALE_AFTER, file)
         parts = SchedulerParts(client, timing, leads, _recorder(client), SchedulerMetrics(), new_longhorn_cache)
         scheduler = GenericScheduler(config, parts)
         async with _active(scheduler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from fastapi import FastAPI
 from app.bootstrap import create_app
 from app.kube.snapshot_generic import load_cluster
 from app.policy.file import PolicyFile
+from app.policy.plugins import load_plugins
 from app.runtime.metrics import PREFIX
 from app.settings import Settings
 from scheduler_core.extender.settings import Enforcement
 from tests.builders import NOW, Object, claim, flat, longhorn_node, storage_class
+from tests.worlds.awkward_plugin import USABLE
 from tests.worlds.generic_objects import ready_node, requesting_pod, service
 from tests.worlds.service import by_names, by_nodes, http_client
 
@@ -43,14 +46,19 @@ def four_nodes() -> list[Object]:
 
 
 def application(
-    folder: Path, *predicates: Object, priorities: Any = (), objects: list[Object] | None = None, observes: bool = False
+    folder: Path,
+    *predicates: Object,
+    priorities: Any = (),
+    objects: list[Object] | None = None,
+    observes: bool = False,
+    plugins: Sequence[str] = (),
 ) -> FastAPI:
     """The service with a policy of these rules."""
     source = folder / "snapshot.json"
     policy = folder / "policy.json"
     source.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects or four_nodes()}))
     policy.write_text(json.dumps({"predicates": predicates, "priorities": priorities}))
-    file = PolicyFile(str(policy))
+    file = PolicyFile(str(policy), load_plugins(plugins))
     loaded = load_cluster(str(source), file.policy, longhorn=True)
     settings = Settings(enforcement=Enforcement.OBSERVE if observes else Enforcement.ENFORCE)
     return create_app(loaded.snapshot, settings, NOW, loaded.state, file)
@@ -187,3 +195,27 @@ async def test_a_pod_whose_requests_cannot_be_read_is_a_malformed_request(route:
         response = await client.post(route, content=request)
     assert response.status_code == 400
     assert "spec.containers[0].resources.requests[cpu]" in response.json()["error"]
+
+
+@pytest.mark.parametrize("rule", USABLE)
+async def test_a_plugins_argument_may_be_of_any_kind(tmp_path: Path, rule: str) -> None:
+    """Predicates and priorities pass it on, and do nothing else with it."""
+    own = {"name": "Own", "argument": {rule: {"names": ["a"]}}}
+    app = application(tmp_path, own, priorities=[own | {"weight": 1}], plugins=["tests.worlds.awkward_plugin"])
+    answer = await post(app, "/filter", by_names(requesting_pod(), NAMES))
+    assert answer["FailedAndUnresolvableNodes"] == {"a": r"Own: a name\nof the list"}
+    scores = await post(app, "/prioritize", by_names(requesting_pod(), NAMES))
+    assert [entry["Score"] for entry in scores] == [10, 0, 0, 0]
+
+
+@pytest.mark.parametrize("rule", ["Raises", "Exits", "Unreadable"])
+async def test_a_plugins_rule_that_raises_is_the_error_of_the_answer(tmp_path: Path, rule: str) -> None:
+    """In one line; /prioritize scores 0."""
+    app = application(
+        tmp_path, {"name": rule}, priorities=[{"name": rule, "weight": 1}], plugins=["tests.worlds.awkward_plugin"]
+    )
+    answer = await post(app, "/filter", by_names(requesting_pod(), NAMES))
+    assert answer["Error"].startswith(f"plugin rule {rule} failed: ")
+    assert "\n" not in answer["Error"]
+    scores = await post(app, "/prioritize", by_names(requesting_pod(), NAMES))
+    assert [entry["Score"] for entry in scores] == [0, 0, 0, 0]

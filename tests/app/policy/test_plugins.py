@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.policy.file import PolicyFile, PolicyFileError
 from app.policy.plugins import PREDICATES_GROUP, PluginThreads, load_plugins
@@ -16,6 +20,7 @@ from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.generic.plugin_rules import PluginError, Plugins, PredicatePlugin
 from scheduler_core.generic.policy import parse_policy
 from scheduler_core.generic.predicates import Check
+from tests.worlds.awkward_plugin import UnreadableError, raising
 from tests.worlds.policy_rules import decide, node, pod, state
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin"
@@ -51,17 +56,43 @@ def test_an_installed_package_adds_its_rules(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
-        ("PREDICATES = ()", "has neither PREDICATES nor PRIORITIES"),
-        ("PREDICATES = [3]", "3 is not a predicate plugin"),
+        ("\n1 / 0", "cannot be loaded: ZeroDivisionError: division by zero (line 2, column 1)"),
+        ("import sys; sys.exit(3)", "cannot be loaded: SystemExit: 3 (line 1, column 13)"),
+        ("raise KeyboardInterrupt", "cannot be loaded: KeyboardInterrupt:  (line 1, column 1)"),
+        ("raise ValueError('a\\nb')", r"cannot be loaded: ValueError: a\nb (line 1, column 1)"),
+        ("def", "cannot be loaded: SyntaxError: invalid syntax (bad.py, line 1)"),
+        (
+            "def __getattr__(name):\n  return 1 / (name[0] != 'P')",
+            "cannot be loaded: ZeroDivisionError: division by zero (line 2, column 10)",
+        ),
+        ("PREDICATES = ()", "cannot be loaded: it has neither PREDICATES nor PRIORITIES"),
+        ("PREDICATES = [3]", "PREDICATES[0]: 3 is not a predicate plugin"),
+        ("PREDICATES = 3", "PREDICATES must be a list of rules, not a int"),
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_named(text: str, problem: str, tmp_path: Path) -> None:
-    """The error says what is wrong with it."""
+    """The error is one line, with the line and column where the file raises."""
     file = tmp_path / "bad.py"
     file.write_text(text)
-    with pytest.raises(PluginError, match=problem):
+    with pytest.raises(PluginError) as refused:
         load_plugins([str(file)])
+    assert str(refused.value) == f"plugin {file}: {problem}"
+
+
+def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console script alone would look for it beside itself."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules_of_this_folder.py").write_text((EXAMPLE / "max_pods.py").read_text())
+    assert list(load_plugins(["rules_of_this_folder"]).predicates) == ["maxPods"]
+
+
+def test_a_file_hides_no_module_of_its_name(tmp_path: Path) -> None:
+    """The program goes on with its own module."""
+    file = tmp_path / "json.py"
+    file.write_text((EXAMPLE / "max_pods.py").read_text())
+    assert list(load_plugins([str(file)]).predicates) == ["maxPods"]
+    assert sys.modules["json"] is json
 
 
 def test_a_module_that_does_not_exist_is_named() -> None:
@@ -71,13 +102,27 @@ def test_a_module_that_does_not_exist_is_named() -> None:
 
 
 def test_a_wrong_argument_of_a_plugin_is_an_error_of_the_policy_file(tmp_path: Path) -> None:
-    """It names entry, rule and field."""
+    """It names file, entry, rule, field, line and column."""
     file = tmp_path / "policy.json"
-    file.write_text('{"predicates": [{"name": "Few", "argument": {"maxPods": {"count": "3"}}}]}')
-    with pytest.raises(
-        PolicyFileError, match=r"predicates\[0\] \(Few\): argument: maxPods: count: Expected `int`, got `str`"
-    ):
+    file.write_text('{"predicates": [\n{"name": "Few", "argument": {"maxPods": {"count": "3"}}}]}')
+    with pytest.raises(PolicyFileError) as refused:
         PolicyFile(str(file), load_plugins([str(EXAMPLE / "max_pods.py")]))
+    location = f"{file}: policy: predicates[0] (Few): argument: maxPods"
+    assert str(refused.value) == f"{location}: count: Expected `int`, got `str` (line 2, column 51)"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("rule", ["raisingInit", "exitingInit"])
+async def test_an_argument_that_raises_in_a_changed_file_changes_nothing(rule: str, tmp_path: Path) -> None:
+    """The policy before stays, whatever the code of the argument's type raises."""
+    file = tmp_path / "policy.json"
+    file.write_text('{"predicates": [{"name": "HostName"}]}')
+    policy_file = PolicyFile(str(file), load_plugins(["tests.worlds.awkward_plugin"]))
+    before = policy_file.policy
+    file.write_text(json.dumps({"predicates": [{"name": "Own", "argument": {rule: {"names": []}}}]}))
+    await policy_file.reload()
+    assert policy_file.policy is before
+    assert policy_file.problem.startswith(f"{file}: policy: predicates[0] (Own): argument: {rule}: cannot be read: ")
 
 
 def test_a_plugin_that_hangs_is_named_in_the_pods_error(ended: threading.Event) -> None:
@@ -87,7 +132,7 @@ def test_a_plugin_that_hangs_is_named_in_the_pods_error(ended: threading.Event) 
         ended.wait(60)
         raise AssertionError("it was given up")
 
-    plugins = Plugins.of([PredicatePlugin("Hangs", hang)], [], PluginThreads(0.1).run)
+    plugins = Plugins(run=PluginThreads(0.1).run).add("plugin", [PredicatePlugin("Hangs", hang)], [])
     policy = parse_policy(b'{"predicates": [{"name": "Hangs"}]}', plugins)
     decision = decide(pod(), state([node("a")]), policy)
     assert (decision.node, decision.error) == ("", "plugin rule Hangs did not answer within 0.1 s")
@@ -136,14 +181,34 @@ def test_a_rule_that_answers_again_is_called_again(ended: threading.Event) -> No
     assert run_to_end(threads.run("slow", lambda: 3)) == 3
 
 
-def test_not_even_an_exit_of_a_plugin_ends_the_program() -> None:
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+        (UnreadableError(), "UnreadableError: it has no readable text"),
+    ],
+)
+def test_nothing_that_a_plugin_raises_ends_the_program(error: BaseException, text: str) -> None:
     """It is an error of the rule."""
+    with pytest.raises(UndecidableError, match=f"^plugin rule Mine failed: {text}$"):
+        run_to_end(PluginThreads().run("Mine", raising(error)))
 
-    def leave() -> None:
-        raise SystemExit(3)
 
-    with pytest.raises(UndecidableError, match="plugin rule Leaves failed: SystemExit: 3"):
-        run_to_end(PluginThreads().run("Leaves", leave))
+def test_a_traceback_is_logged_once_per_line_that_raises() -> None:
+    """A rule that fails does so for pod after pod, and each decision has its error in any case."""
+
+    def fail(error: Exception) -> None:
+        if isinstance(error, KeyError):
+            raise error
+        raise error
+
+    threads = PluginThreads()
+    with capture_logs() as logs:
+        for error in [KeyError("pod-1"), KeyError("pod-2"), ValueError("pod-3")]:
+            with pytest.raises(UndecidableError, match=r"pod-\d"):
+                run_to_end(threads.run("Mine", partial(fail, error)))
+    assert [entry["exception"].splitlines()[-1] for entry in logs] == ["KeyError: 'pod-1'", "ValueError: pod-3"]
 
 
 def test_other_tasks_run_while_a_plugin_computes(ended: threading.Event) -> None:

@@ -17,6 +17,7 @@ from tests.worlds.fake_api import failing, until
 from tests.worlds.scheduler import has_metric, running_scheduler_with_policy_file, write_policy
 from tests.worlds.scheduling_api import CLAIMS, NODES, PODS, LonghornApi, SchedulingApi, node, pod
 
+AWKWARD = "tests.worlds.awkward_plugin"
 RESOURCES = {"name": "PodFitsResources"}
 SELECTOR = {"name": "MatchNodeSelector"}
 LONGHORN = {"name": "LonghornVolumeFit"}
@@ -84,6 +85,24 @@ async def test_an_invalid_file_leaves_the_previous_policy_in_force(tmp_path: Pat
             await until("the pod", lambda: len(api.bindings) == 2)
     (refusal,) = [entry for entry in logs if entry["event"] == "policy refused, the one before stays"]
     assert "no predicate has this name" in refusal["problem"]
+
+
+async def test_a_plugin_that_raises_ends_neither_reading_nor_scheduling(tmp_path: Path) -> None:
+    """The policy before stays while an argument's type raises; a rule that raises is its pods' reason."""
+    path = write_policy(tmp_path / "policy.json", RESOURCES)
+    api = SchedulingApi(node("a"))
+    async with running_scheduler_with_policy_file(api, tmp_path, path, plugins=[AWKWARD]) as scheduler:
+        write_policy(path, {"name": "Own", "argument": {"exitingInit": {"names": ["a"]}}})
+        await until("the bad file", lambda: has_metric(scheduler, 'policy_reloads_total{result="refused"} 1.0'))
+        await api.put(PODS, pod("first"))
+        await until("the pod", lambda: api.bindings == [("first", "a")])
+        write_policy(path, {"name": "Exits"})
+        await until("the raising rule", lambda: has_metric(scheduler, 'policy_reloads_total{result="loaded"} 1.0'))
+        await api.put(PODS, pod("second"))
+        await until("the refusal", lambda: api.condition("second"))
+        assert "plugin rule Exits failed: SystemExit: 3" in api.condition("second")["message"]
+        write_policy(path, {"name": "Own", "argument": {"plain": {"names": []}}})
+        await until("the pod", lambda: len(api.bindings) == 2)
 
 
 async def test_longhorns_objects_are_watched_while_the_policy_reads_them(tmp_path: Path) -> None:
