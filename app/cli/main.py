@@ -31,7 +31,7 @@ from app.cli import (
     waiting,
     what_if,
 )
-from app.runtime.logs import configure
+from app.runtime.logs import configure_for_results
 from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.errors import CoreError
 
@@ -106,8 +106,8 @@ def options(
 
 def main() -> None:
     """Runs the program; an error becomes one line and an exit code."""
-    # Standard output is for results. A command that serves or watches configures its logs again.
-    configure("console", "warning", sys.stderr)
+    # A command that serves or watches configures its logs again.
+    configure_for_results()
     try:
         sys.exit(cli(standalone_mode=False, prog_name=NAME) or 0)
     except typer.TyperException as error:

@@ -1,6 +1,6 @@
-"""Structured logs: one JSON object per line, or readable lines on a terminal.
+"""Structured logs on standard output: one JSON object per line, or readable lines on a terminal.
 
-They are on standard output in a program that serves or watches, and on standard error in a command that prints a result.
+A command that prints a result has its log on standard error instead.
 
 Every field is bounded, because callers choose what some of them say.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -27,10 +27,9 @@ MAX_ITEMS: Final = 64
 _MAX_DEPTH: Final = 8
 
 
-def configure(log_format: LogFormat = "auto", level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Configures the logs of this process, including uvicorn's; without a stream they are on standard output."""
-    stream = sys.stdout if stream is None else stream
-    console = log_format == "console" or (log_format == "auto" and stream.isatty())
+def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
+    """Configures the logs of this process, including uvicorn's."""
+    console = log_format == "console" or (log_format == "auto" and sys.stdout.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -41,12 +40,14 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO", stream: TextI
         [
             structlog.processors.format_exc_info,
             limit_fields,
-            structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback),
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ]
         if console
         else [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]
     )
-    handler = QueuedLogHandler(stream)
+    handler = QueuedLogHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -65,6 +66,27 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO", stream: TextI
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
+    )
+
+
+def configure_for_results() -> None:
+    """Configures the logs of a command that prints its result on standard output.
+
+    Warnings and errors are readable lines on standard error.
+    """
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            limit_fields,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        # `configure` may follow.
+        cache_logger_on_first_use=False,
     )
 
 

@@ -175,7 +175,7 @@ def _argument(parent: _JsonObject, rule: str, source: _Source) -> Argument:
         # Go reads it as a rule without labels, which treats all nodes alike; a misspelt key never means that.
         fault = f"{values.location}: needs {labels}, and {values.unknown_keys[0]!r:.60} is not known"
         raise WrongShapeError(fault + source.place((*values.path, values.unknown_keys[0])))
-    if rule in _WITH_PRESENCE and values.values.get("presence") is None:
+    if rule in _WITH_PRESENCE and values.values.get(labels) and values.values.get("presence") is None:
         effect = (
             "nodes without the label are preferred"
             if rule in _ONE_LABEL

@@ -62,6 +62,7 @@ class Unfriendly:
     def __repr__(self) -> str:
         raise RuntimeError("printed")
 
+    @property  # type: ignore[misc] # a plugin may define it so
     @property
     def __class__(self) -> type:
         """Its type, which isinstance() reads."""

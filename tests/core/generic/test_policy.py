@@ -434,7 +434,7 @@ def test_the_last_of_several_priorities_of_a_name_counts() -> None:
 
 def test_the_last_of_several_predicates_of_a_name_counts() -> None:
     """It has its own argument."""
-    parsed = read([ZONE, entry_with({"labelsPresence": {"labels": ["rack"]}}, "Zone")])
+    parsed = read([ZONE, entry_with({"labelsPresence": {"labels": ["rack"], "presence": True}}, "Zone")])
     assert [(entry.rule, entry.argument.labels) for entry in parsed.predicates] == [("labelsPresence", ("rack",))]
     assert len(parsed.warnings) == 1
 
@@ -447,7 +447,8 @@ def test_a_bare_name_may_repeat_an_earlier_custom_rule() -> None:
 
 def test_an_argument_under_a_static_name_replaces_the_static_rule() -> None:
     """Also for a bare entry of that name that follows; each causes a warning."""
-    parsed = read([entry_with({"labelsPresence": {"labels": ["a"]}}, "HostName"), {"name": "HostName"}])
+    argument = {"labelsPresence": {"labels": ["a"], "presence": True}}
+    parsed = read([entry_with(argument, "HostName"), {"name": "HostName"}])
     assert [(entry.name, entry.rule) for entry in parsed.predicates] == [("HostName", "labelsPresence")]
     assert [text.rpartition("): ")[2][:12] for text in parsed.warnings] == ["the argument", "the name was"]
 
@@ -473,6 +474,31 @@ def test_a_priority_without_label_is_accepted_with_a_warning() -> None:
     parsed = read(priorities=[entry_with({"labelPreference": {}}, weight=1)])
     assert parsed.priorities[0].argument == Argument(("",))
     assert "names no label" in parsed.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "effect"),
+    [
+        (
+            "predicates",
+            entry_with({"labelsPresence": {"labels": ["region"]}}),
+            "nodes with one of the labels are refused",
+        ),
+        (
+            "priorities",
+            entry_with({"labelPreference": {"label": "rack", "presence": None}}, weight=1),
+            "nodes without the label are preferred",
+        ),
+    ],
+)
+def test_a_missing_presence_causes_a_warning(section: str, entry: dict[str, Any], effect: str) -> None:
+    """It is the opposite of what the document's sample RackPreferred promises."""
+    rule, argument = next(iter(entry["argument"].items()))
+    (warning,) = read(**{section: [entry]}).warnings
+    assert warning.startswith(
+        f"{section}[0] (Mine): argument: {rule}: presence is missing and counts as false, so {effect}; write true or false (line 1"
+    )
+    assert read(**{section: [entry | {"argument": {rule: argument | {"presence": False}}}]}).warnings == ()
 
 
 def test_an_unknown_version_is_ignored_with_a_warning() -> None:

@@ -1,0 +1,155 @@
+"""Standard output has a command's result alone; warnings and logs are on standard error."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import structlog
+import yaml
+
+from app.cli.main import cli, policy
+from tests.app.cli.test_doctor import Api, serving
+from tests.app.cli.test_explain_live import live_cluster, run_in_thread
+from tests.builders import claim, storage_class
+from tests.worlds.command_line import Result, Run
+from tests.worlds.predicted_clusters import stateful_set
+from tests.worlds.service import EXTENDER, serve_snapshot
+from tests.worlds.two_nodes import database_pod, two_nodes
+
+ROOT: Final = Path(__file__).parents[3]
+CLUSTER: Final = "examples/policies/cluster.yaml"
+POLICY: Final = {"predicates": [{"name": "PodFitsResources"}], "priorities": [], "odd": 1}
+# By command; SNAPSHOT and POLICY are files that cause warnings.
+FILE_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
+    "explain": ("--snapshot", "SNAPSHOT"),
+    "top": ("--snapshot", "SNAPSHOT"),
+    "waiting": ("--snapshot", "SNAPSHOT"),
+    "what-if": ("--snapshot", "SNAPSHOT"),
+    "headroom": ("sts/web", "--snapshot", "SNAPSHOT"),
+    "maintenance": ("--snapshot", "SNAPSHOT"),
+    "compare": ("--pods", "1", "--snapshot", "SNAPSHOT"),
+    "remedies": ("db-0", "--snapshot", "SNAPSHOT"),
+    "rebalance": ("--snapshot", "SNAPSHOT"),
+    "schedule": ("--snapshot", "SNAPSHOT", "--policy", "POLICY"),
+    "policy check": ("POLICY",),
+}
+OTHER_COMMANDS: Final = {"version", "scheduler-config", "snapshot", "doctor", "decisions"}
+# They print no result, and their log is on standard output.
+SERVING: Final = {"serve", "disk-schedule"}
+
+
+def commands() -> dict[str, Any]:
+    """Every command by its name on the command line."""
+    return {
+        **{str(info.name): info for info in cli.registered_commands},
+        **{f"policy {info.name}": info for info in policy.registered_commands},
+    }
+
+
+def warn_first(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a command that logs a warning before it runs."""
+
+    @functools.wraps(callback)
+    def run(*arguments: Any, **options: Any) -> Any:
+        structlog.get_logger("test").warning("something is odd")
+        return callback(*arguments, **options)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _warning_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes every command log a warning."""
+    for info in commands().values():
+        monkeypatch.setattr(info, "callback", warn_first(info.callback))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """A snapshot and a policy that cause warnings, by their names in `FILE_COMMANDS`."""
+    odd = {"apiVersion": "example.com/v1", "kind": "Odd", "metadata": {"name": "odd"}}
+    objects = [*two_nodes(), claim("data-0", 10), database_pod(0), stateful_set("web", 1), odd]
+    snapshot = tmp_path / "snapshot.yaml"
+    snapshot.write_text(yaml.safe_dump_all(objects))
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(POLICY))
+    return {"SNAPSHOT": str(snapshot), "POLICY": str(file)}
+
+
+def assert_streams(result: Result, parse: Callable[[str], Any] = json.loads) -> None:
+    """The result is on standard output, and the warning on standard error."""
+    assert result.code in {0, 1}, result.err
+    assert parse(result.out)
+    assert "something is odd" in result.err
+
+
+def test_every_command_is_tried() -> None:
+    """A new command needs an entry."""
+    assert set(commands()) == FILE_COMMANDS.keys() | OTHER_COMMANDS | SERVING
+
+
+@pytest.mark.parametrize("command", FILE_COMMANDS)
+def test_a_command_that_reads_files_prints_its_result_alone(run: Run, files: dict[str, str], command: str) -> None:
+    """Its own warnings about the files are on standard error, too."""
+    arguments = [files.get(argument, argument) for argument in FILE_COMMANDS[command]]
+    result = run(*command.split(), *arguments, "-o", "json")
+    assert_streams(result)
+    assert "\nwarning: " in result.err
+
+
+def test_the_version_is_alone(run: Run) -> None:
+    """It may be read by a script."""
+    assert_streams(run("version", "-o", "json"))
+
+
+def test_the_file_for_kube_scheduler_is_alone(run: Run) -> None:
+    """It is YAML; what to do with it is on standard error."""
+    result = run("scheduler-config", "--platform", "kubeadm", "--url-prefix", "http://10.0.0.1:9504")
+    assert_streams(result, yaml.safe_load)
+
+
+async def test_a_written_snapshot_is_alone(run: Run, tmp_path: Path) -> None:
+    """It is a file for other commands."""
+    async with live_cluster(tmp_path, [storage_class()]) as kubeconfig:
+        assert_streams(await run_in_thread(run, "snapshot", "--kubeconfig", kubeconfig, "-o", "json"))
+
+
+async def test_a_diagnosis_is_alone(run: Run, tmp_path: Path) -> None:
+    """There is no extender in this cluster."""
+    async with serving(Api(), tmp_path) as kubeconfig:
+        assert_streams(await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json"))
+
+
+def test_the_decisions_are_alone(run: Run, tmp_path: Path) -> None:
+    """A process is asked for them."""
+    with serve_snapshot(tmp_path) as process:
+        assert_streams(run("decisions", "--url", f"http://127.0.0.1:{process.port}", "-o", "json"))
+
+
+def test_what_a_plugin_logs_and_prints_is_no_result(tmp_path: Path) -> None:
+    """Its traceback is printed once, and not for each of six pods."""
+    plugin = tmp_path / "noisy.py"
+    plugin.write_text(
+        "from scheduler_core.generic.plugin_rules import PredicatePlugin\n"
+        "print('printed at import')\n"
+        "def fail(state, argument):\n"
+        "    print('printed in a call')\n"
+        "    raise ValueError('boom')\n"
+        "PREDICATES = [PredicatePlugin('Noisy', fail)]\n"
+    )
+    file = tmp_path / "policy.json"
+    file.write_text('{"predicates": [{"name": "Noisy"}]}')
+    options = ["--snapshot", CLUSTER, "--plugin", str(plugin), "--policy", str(file), "-o", "json"]
+    result = subprocess.run([EXTENDER, "schedule", *options], capture_output=True, text=True, check=False, cwd=ROOT)
+    answer = json.loads(result.stdout)
+    assert {pod["message"] for pod in answer["unschedulable"]} == {"plugin rule Noisy failed: ValueError: boom"}
+    assert len(answer["unschedulable"]) == 6
+    assert result.stderr.count("Traceback") == 1
+    assert result.stderr.count("printed in a call") == 6
+    assert "printed at import" in result.stderr
