@@ -113,3 +113,11 @@ async def test_a_quiet_level_leaves_decisions_out(capsys: pytest.CaptureFixture[
     """--log-level warning logs problems only."""
     configure("json", "warning")
     assert await _log_of_filter(by_names(db_pod()), capsys) == ""
+
+
+async def test_readable_lines_in_a_file_have_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences are for terminals."""
+    configure("console")
+    log = await _log_of_filter(by_names(db_pod()), capsys)
+    assert "pod=default/db-0" in log
+    assert "\x1b" not in log
