@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.terminal import print_line, warn
 from app.kube.snapshot_file import STDIN, load_snapshot
 from app.runtime.logs import LogFormat
 from app.settings import BestEffort
@@ -246,12 +247,12 @@ def cluster_objects(
 
     def report(text: str) -> None:
         if progress:
-            typer.echo(text, err=True)
+            print_line(text, err=True)
 
     async def read() -> list[dict[str, Any]]:
         client = await KubeClient.connect(kubeconfig, context)
         try:
-            return await read_cluster(client, namespace, report, lambda text: typer.echo(f"warning: {text}", err=True))
+            return await read_cluster(client, namespace, report, warn)
         finally:
             await client.close()
 
@@ -266,7 +267,7 @@ def read_snapshot_file(source: str) -> Snapshot:
     """
     loaded = load_snapshot(source)
     for warning in loaded.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     return loaded.snapshot
 
 

@@ -8,6 +8,7 @@ import typer
 
 from app.cli.explain import Output, show
 from app.cli.options import PluginOption
+from app.cli.terminal import warn
 from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.generic.rule_inputs import rule_inputs
@@ -29,7 +30,7 @@ def check(file: _File, plugin: PluginOption = None, output: _Output = Output.TAB
 
     policy = PolicyFile(file, load_plugins(plugin or ())).policy
     for warning in policy.warnings:
-        typer.echo(f"warning: {file}: {warning}", err=True)
+        warn(f"{file}: {warning}")
     show(_data(file, policy), output, lambda console: _print_table(policy, console))
 
 

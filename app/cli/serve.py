@@ -36,6 +36,7 @@ from app.cli.options import (
     read_snapshot_file,
     url,
 )
+from app.cli.terminal import print_line, print_lines, warn
 from app.runtime.logs import LogFormat, configure
 from app.runtime.memory_limit import memory_limit as container_limit
 from app.settings import (
@@ -333,7 +334,7 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
     tls = None if certificate is None else lambda: certificate.context
     servers = [HttpServer(app, listener, tls), *_probe_servers(app, settings)]
     configure(log_format, log_level)
-    typer.echo(_welcome(snapshot, _address(settings, listener)), err=True)
+    print_lines(_welcome(snapshot, _address(settings, listener)), err=True)
     freeze_heap()
     run_process(serve_until_signal(SnapshotService(file, certificate, app.state.services.node_losses), servers))
 
@@ -362,7 +363,7 @@ def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot,
 
     loaded = load_cluster(source, policy, longhorn=True)
     for warning in loaded.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     return loaded.snapshot, loaded.state
 
 
@@ -385,7 +386,7 @@ def _serve_cluster(
     welcome = (
         f"Serving a cluster on {address} as {options.identity} (state: {address}/state, Ctrl-C hands over and stops)"
     )
-    run_process(_run_live(options, settings, listeners, lambda: typer.echo(welcome, err=True)))
+    run_process(_run_live(options, settings, listeners, lambda: print_line(welcome, err=True)))
 
 
 async def _run_live(
@@ -437,9 +438,7 @@ def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
         return int(request_memory / PEAK_FACTOR), request_memory
     size = _parse_size("--max-body", max_body)
     if size * PEAK_FACTOR > request_memory:
-        typer.echo(
-            f"warning: --max-body {max_body} is more than a quarter of the memory limit, {limit} bytes", err=True
-        )
+        warn(f"--max-body {max_body} is more than a quarter of the memory limit, {limit} bytes")
     return size, max(request_memory, int(size * PEAK_FACTOR))
 
 
@@ -458,7 +457,7 @@ def _check_policy(path: str, plugins: Sequence[str]) -> None:
     from app.policy.plugins import load_plugins
 
     for warning in PolicyFile(path, load_plugins(plugins)).policy.warnings:
-        typer.echo(f"warning: {path}: {warning}", err=True)
+        warn(f"{path}: {warning}")
 
 
 def _welcome(snapshot: Snapshot, address: str) -> str:
