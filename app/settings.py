@@ -23,6 +23,8 @@ PEAK_FACTOR = 2.5
 DEFAULT_REQUEST_MEMORY = int(PEAK_FACTOR * DEFAULT_MAX_BODY)
 DEFAULT_NAMESPACE = "longhorn-system"
 DEFAULT_STALE_AFTER = 60.0
+# A header of this program's own calls. No script of a web page may set it, as it may set no header that begins with Sec-.
+NO_BROWSER = "Sec-Longhorn-Extender"
 
 
 class BestEffort(StrEnum):
@@ -64,6 +66,7 @@ class Settings:
         disk_metrics: whether /metrics has the space of every disk
         tls: None for plain HTTP
         status_page: whether there are pages for people
+        allowed_hosts: names by which the service is called, besides its own
         probe_port: TCP port with /healthz and /readyz alone, without TLS; 0 picks a free one, None: no such port
     """
 
@@ -79,6 +82,7 @@ class Settings:
     disk_metrics: bool = True
     tls: TlsFiles | None = None
     probe_port: int | None = None
+    allowed_hosts: tuple[str, ...] = ()
     status_page: bool = True
 
 

@@ -66,6 +66,7 @@ from scheduler_core.extender.settings import (
 )
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
+from scheduler_core.leadership import endpoint_slice
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import parse_bytes
@@ -206,6 +207,16 @@ _ProbePort = Annotated[
     ),
 ]
 
+_AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar=f"{_ENV}ALLOWED_HOST",
+        metavar="NAME",
+        help="A name by which callers reach the service, besides IP addresses, localhost and the names of its Services; may be "
+        "given several times.",
+    ),
+]
+
 
 def serve(  # one parameter per flag
     snapshot: SnapshotOption = None,
@@ -242,6 +253,7 @@ def serve(  # one parameter per flag
     tls_private_key_file: _TlsPrivateKeyFile = "",
     client_ca_file: _ClientCaFile = "",
     probe_port: _ProbePort = None,
+    allowed_host: _AllowedHost = None,
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
@@ -258,7 +270,9 @@ def serve(  # one parameter per flag
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
     plugins = tuple(plugin or ())
     settings = Settings(host, port, *limits, options, mode, policy, alone, plugins, disk_metrics, tls)
-    settings = replace(settings, probe_port=probe_port, status_page=status_page)
+    settings = replace(
+        settings, probe_port=probe_port, status_page=status_page, allowed_hosts=tuple(allowed_host or ())
+    )
     check_log_level(log_level)
     if policy is not None:
         _check_policy(policy, settings.plugins)
@@ -332,7 +346,7 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
     certificate = CertificateFiles(settings.tls, metrics, now) if settings.tls is not None else None
     listener = listen(settings.host, settings.port)
     tls = None if certificate is None else lambda: certificate.context
-    servers = [HttpServer(app, listener, tls), *_probe_servers(app, settings)]
+    servers = [HttpServer(app, listener, tls, hosts=_hosts(settings)), *_probe_servers(app, settings)]
     configure(log_format, log_level)
     print_lines(_welcome(snapshot, _address(settings, listener)), err=True)
     freeze_heap()
@@ -342,6 +356,13 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
 def _address(settings: Settings, listener: socket.socket) -> str:
     """Returns the URL of the service."""
     return url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
+
+
+def _hosts(settings: Settings, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+    """Returns the names by which the service is called."""
+    services = (endpoint_slice.EXTENDER, endpoint_slice.PLACEMENT_GUARD)
+    names = [name for service in services for name in service.host_names(namespace)]
+    return [settings.host, *settings.allowed_hosts, *names]
 
 
 def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
@@ -397,9 +418,12 @@ async def _run_live(
     from app.runtime.server import serve as serve_until_signal
 
     extender = await live_application(options, settings, listeners[0].getsockname()[1])
-    servers = [HttpServer(extender.app, listeners[0], extender.tls)]
+    hosts = _hosts(settings, options.namespace)
+    servers = [HttpServer(extender.app, listeners[0], extender.tls, hosts=hosts)]
     servers += [
-        HttpServer(extender.guard_app, listener, extender.guard_tls, lambda: not extender.lifecycle.late_refusal())
+        HttpServer(
+            extender.guard_app, listener, extender.guard_tls, lambda: not extender.lifecycle.late_refusal(), hosts
+        )
         for listener in listeners[1:]
     ]
     try:

@@ -40,6 +40,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _NO_QUERY: Final[Mapping[str, str]] = {}
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _MAX_CONNECTIONS: Final = 100
 # How often `close` checks whether the event loop has closed the sockets that were shut down: a few times, unless the loop is busy.
 _CLOSE_CHECK_INTERVAL: Final = 0.005
@@ -134,6 +135,7 @@ class _Call:
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -226,13 +228,19 @@ class KubeClient:
         """The API server's address."""
         return str(self._api.configuration.host)
 
-    async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY, seconds: float = CALL_TIMEOUT) -> bytes:
+    async def get(
+        self,
+        path: str,
+        query: Mapping[str, str] = _NO_QUERY,
+        seconds: float = CALL_TIMEOUT,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> bytes:
         """GETs an object or a list; returns the body of the response.
 
         Raises:
             ApiError: any response but a success, or none within `seconds`
         """
-        return await self._request(_Call("GET", path, seconds, query))
+        return await self._request(_Call("GET", path, seconds, query, headers=headers))
 
     async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
         """POSTs an object; returns the body of the response.
@@ -328,7 +336,7 @@ class KubeClient:
                 call.method,
                 call.path,
                 query_params=list(call.query.items()),
-                header_params={"Accept": "application/json", **content_type},
+                header_params={"Accept": "application/json", **content_type, **call.headers},
                 auth_settings=["BearerToken"],
             )
             result = await self._api.call_api(method, url, headers, call.body, _request_timeout=call.seconds)

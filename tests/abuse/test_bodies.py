@@ -25,7 +25,7 @@ from tests.worlds.service import db_pod
 
 pytestmark = pytest.mark.e2e
 
-HEAD = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST /filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 POD = json.dumps(db_pod()).encode()
 
 

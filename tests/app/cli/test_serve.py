@@ -42,7 +42,7 @@ def _exchange(service: SnapshotProcess, *requests: bytes) -> bytes:
 
 
 def _request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: extender", f"Content-Length: {len(body)}", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -116,7 +116,7 @@ CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
 )
 def test_a_body_over_the_limit_ends_the_connection(service: SnapshotProcess, header: str, body: bytes) -> None:
     """The rest of the body could be read as the next request; a new connection works."""
-    answer = _exchange(service, f"POST /filter HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode() + body)
+    answer = _exchange(service, f"POST /filter HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode() + body)
     head, _, text = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in head.lower()
@@ -228,7 +228,7 @@ def test_a_port_in_use_is_an_error_of_one_line(service: SnapshotProcess, tmp_pat
 
 def test_announcing_a_large_body_takes_no_memory(tmp_path: Path) -> None:
     """Callers that send little of a large body cannot exhaust the memory."""
-    head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {256 << 20}\r\n\r\n".encode()
+    head = f"POST /filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: {256 << 20}\r\n\r\n".encode()
     with serve_snapshot(tmp_path) as service, ExitStack() as connections:
         before = _resident_megabytes(service)
         for _ in range(10):
