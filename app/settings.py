@@ -107,6 +107,7 @@ class LiveOptions:
         kubeconfig: a kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config
         context: a context of the kubeconfig; None: its current one
         advertise: the IP address kube-scheduler reaches this process at; "" if the Service is not used
+        memory: which the process may use, in bytes; None: as `memory_limit` says
         node_name: the node this process runs on, for the heartbeat metric and the EndpointSlice
         reservation: how pods are kept from taking the same space
         nudge: whether a refused pod is nudged once it fits; only with CAPACITY
@@ -122,6 +123,7 @@ class LiveOptions:
     kubeconfig: str | None = None
     context: str | None = None
     advertise: str = ""
+    memory: int | None = None
     node_name: str = ""
     reservation: Reservation = Reservation.CAPACITY
     nudge: bool = True

@@ -37,8 +37,8 @@ from app.cli.options import (
     url,
 )
 from app.cli.terminal import print_line, print_lines, warn
+from app.memory_limit import memory_limit as container_limit
 from app.runtime.logs import LogFormat, configure
-from app.runtime.memory_limit import memory_limit as container_limit
 from app.settings import (
     DEFAULT_GUARD_PORT,
     DEFAULT_HOST,
@@ -285,6 +285,7 @@ def serve(  # one parameter per flag
         kubeconfig=kubeconfig,
         context=context,
         advertise=_advertised_address(advertise, host),
+        memory=_process_memory(memory_limit),
         node_name=node_name or socket.gethostname(),
         reservation=reservation,
         nudge=nudge,
@@ -456,7 +457,7 @@ def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
 
     3/8 of the memory is for the process itself and its caches of the cluster. A body may take `PEAK_FACTOR` times its size.
     """
-    limit = _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
+    limit = _process_memory(memory_limit)
     request_memory = limit * 5 // 8
     if not max_body:
         return int(request_memory / PEAK_FACTOR), request_memory
@@ -464,6 +465,10 @@ def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
     if size * PEAK_FACTOR > request_memory:
         warn(f"--max-body {max_body} is more than a quarter of the memory limit, {limit} bytes")
     return size, max(request_memory, int(size * PEAK_FACTOR))
+
+
+def _process_memory(memory_limit: str) -> int:
+    return _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
 
 
 def _parse_size(flag: str, text: str) -> int:

@@ -32,6 +32,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from app import DISTRIBUTION
+from app.kube.answer_memory import AnswerMemory, AnswerTooLargeError
 from scheduler_core.backoff import TokenBucket
 from scheduler_core.errors import CoreError
 
@@ -184,20 +185,28 @@ class KubeClient:
 
     Args:
         limits: how many calls are made, as client-go's clients limit themselves; None: no limit
+
+    Attributes:
+        memory: for answers
     """
 
-    def __init__(self, api: ApiClient, limits: CallLimits | None = None) -> None:
+    def __init__(self, api: ApiClient, limits: CallLimits | None = None, memory: AnswerMemory | None = None) -> None:
         self._api = api
+        self.memory = memory or AnswerMemory()
         self._limits = limits
         self._bucket = None if limits is None else TokenBucket(limits.qps, limits.burst)
 
     def with_own_limits(self) -> KubeClient:
         """Returns a client of the same connections, whose calls are counted on their own."""
-        return KubeClient(self._api, self._limits)
+        return KubeClient(self._api, self._limits, self.memory)
 
     @classmethod
     async def connect(
-        cls, kubeconfig: str | None = None, context: str | None = None, limits: CallLimits | None = None
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        limits: CallLimits | None = None,
+        memory: int | None = None,
     ) -> KubeClient:
         """Reads the credentials and returns a client.
 
@@ -221,7 +230,7 @@ class KubeClient:
         except _CREDENTIAL_ERRORS as error:
             raise ConnectError(f"no cluster to talk to: {_one_line(error)}; see --kubeconfig and --context") from error
         api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
-        return cls(api, limits)
+        return cls(api, limits, AnswerMemory(memory))
 
     @property
     def server(self) -> str:
@@ -294,8 +303,8 @@ class KubeClient:
             async with asyncio.timeout(opening.seconds):
                 response = await self._send(call)
                 if response.status != 200:
-                    raise _status_error(call, response.status, await response.read())
-        except _CONNECTION_ERRORS as error:
+                    raise _status_error(call, response.status, await self.memory.read(response))
+        except (*_CONNECTION_ERRORS, AnswerTooLargeError) as error:
             raise _connection_error(opening, error) from error
         try:
             yield response.content
@@ -309,8 +318,8 @@ class KubeClient:
     async def _request(self, call: _Call) -> bytes:
         response = await self._send(call)
         try:
-            body = await response.read()
-        except _CONNECTION_ERRORS as error:
+            body = await self.memory.read(response)
+        except (*_CONNECTION_ERRORS, AnswerTooLargeError) as error:
             raise _connection_error(call, error) from error
         if not 200 <= response.status < 300:
             raise _status_error(call, response.status, body)
