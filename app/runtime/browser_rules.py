@@ -46,7 +46,8 @@ class BrowserRules:
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
         self._app = app
-        self._hosts = None if hosts is None else {_LOCALHOST, *(_canonical(host) for host in hosts)}
+        names = () if hosts is None else (_canonical(host) for host in hosts if not _is_address(host))
+        self._hosts = None if hosts is None else {_LOCALHOST, *names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
