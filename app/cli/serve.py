@@ -33,11 +33,12 @@ from app.cli.options import (
     holder_identity,
     listen,
     now,
+    process_memory,
     read_snapshot_file,
+    request_limits,
     url,
 )
 from app.cli.terminal import print_line, print_lines, warn
-from app.memory_limit import memory_limit as container_limit
 from app.runtime.logs import LogFormat, configure
 from app.settings import (
     DEFAULT_GUARD_PORT,
@@ -45,14 +46,13 @@ from app.settings import (
     DEFAULT_NAMESPACE,
     DEFAULT_PORT,
     DEFAULT_STALE_AFTER,
-    PEAK_FACTOR,
     BestEffort,
     LiveOptions,
     Reservation,
     Settings,
     TlsFiles,
 )
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.settings import (
     ENABLED,
@@ -69,7 +69,6 @@ from scheduler_core.generic.policy import Policy
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:  # a command that does not serve needs none of it
@@ -285,7 +284,7 @@ def serve(  # one parameter per flag
         kubeconfig=kubeconfig,
         context=context,
         advertise=_advertised_address(advertise, host),
-        memory=_process_memory(memory_limit),
+        memory=process_memory(memory_limit),
         node_name=node_name or socket.gethostname(),
         reservation=reservation,
         nudge=nudge,
@@ -450,35 +449,6 @@ def _advertised_address(advertise: str, host: str) -> str:
     if advertise and not usable:
         raise CoreError(f"--advertise {advertise}: an EndpointSlice takes no loopback, wildcard or link-local address")
     return str(address) if usable else ""
-
-
-def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
-    """Returns the most bytes of one body, and of all requests together.
-
-    3/8 of the memory is for the process itself and its caches of the cluster. A body may take `PEAK_FACTOR` times its size.
-    """
-    limit = _process_memory(memory_limit)
-    request_memory = limit * 5 // 8
-    if not max_body:
-        return int(request_memory / PEAK_FACTOR), request_memory
-    size = _parse_size("--max-body", max_body)
-    if size * PEAK_FACTOR > request_memory:
-        warn(f"--max-body {max_body} is more than a quarter of the memory limit, {limit} bytes")
-    return size, max(request_memory, int(size * PEAK_FACTOR))
-
-
-def _process_memory(memory_limit: str) -> int:
-    return _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
-
-
-def _parse_size(flag: str, text: str) -> int:
-    try:
-        size = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"{flag}: {error}") from error
-    if size <= 0:
-        raise CoreError(f"{flag}: {text} must be more than 0 bytes")
-    return size
 
 
 def _check_policy(path: str, plugins: Sequence[str]) -> None:

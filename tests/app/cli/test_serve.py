@@ -69,6 +69,28 @@ def test_a_connection_stays_open_after_a_bad_request(service: SnapshotProcess, b
     assert json.loads(answers[1].partition(b"\r\n\r\n")[2])["NodeNames"] == FITTING
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9504", 200),
+        ("longhorn-scheduler-extender.longhorn-system.svc", 200),
+        ("longhorn-scheduler-extender-placement-guard.longhorn-system.svc", 200),
+        ("evil.example", 421),
+    ],
+)
+def test_a_caller_uses_one_of_the_services_names(service: SnapshotProcess, host: str, status: int) -> None:
+    """A browser that another site's name led here reads nothing."""
+    request = f"GET /state HTTP/1.1\r\nHost: {host}\r\n{CLOSE}\r\n\r\n".encode()
+    assert _exchange(service, request).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_head_has_no_body(service: SnapshotProcess) -> None:
+    """It has the status and the headers of GET."""
+    head, _, body = _exchange(service, _request("HEAD", "/", b"", CLOSE)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert (b"x-frame-options: DENY" in head, body) == (True, b"")
+
+
 def test_a_connection_serves_many_requests(service: SnapshotProcess) -> None:
     """The requests have both forms."""
     connection = service.connect()
