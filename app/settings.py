@@ -5,7 +5,7 @@ Every value is a flag, and most are an environment variable too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -82,7 +82,7 @@ class Settings:
     disk_metrics: bool = True
     tls: TlsFiles | None = None
     probe_port: int | None = None
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: Sequence[str] = ()
     status_page: bool = True
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.terminal import print_line, warn
+from app.kube.memory_limit import memory_limit as container_limit
 from app.kube.snapshot_file import STDIN, load_snapshot
-from app.memory_limit import memory_limit as container_limit
 from app.runtime.logs import LogFormat
 from app.settings import PEAK_FACTOR, BestEffort
 from scheduler_core.errors import CoreError, QuantityError

@@ -261,20 +261,16 @@ def serve(  # one parameter per flag
     Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
     the one that holds the Lease answers.
     """
+    _check_alone(snapshot, alone=alone)
     options = filter_options(best_effort, packing)
-    if alone and snapshot is None:
-        raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
     limits = request_limits(max_body, memory_limit)
     mode = enforcement or Enforcement.ENFORCE
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
     plugins = tuple(plugin or ())
     settings = Settings(host, port, *limits, options, mode, policy, alone, plugins, disk_metrics, tls)
-    settings = replace(
-        settings, probe_port=probe_port, status_page=status_page, allowed_hosts=tuple(allowed_host or ())
-    )
+    settings = replace(settings, probe_port=probe_port, status_page=status_page, allowed_hosts=allowed_host or ())
     check_log_level(log_level)
-    if policy is not None:
-        _check_policy(policy, settings.plugins)
+    _check_policy(policy, settings.plugins)
     if snapshot is not None:
         _serve_snapshot(snapshot, settings, log_format, log_level)
         return
@@ -301,6 +297,11 @@ def serve(  # one parameter per flag
         ),
     )
     _serve_cluster(live_options, settings, placement_guard_port, log_format, log_level)
+
+
+def _check_alone(snapshot: str | None, *, alone: bool) -> None:
+    if alone and snapshot is None:
+        raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
 
 
 def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles | None:
@@ -451,7 +452,9 @@ def _advertised_address(advertise: str, host: str) -> str:
     return str(address) if usable else ""
 
 
-def _check_policy(path: str, plugins: Sequence[str]) -> None:
+def _check_policy(path: str | None, plugins: Sequence[str]) -> None:
+    if path is None:
+        return
     from app.policy.file import PolicyFile
     from app.policy.plugins import load_plugins
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import aiohttp
 
-from app.memory_limit import memory_limit, resident_memory
+from app.kube.memory_limit import memory_limit, resident_memory
 from scheduler_core.model.quantity import format_bytes
 
 # Of the process's memory: all bodies that are being received together, and one event of each of some fifteen watches.
@@ -47,13 +47,14 @@ class AnswerMemory:
                 body += chunk
                 self._received += len(chunk)
                 if self._received > self._process // _BODIES:
-                    response.close()
                     raise AnswerTooLargeError(
                         f"the answer has no end, or too many bytes for this process: it received {format_bytes(len(body))}, and may "
                         f"use {format_bytes(self._process)} of memory"
                     )
         finally:
             self._received -= len(body)
+            if not response.content.at_eof():
+                response.close()
         return bytes(body)
 
     def check(self, objects: int) -> None:

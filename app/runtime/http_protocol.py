@@ -185,13 +185,17 @@ class LimitedProtocol(HttpToolsProtocol):
     def hold(self) -> None:
         """Stops to read from the connection."""
         self._flow.held = True
-        self._flow.pause_reading()
+        if not self.transport.is_closing():
+            self._flow.pause_reading()
 
     def release(self) -> None:
         """Reads from the connection again, unless uvicorn has stopped it."""
         self._flow.held = False
+        if self.transport.is_closing():
+            return
         reads_body = not self._serving or self.cycle.response_complete or len(self.cycle.body) <= HIGH_WATER_LIMIT
-        if reads_body and not self.pipeline:
+        # After a refusal the rest is read and discarded.
+        if self._refusal is not None or (reads_body and not self.pipeline):
             self._flow.resume_reading()
 
     def _feed(self, data: memoryview) -> None:

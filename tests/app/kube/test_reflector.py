@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 from app.kube.answer_memory import AnswerMemory
 from app.kube.client import KubeClient
+from app.kube.memory_limit import resident_memory
 from app.kube.reflector import QUIET_SECONDS, CacheStatus, Key, Phase, Reflector, Timing
 from app.kube.resources import LONGHORN_REPLICAS, Resource
-from app.memory_limit import resident_memory
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 from scheduler_core.errors import ObjectError
