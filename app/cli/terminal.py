@@ -33,7 +33,8 @@ def warn(text: str) -> None:
 
 def print_result(text: str) -> None:
     """Prints a text that is escaped already, as it is."""
-    typer.echo(text, nl=False)
+    # Without `color` typer removes escape sequences where there is no terminal.
+    typer.echo(text, nl=False, color=True)
 
 
 def json_text(data: Any, indent: int = 2) -> str:

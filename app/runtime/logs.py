@@ -40,7 +40,9 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
             structlog.processors.format_exc_info,
             limit_fields,
             escape_fields,
-            structlog.dev.ConsoleRenderer(sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback),
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ]
         if console
         else [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
 
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.decisions.state_source import SnapshotState
@@ -113,3 +114,15 @@ async def test_a_quiet_level_leaves_decisions_out(capsys: pytest.CaptureFixture[
     """--log-level warning logs problems only."""
     configure("json", "warning")
     assert await _log_of_filter(by_names(db_pod()), capsys) == ""
+
+
+async def test_readable_lines_leave_the_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, messages and tracebacks have their control characters escaped."""
+    configure("console")
+    log = structlog.get_logger("test")
+    log.warning("refused \x1b[2J", pod="a\u202eb\n")
+    log.error("failed", exc_info=RuntimeError("\x1b]0;pwn\x07"))
+    flush()
+    text = capsys.readouterr().out
+    assert {letter for letter in text if not letter.isprintable()} == {"\n"}
+    assert "pwn" in text
