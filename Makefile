@@ -47,7 +47,7 @@ check: .venv/dev ## format, lint, types, architecture, unit tests and known vuln
 	@$(MAKE) --no-print-directory audit
 
 audit: .venv/dev ## look for known vulnerabilities of the locked dependencies (asks the package index)
-	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r .ci/requirements/runtime.lock -r .ci/requirements/dev.lock
+	@$(BIN)/python .ci/audit.py .ci/requirements/runtime.lock .ci/requirements/dev.lock
 
 unit: .venv/dev
 	@$(TIERS) unit

@@ -5,7 +5,7 @@ Every value is a flag, and most are an environment variable too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -23,6 +23,8 @@ PEAK_FACTOR = 2.5
 DEFAULT_REQUEST_MEMORY = int(PEAK_FACTOR * DEFAULT_MAX_BODY)
 DEFAULT_NAMESPACE = "longhorn-system"
 DEFAULT_STALE_AFTER = 60.0
+# A header of this program's own calls. No script of a web page may set it, as it may set no header that begins with Sec-.
+NO_BROWSER = "Sec-Longhorn-Extender"
 
 
 class BestEffort(StrEnum):
@@ -64,6 +66,7 @@ class Settings:
         disk_metrics: whether /metrics has the space of every disk
         tls: None for plain HTTP
         status_page: whether there are pages for people
+        allowed_hosts: names by which the service is called, besides its own
         probe_port: TCP port with /healthz and /readyz alone, without TLS; 0 picks a free one, None: no such port
     """
 
@@ -79,6 +82,7 @@ class Settings:
     disk_metrics: bool = True
     tls: TlsFiles | None = None
     probe_port: int | None = None
+    allowed_hosts: Sequence[str] = ()
     status_page: bool = True
 
 
@@ -103,6 +107,7 @@ class LiveOptions:
         kubeconfig: a kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config
         context: a context of the kubeconfig; None: its current one
         advertise: the IP address kube-scheduler reaches this process at; "" if the Service is not used
+        memory: which the process may use, in bytes; None: as `memory_limit` says
         node_name: the node this process runs on, for the heartbeat metric and the EndpointSlice
         reservation: how pods are kept from taking the same space
         nudge: whether a refused pod is nudged once it fits; only with CAPACITY
@@ -118,6 +123,7 @@ class LiveOptions:
     kubeconfig: str | None = None
     context: str | None = None
     advertise: str = ""
+    memory: int | None = None
     node_name: str = ""
     reservation: Reservation = Reservation.CAPACITY
     nudge: bool = True

@@ -16,10 +16,14 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.extender.availability import CallerGoneError
+from app.runtime.caller_log import CallerLog
+from app.runtime.connections import owner_of
 from app.runtime.memory_budget import BudgetExceededError, SlowBodyError
 from app.runtime.probes import SwitchedOffError, UnavailableError
 
 log = structlog.get_logger("http")
+# Of refusals and hang-ups.
+caller_log = CallerLog(log)
 FILTER_PATH: Final = "/filter"
 _NO_NODES: Final[Mapping[str, object]] = {
     "Nodes": None,
@@ -44,12 +48,18 @@ class BodyTooLargeError(RequestError):
     status = 413
 
 
+def _client(request: Request) -> str:
+    return owner_of(request.client.host) if request.client else ""
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Gives every error of the application one form."""
 
     @app.exception_handler(RequestError)
     async def bad_request(request: Request, error: RequestError) -> JSONResponse:
-        log.warning("refused request", path=request.url.path, status=error.status, error=str(error))
+        caller_log.warning(
+            "refused request", client=_client(request), path=request.url.path, status=error.status, error=str(error)
+        )
         # The unread end of a body must not be read as the next request.
         headers = {"Connection": "close"} if isinstance(error, BodyTooLargeError) else None
         return JSONResponse({"error": str(error)}, error.status, headers=headers)
@@ -57,12 +67,14 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def bad_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
         problems = [f"{entry['loc'][-1]}: {entry['msg']}" for entry in error.errors()]
-        log.warning("refused request", path=request.url.path, status=422, error="; ".join(problems))
+        caller_log.warning(
+            "refused request", client=_client(request), path=request.url.path, status=422, error="; ".join(problems)
+        )
         return JSONResponse({"error": "; ".join(problems)}, 422)
 
     @app.exception_handler(UnavailableError)
     async def unavailable(request: Request, error: UnavailableError) -> JSONResponse:
-        log.info("refused question", path=request.url.path, why=str(error))
+        caller_log.info("refused question", client=_client(request), path=request.url.path, why=str(error))
         # A new connection may reach the process that answers, and the unread end of a body must not be read as a request.
         headers = {"Connection": "close", "Retry-After": "1"}
         # An extender that is switched off is in no EndpointSlice: kube-scheduler does not reach it.
@@ -75,18 +87,22 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(BudgetExceededError)
     async def over_budget(request: Request, error: BudgetExceededError) -> JSONResponse:
         status = 413 if error.permanent else 503
-        log.warning("refused request", path=request.url.path, status=status, error=str(error))
+        caller_log.warning(
+            "refused request", client=_client(request), path=request.url.path, status=status, error=str(error)
+        )
         retry = {} if error.permanent else {"Retry-After": "1"}
         return JSONResponse({"error": str(error)}, status, headers={"Connection": "close", **retry})
 
     @app.exception_handler(SlowBodyError)
     async def slow_body(request: Request, error: SlowBodyError) -> JSONResponse:
-        log.warning("refused request", path=request.url.path, status=408, error=str(error))
+        caller_log.warning(
+            "refused request", client=_client(request), path=request.url.path, status=408, error=str(error)
+        )
         return JSONResponse({"error": str(error)}, 408, headers={"Connection": "close"})
 
     @app.exception_handler(CallerGoneError)
     async def lost_caller(request: Request, error: CallerGoneError) -> JSONResponse:
-        log.info("caller has gone", path=request.url.path, error=str(error))
+        caller_log.info("caller has gone", client=_client(request), path=request.url.path, error=str(error))
         return JSONResponse({"error": "the caller hung up"}, 499)
 
     @app.exception_handler(HTTPException)

@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import version
+from typing import Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
@@ -30,6 +34,7 @@ from app.extender.node_losses import NodeLosses
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
+from app.runtime.browser_rules import HEADERS
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.probes import (
     CacheHealth,
@@ -46,6 +51,8 @@ from scheduler_core.extender.settings import Enforcement
 from scheduler_core.extender.what_if.predicted_cluster import persistent_state
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
+
+_DOCS_FILES: Final = "/static-offline-docs"
 
 
 def create_app(
@@ -101,10 +108,14 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     `before_scrape` is called in the event loop before the metrics are computed in another thread.
     """
     app = FastAPIOffline(
+        docs_url=None,
+        redoc_url=None,
+        static_url=_DOCS_FILES,
         title="Longhorn scheduler extender",
         version=version(DISTRIBUTION),
         description="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
     )
+    _install_docs(app)
     app.state.services = state
     app.include_router(extender.router)
     install_probes(app, lambda: state_routes.readiness(state), CacheHealth)
@@ -123,6 +134,43 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     errors.install_error_handlers(app)
     state.metrics.instrument(app)
     return app
+
+
+def _install_docs(app: FastAPI) -> None:
+    """Adds /docs and /redoc, each of which may run its own script alone."""
+    icon = f"{_DOCS_FILES}/favicon.png"
+    pages = {
+        "/docs": get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title=app.title,
+            swagger_js_url=f"{_DOCS_FILES}/swagger-ui-bundle.js",
+            swagger_css_url=f"{_DOCS_FILES}/swagger-ui.css",
+            swagger_favicon_url=icon,
+        ),
+        "/redoc": get_redoc_html(
+            openapi_url="/openapi.json",
+            title=app.title,
+            redoc_js_url=f"{_DOCS_FILES}/redoc.standalone.js",
+            redoc_favicon_url=icon,
+            with_google_fonts=False,
+        ),
+    }
+    for path, page in pages.items():
+        script = bytes(page.body).partition(b"<script>")[2].partition(b"</script>")[0]
+        digest = b64encode(sha256(script).digest()).decode()
+        policy = HEADERS["Content-Security-Policy"].replace("script-src 'self'", f"script-src 'self' 'sha256-{digest}'")
+        # Both write styles into the page, and have icons as data; ReDoc searches in a worker.
+        policy = policy.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+        policy = policy.replace("img-src 'self'", "img-src 'self' data:; worker-src blob:")
+        page.headers["Content-Security-Policy"] = policy
+        app.add_api_route(path, _static_page(page), include_in_schema=False)
+
+
+def _static_page(page: Response) -> Callable[[], Awaitable[Response]]:
+    async def static_page() -> Response:
+        return page
+
+    return static_page
 
 
 def plain_probes(app: FastAPI) -> FastAPI:

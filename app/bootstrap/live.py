@@ -121,7 +121,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     """
 
     async def connect() -> KubeClient:
-        return await KubeClient.connect(options.kubeconfig, options.context)
+        return await KubeClient.connect(options.kubeconfig, options.context, memory=options.memory)
 
     file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
     client = await connect()

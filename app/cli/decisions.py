@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from app.cli.explain_subject import POD_PREFIXES
-from app.cli.list_output import ListOutput, plain_table, printable, shorten, show_list
+from app.cli.list_output import ListOutput, plain_table, shorten, show_list
 from app.cli.options import (
     CaFileOption,
     CertFileOption,
@@ -203,12 +203,12 @@ def _print(answer: DecisionEntries, console: Console) -> None:
     table = plain_table("TIME", "POD", "VERB", "RESULT", "FITS", "OFFERED, OR WHY NOT", "MS")
     for entry in answer.items:
         table.add_row(
-            printable(entry.time.partition(".")[0].replace("T", " ")),
-            printable(entry.pod),
-            printable(entry.verb),
+            entry.time.partition(".")[0].replace("T", " "),
+            entry.pod,
+            entry.verb,
             Text(_result(entry), style=_STYLES.get(entry.outcome, "")),
             f"{entry.fits} of {entry.nodes}",
-            printable(_detail(entry)),
+            _detail(entry),
             f"{entry.milliseconds:.1f}",
         )
     console.print(table)
@@ -218,7 +218,7 @@ def _print(answer: DecisionEntries, console: Console) -> None:
 
 
 def _result(entry: DecisionEntry) -> str:
-    return printable(f"{entry.outcome} (observed)" if entry.observed else entry.outcome)
+    return f"{entry.outcome} (observed)" if entry.observed else entry.outcome
 
 
 def _detail(entry: DecisionEntry) -> str:

@@ -21,6 +21,7 @@ from app.cli.options import (
     listen,
     url,
 )
+from app.cli.terminal import print_line
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER
 from scheduler_core.leadership.election import ElectionTiming
@@ -94,5 +95,5 @@ def disk_schedule(  # one parameter per flag
             ControllerOptions(namespace, mirror, stale_after, release_orphans_after),
             ProcessOptions(name, kubeconfig, context, timing if leader_elect else None),
             listener,
-            lambda: typer.echo(welcome, err=True),
+            lambda: print_line(welcome, err=True),
         )

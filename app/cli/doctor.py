@@ -15,6 +15,7 @@ import typer
 
 from app.cli.explain import Output, show
 from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
+from app.cli.terminal import warn
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 
@@ -76,9 +77,7 @@ def doctor(
     from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, diagnose
 
     check_url(url)
-    options = ProbeOptions(
-        probe_namespace, scheduler_name, probe_timeout, lambda text: typer.echo(f"warning: {text}", err=True)
-    )
+    options = ProbeOptions(probe_namespace, scheduler_name, probe_timeout, warn)
     facts = asyncio.run(
         _read(kubeconfig, context, ReadOptions(longhorn_namespace, options if probe else None, url.rstrip("/")))
     )

@@ -6,7 +6,6 @@ With `--volume`: why a volume's replica can or cannot be placed.
 from __future__ import annotations
 
 import io
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -35,6 +34,7 @@ from app.cli.options import (
     filter_options,
     now,
 )
+from app.cli.terminal import json_text, print_line, print_result, warn, yaml_text
 from app.schemas.explain import explain_answer
 from app.schemas.pod_explanation import (
     API_VERSION,
@@ -250,7 +250,7 @@ def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> N
     """
     for name in names or ():
         if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
-            typer.echo(f"warning: --node {name}: there is no such node", err=True)
+            warn(f"--node {name}: there is no such node")
 
 
 def _print_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
@@ -294,7 +294,7 @@ def _explain_volume(name: str, source: ClusterSource, nodes: list[str] | None, o
 def _print(data: dict[str, Any], output: ExplainOutput, table: Callable[[Console], None], names: Iterable[str]) -> None:
     if output is ExplainOutput.NAME:
         for name in names:
-            typer.echo(name)
+            print_line(name)
     elif output in (ExplainOutput.JSON, ExplainOutput.YAML):
         show(data, Output(output.value), table)
     else:
@@ -310,21 +310,22 @@ def show(data: dict[str, Any], output: Output, table: Callable[[Console], None],
     # When the reader of a pipe, such as `head`, closes its end, this program ends as any filter does.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if output is Output.JSON:
-        typer.echo(json.dumps(data, indent=2))
+        print_result(json_text(data))
     elif output is Output.YAML:
         import yaml
 
-        typer.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+        print_result(yaml_text(yaml.safe_dump, data))
     elif wrapped and sys.stdout.isatty():
-        table(_console(sys.stdout, None))
+        table(_console())
     else:
         # Lines that need not fit any width end where their text ends.
         text = io.StringIO()
-        table(_console(text, _UNLIMITED_WIDTH))
-        typer.echo("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()), nl=False)
+        table(_console(file=text, width=_UNLIMITED_WIDTH))
+        print_result("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
-def _console(file: Any, width: int | None) -> Console:
-    from rich.console import Console
+def _console(**options: Any) -> Console:
+    # rich takes long to import.
+    from app.cli.console import EscapingConsole
 
-    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+    return EscapingConsole(**options)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-import typer
 
 from app.cli.options import cluster_objects
+from app.cli.terminal import warn
 from app.kube.resources import Resource
 from app.kube.scheduling_objects import SCHEDULING_KINDS, SchedulingObjects, read_pod
 from app.kube.snapshot_file import is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
@@ -96,7 +96,7 @@ def read_source(
             problem = f"no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace"
             if needs_nodes:
                 raise CoreError(problem)
-            typer.echo(f"warning: {problem}", err=True)
+            warn(problem)
         return ClusterSource(snapshot, objects, None, kubeconfig, context)
     entries = list(read_objects(file))
     if not entries:
@@ -105,7 +105,7 @@ def read_source(
     if needs_nodes and not loaded.snapshot.longhorn_nodes:
         raise CoreError(f"{file}: has no nodes.longhorn.io, so that nothing can be predicted")
     for warning in loaded.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     return ClusterSource(loaded.snapshot, read_from(file, lambda: SchedulingObjects.of(entries)), file)
 
 

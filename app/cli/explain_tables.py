@@ -82,13 +82,13 @@ def _node_table(answer: PodExplanation, *, wide: bool) -> Table:
     for names in groups.values():
         entry = answer.nodes[names[0]]
         cells: list[str | Text] = [
-            Text(_names(names)),
+            _names(names),
             Text("yes", style="green") if entry.schedulable else Text("no", style="red"),
-            Text(_kube_scheduler(entry)),
-            Text(entry.reason),
+            _kube_scheduler(entry),
+            entry.reason,
             _missing([answer.nodes[name].missing for name in names]),
         ]
-        table.add_row(*cells, *([Text(_plan_and_detail(entry))] if wide else []))
+        table.add_row(*cells, *([_plan_and_detail(entry)] if wide else []))
     return table
 
 
@@ -127,12 +127,13 @@ def print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: boo
         table.add_row(
             answer.pod,
             Text(f"{fitting}/{len(answer.nodes)}", style="green" if fitting else "red"),
-            Text(answer.error or ", ".join(texts)),
+            answer.error or ", ".join(texts),
         )
     console.print(table)
     waiting = sum(not answer.schedulable for answer in answers)
     noun = "pod" if len(answers) == 1 else "pods"
-    console.print(Text(f"\n{len(answers)} waiting {noun}, {waiting} without a node that fits", style="bold"))
+    console.print()
+    console.print(Text(f"{len(answers)} waiting {noun}, {waiting} without a node that fits", style="bold"))
 
 
 def _refusal(entry: CandidateNodeAnswer) -> str:
@@ -186,7 +187,8 @@ def print_volume(answer: VolumeExplainAnswer, console: Console) -> None:
     console.print()
     console.print(_volume_table(answer))
     count = len(answer.candidates)
-    console.print(Text(f"\n{count} candidate {'disk' if count == 1 else 'disks'}", style="bold"))
+    console.print()
+    console.print(Text(f"{count} candidate {'disk' if count == 1 else 'disks'}", style="bold"))
     for candidate in answer.candidates:
         reason = f": {candidate.chosen}" if candidate.chosen else ", but Longhorn would choose another"
         console.print(Text(f"  {candidate.node} {candidate.disk}{reason}"))
@@ -213,7 +215,7 @@ def _volume_table(answer: VolumeExplainAnswer) -> Table:
     for name, node in answer.nodes.items():
         refusal = _failure(node.rules)
         if refusal is not None:
-            table.add_row(name, "", Text("no", style="red"), refusal.rule, Text(refusal.detail))
+            table.add_row(name, "", Text("no", style="red"), refusal.rule, refusal.detail)
         elif not node.disks:
             table.add_row(name, "", Text("no", style="red"), "node has no disks", "")
         for disk_name, disk in node.disks.items() if refusal is None else ():
@@ -222,11 +224,11 @@ def _volume_table(answer: VolumeExplainAnswer) -> Table:
     return table
 
 
-def _rule_and_numbers(disk: VolumeDiskAnswer, tier: str) -> tuple[str, Text]:
+def _rule_and_numbers(disk: VolumeDiskAnswer, tier: str) -> tuple[str, str]:
     refusal = _failure(disk.rules)
     if refusal is not None:
-        return refusal.rule, Text(refusal.detail)
-    return tier, Text("; ".join(rule.detail for rule in disk.rules if rule.detail))
+        return refusal.rule, refusal.detail
+    return tier, "; ".join(rule.detail for rule in disk.rules if rule.detail)
 
 
 def _failure(rules: Iterable[RuleAnswer]) -> RuleAnswer | None:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from app.cli.explain import Output, show
+from app.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +30,7 @@ def show_list(data: dict[str, Any], output: ListOutput, table: Callable[[Console
     """
     if output is ListOutput.NAME:
         for name in dict.fromkeys(names):
-            typer.echo(printable(name))
+            print_line(name)
     else:
         show(data, Output(output.value), table)
 
@@ -52,11 +51,3 @@ def shorten(names: Sequence[str], limit: int, separator: str = ", ", *, total: i
     first = names[:limit]
     hidden = (len(names) if total is None else total) - len(first)
     return separator.join([*first, *([f"{hidden} more"] if hidden > 0 else [])])
-
-
-def printable(text: str) -> str:
-    """Returns a text with its control characters escaped.
-
-    So no name can change the terminal.
-    """
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

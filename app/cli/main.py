@@ -31,6 +31,7 @@ from app.cli import (
     waiting,
     what_if,
 )
+from app.cli.terminal import print_line, print_lines
 from app.runtime.logs import configure_for_results
 from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.errors import CoreError
@@ -88,7 +89,7 @@ def policy_files(context: typer.Context) -> None:
 def _require_command(context: typer.Context) -> None:
     """Prints the help and ends the program if no command is given."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), err=True)
+        print_lines(context.get_help(), err=True)
         raise typer.Exit(BAD_INPUT)
 
 
@@ -114,5 +115,5 @@ def main() -> None:
         problem = f"{error.format_message().rstrip('.')}; see --help"
     except CoreError as error:
         problem = str(error)
-    typer.echo(f"{NAME}: {' '.join(problem.split())}", err=True)
+    print_line(f"{NAME}: {' '.join(problem.split())}", err=True)
     sys.exit(BAD_INPUT)

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.terminal import print_line, warn
+from app.kube.memory_limit import memory_limit as container_limit
 from app.kube.snapshot_file import STDIN, load_snapshot
 from app.runtime.logs import LogFormat
-from app.settings import BestEffort
-from scheduler_core.errors import CoreError
+from app.settings import PEAK_FACTOR, BestEffort
+from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -170,7 +173,7 @@ def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
     with redirect_stdout(sys.stderr):
         file = PolicyFile(path, load_plugins(plugins or ()))
     for warning in file.policy.warnings:
-        typer.echo(f"warning: {path}: {warning}", err=True)
+        warn(f"{path}: {warning}")
     return file
 
 
@@ -267,12 +270,12 @@ def cluster_objects(
 
     def report(text: str) -> None:
         if progress:
-            typer.echo(text, err=True)
+            print_line(text, err=True)
 
     async def read() -> list[dict[str, Any]]:
         client = await KubeClient.connect(kubeconfig, context)
         try:
-            return await read_cluster(client, namespace, report, lambda text: typer.echo(f"warning: {text}", err=True))
+            return await read_cluster(client, namespace, report, warn)
         finally:
             await client.close()
 
@@ -287,8 +290,42 @@ def read_snapshot_file(source: str) -> Snapshot:
     """
     loaded = load_snapshot(source)
     for warning in loaded.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     return loaded.snapshot
+
+
+def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
+    """Returns the most bytes of one body, and of all requests together.
+
+    3/8 of the memory is for the process itself and its caches of the cluster. A body may take `PEAK_FACTOR` times its size.
+    """
+    limit = process_memory(memory_limit)
+    request_memory = limit * 5 // 8
+    if not max_body:
+        return int(request_memory / PEAK_FACTOR), request_memory
+    size = _parse_size("--max-body", max_body)
+    if size * PEAK_FACTOR > request_memory:
+        warn(f"--max-body {max_body} is more than a quarter of the memory limit, {limit} bytes")
+    return size, max(request_memory, int(size * PEAK_FACTOR))
+
+
+def process_memory(memory_limit: str) -> int:
+    """Returns the memory that this process may use, in bytes.
+
+    Raises:
+        CoreError: `--memory-limit` is no size
+    """
+    return _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
+
+
+def _parse_size(flag: str, text: str) -> int:
+    try:
+        size = parse_bytes(text)
+    except QuantityError as error:
+        raise CoreError(f"{flag}: {error}") from error
+    if size <= 0:
+        raise CoreError(f"{flag}: {text} must be more than 0 bytes")
+    return size
 
 
 def check_standard_input(*files: str | None) -> None:

@@ -106,10 +106,11 @@ def progress_of(total: int, text: str) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    from app.cli.console import EscapingConsole
+
+    with Progress(console=EscapingConsole(stderr=True), transient=True) as progress:
         task = progress.add_task(text, total=total)
         yield lambda done: progress.update(task, completed=done)
 
@@ -118,10 +119,11 @@ def show_progress(steps: Sequence[_Step], text: str) -> Iterable[_Step]:
     """Shows on a terminal how many steps are done."""
     if not sys.stderr.isatty():
         return steps
-    from rich.console import Console
     from rich.progress import track
 
-    return track(steps, text, console=Console(stderr=True), transient=True)
+    from app.cli.console import EscapingConsole
+
+    return track(steps, text, console=EscapingConsole(stderr=True), transient=True)
 
 
 @contextmanager
@@ -130,7 +132,7 @@ def show_status(text: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
+    from app.cli.console import EscapingConsole
 
-    with Console(stderr=True).status(text):
+    with EscapingConsole(stderr=True).status(text):
         yield

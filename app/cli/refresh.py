@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.list_output import printable
+from app.cli.terminal import print_result
 from scheduler_core.errors import CoreError
 
 if TYPE_CHECKING:
@@ -66,18 +66,17 @@ def _problem(text: str) -> Callable[[Console], None]:
     def table(console: Console) -> None:
         from rich.text import Text
 
-        console.print(Text(printable(" ".join(text.split())), style="red"))
+        console.print(Text(" ".join(text.split()), style="red"))
 
     return table
 
 
 def _show(table: Callable[[Console], None]) -> None:
     """Prints as many lines as the screen has."""
-    from rich.console import Console
+    from app.cli.console import EscapingConsole
 
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = EscapingConsole()
     with console.capture() as capture:
         table(console)
     lines = capture.get().splitlines()[: max(1, console.height - 1)]
-    sys.stdout.write(_CLEAR_SCREEN + "\n".join(lines) + "\n")
-    sys.stdout.flush()
+    print_result(_CLEAR_SCREEN + "\n".join(lines) + "\n")

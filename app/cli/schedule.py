@@ -33,6 +33,7 @@ from app.cli.options import (
     now,
     read_policy,
 )
+from app.cli.terminal import print_line, warn
 from app.runtime.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
 from scheduler_core.errors import CoreError
@@ -211,11 +212,11 @@ def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, l
 
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)
     for warning in loaded.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     pending = [entry for entry in loaded.pods.values() if entry.needs_node and scheduler in ("", entry.scheduler_name)]
     if not pending:
         selected = f" with spec.schedulerName {scheduler!r}" if scheduler else ""
-        typer.echo(f"warning: {source}: no pod{selected} waits for a node, so there is nothing to schedule", err=True)
+        warn(f"{source}: no pod{selected} waits for a node, so there is nothing to schedule")
     return loaded, pending
 
 
@@ -239,7 +240,7 @@ def _what_if(
         report = what_if(pending, loaded.state, policy, select_host, longhorn, unsupported, _show_progress)
     for placed in report.placed:
         if placed.unsupported:
-            typer.echo(f"warning: {placed.pod}: {unsupported_message(placed.unsupported)}", err=True)
+            warn(f"{placed.pod}: {unsupported_message(placed.unsupported)}")
     return report
 
 
@@ -247,10 +248,11 @@ def _show_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
     """Shows on a terminal how many pods have been decided."""
     if not sys.stderr.isatty():
         return pods
-    from rich.console import Console
     from rich.progress import track
 
-    return track(pods, "Scheduling pods", console=Console(stderr=True), transient=True)
+    from app.cli.console import EscapingConsole
+
+    return track(pods, "Scheduling pods", console=EscapingConsole(stderr=True), transient=True)
 
 
 def _print_table(report: WhatIfReport, console: Console) -> None:
@@ -279,4 +281,4 @@ def _watch(
     configure(log_format, log_level)
     address = "" if listener is None else " (http://{}:{}/metrics)".format(*listener.getsockname()[:2])
     start_message = f"Scheduling pods of {config.name} as {options.identity}{address}; Ctrl-C hands over and stops"
-    run_scheduler(config, options, listener, lambda: typer.echo(start_message, err=True))
+    run_scheduler(config, options, listener, lambda: print_line(start_message, err=True))

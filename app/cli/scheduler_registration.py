@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
+from app.cli.terminal import print_line, print_result, warn, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.kube_scheduler_config import (
@@ -97,14 +98,11 @@ def scheduler_config(
         longhorn_namespace,
         scores,
     )
-    typer.echo(_text(registration), nl=False)
+    print_result(_text(registration))
     if flags.config and flags.config != configuration_path(platform):
-        typer.echo(
-            f"warning: kube-scheduler already reads {flags.config}: add percentageOfNodesToScore and extenders there",
-            err=True,
-        )
+        warn(f"kube-scheduler already reads {flags.config}: add percentageOfNodesToScore and extenders there")
     for line in (*certificate_steps(registration), *steps(platform, pods, version)):
-        typer.echo(line, err=True)
+        print_line(line, err=True)
 
 
 def _is_http(url: str) -> bool:
@@ -120,7 +118,7 @@ def _text(registration: Registration) -> str:
 
     path = configuration_path(registration.platform)
     head = f"# {path} on every control-plane node. kube-scheduler reads it at its start only.\n" if path else ""
-    return head + str(yaml.safe_dump(configuration(registration), sort_keys=False))
+    return head + yaml_text(yaml.safe_dump, configuration(registration))
 
 
 async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:

@@ -33,26 +33,27 @@ from app.cli.options import (
     holder_identity,
     listen,
     now,
+    process_memory,
     read_policy,
     read_snapshot_file,
+    request_limits,
     url,
 )
+from app.cli.terminal import print_line, print_lines, warn
 from app.runtime.logs import LogFormat, configure
-from app.runtime.memory_limit import memory_limit as container_limit
 from app.settings import (
     DEFAULT_GUARD_PORT,
     DEFAULT_HOST,
     DEFAULT_NAMESPACE,
     DEFAULT_PORT,
     DEFAULT_STALE_AFTER,
-    PEAK_FACTOR,
     BestEffort,
     LiveOptions,
     Reservation,
     Settings,
     TlsFiles,
 )
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.settings import (
     ENABLED,
@@ -66,9 +67,9 @@ from scheduler_core.extender.settings import (
 )
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
+from scheduler_core.leadership import endpoint_slice
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:  # a command that does not serve needs none of it
@@ -206,6 +207,16 @@ _ProbePort = Annotated[
     ),
 ]
 
+_AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar=f"{_ENV}ALLOWED_HOST",
+        metavar="NAME",
+        help="A name by which callers reach the service, besides IP addresses, localhost and the names of its Services; may be "
+        "given several times.",
+    ),
+]
+
 
 def serve(  # one parameter per flag
     snapshot: SnapshotOption = None,
@@ -242,6 +253,7 @@ def serve(  # one parameter per flag
     tls_private_key_file: _TlsPrivateKeyFile = "",
     client_ca_file: _ClientCaFile = "",
     probe_port: _ProbePort = None,
+    allowed_host: _AllowedHost = None,
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
@@ -250,15 +262,14 @@ def serve(  # one parameter per flag
     Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
     the one that holds the Lease answers.
     """
+    _check_alone(snapshot, alone=alone)
     options = filter_options(best_effort, packing)
-    if alone and snapshot is None:
-        raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
     limits = request_limits(max_body, memory_limit)
     mode = enforcement or Enforcement.ENFORCE
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
     plugins = tuple(plugin or ())
     settings = Settings(host, port, *limits, options, mode, policy, alone, plugins, disk_metrics, tls)
-    settings = replace(settings, probe_port=probe_port, status_page=status_page)
+    settings = replace(settings, probe_port=probe_port, status_page=status_page, allowed_hosts=allowed_host or ())
     check_log_level(log_level)
     if policy is not None:
         read_policy(policy, settings.plugins)
@@ -271,6 +282,7 @@ def serve(  # one parameter per flag
         kubeconfig=kubeconfig,
         context=context,
         advertise=_advertised_address(advertise, host),
+        memory=process_memory(memory_limit),
         node_name=node_name or socket.gethostname(),
         reservation=reservation,
         nudge=nudge,
@@ -287,6 +299,11 @@ def serve(  # one parameter per flag
         ),
     )
     _serve_cluster(live_options, settings, placement_guard_port, log_format, log_level)
+
+
+def _check_alone(snapshot: str | None, *, alone: bool) -> None:
+    if alone and snapshot is None:
+        raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
 
 
 def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles | None:
@@ -332,9 +349,9 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
     certificate = CertificateFiles(settings.tls, metrics, now) if settings.tls is not None else None
     listener = listen(settings.host, settings.port)
     tls = None if certificate is None else lambda: certificate.context
-    servers = [HttpServer(app, listener, tls), *_probe_servers(app, settings)]
+    servers = [HttpServer(app, listener, tls, hosts=_hosts(settings)), *_probe_servers(app, settings)]
     configure(log_format, log_level)
-    typer.echo(_welcome(snapshot, _address(settings, listener)), err=True)
+    print_lines(_welcome(snapshot, _address(settings, listener)), err=True)
     freeze_heap()
     run_process(serve_until_signal(SnapshotService(file, certificate, app.state.services.node_losses), servers))
 
@@ -342,6 +359,13 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
 def _address(settings: Settings, listener: socket.socket) -> str:
     """Returns the URL of the service."""
     return url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
+
+
+def _hosts(settings: Settings, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+    """Returns the names by which the service is called."""
+    services = (endpoint_slice.EXTENDER, endpoint_slice.PLACEMENT_GUARD)
+    names = [name for service in services for name in service.host_names(namespace)]
+    return [settings.host, *settings.allowed_hosts, *names]
 
 
 def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
@@ -363,7 +387,7 @@ def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot,
 
     loaded = load_cluster(source, policy, longhorn=True)
     for warning in loaded.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     return loaded.snapshot, loaded.state
 
 
@@ -386,7 +410,7 @@ def _serve_cluster(
     welcome = (
         f"Serving a cluster on {address} as {options.identity} (state: {address}/state, Ctrl-C hands over and stops)"
     )
-    run_process(_run_live(options, settings, listeners, lambda: typer.echo(welcome, err=True)))
+    run_process(_run_live(options, settings, listeners, lambda: print_line(welcome, err=True)))
 
 
 async def _run_live(
@@ -397,9 +421,12 @@ async def _run_live(
     from app.runtime.server import serve as serve_until_signal
 
     extender = await live_application(options, settings, listeners[0].getsockname()[1])
-    servers = [HttpServer(extender.app, listeners[0], extender.tls)]
+    hosts = _hosts(settings, options.namespace)
+    servers = [HttpServer(extender.app, listeners[0], extender.tls, hosts=hosts)]
     servers += [
-        HttpServer(extender.guard_app, listener, extender.guard_tls, lambda: not extender.lifecycle.late_refusal())
+        HttpServer(
+            extender.guard_app, listener, extender.guard_tls, lambda: not extender.lifecycle.late_refusal(), hosts
+        )
         for listener in listeners[1:]
     ]
     try:
@@ -425,33 +452,6 @@ def _advertised_address(advertise: str, host: str) -> str:
     if advertise and not usable:
         raise CoreError(f"--advertise {advertise}: an EndpointSlice takes no loopback, wildcard or link-local address")
     return str(address) if usable else ""
-
-
-def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
-    """Returns the most bytes of one body, and of all requests together.
-
-    3/8 of the memory is for the process itself and its caches of the cluster. A body may take `PEAK_FACTOR` times its size.
-    """
-    limit = _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
-    request_memory = limit * 5 // 8
-    if not max_body:
-        return int(request_memory / PEAK_FACTOR), request_memory
-    size = _parse_size("--max-body", max_body)
-    if size * PEAK_FACTOR > request_memory:
-        typer.echo(
-            f"warning: --max-body {max_body} is more than a quarter of the memory limit, {limit} bytes", err=True
-        )
-    return size, max(request_memory, int(size * PEAK_FACTOR))
-
-
-def _parse_size(flag: str, text: str) -> int:
-    try:
-        size = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"{flag}: {error}") from error
-    if size <= 0:
-        raise CoreError(f"{flag}: {text} must be more than 0 bytes")
-    return size
 
 
 def _welcome(snapshot: Snapshot, address: str) -> str:

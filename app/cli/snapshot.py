@@ -5,16 +5,17 @@ The file is for a bug report, or an input of `explain` and `serve`.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from app.cli.options import ContextOption, KubeconfigOption, SnapshotNamespaceOption, cluster_objects
+from app.cli.terminal import json_text, print_line, print_result, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 
@@ -47,18 +48,18 @@ def snapshot(
     object_list = {"apiVersion": "v1", "kind": "List", "items": objects}
     text = _format(object_list, output)
     if file is None:
-        typer.echo(text, nl=False)
+        print_result(text)
         return
     try:
         file.write_text(text)
     except OSError as error:
         raise CoreError(f"{file}: cannot be written: {error.strerror}") from error
-    typer.echo(f"wrote {len(objects)} objects to {file}", err=True)
+    print_line(f"wrote {len(objects)} objects to {file}", err=True)
 
 
 def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
     if output is SnapshotFormat.JSON:
-        return json.dumps(object_list, indent=1) + "\n"
+        return json_text(object_list, indent=1)
     import yaml
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
@@ -68,4 +69,4 @@ def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
         """
 
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
-    return str(yaml.dump(object_list, Dumper=Dumper, sort_keys=False, allow_unicode=True))
+    return yaml_text(partial(yaml.dump, Dumper=Dumper), object_list)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.list_output import plain_table, printable
+from app.cli.list_output import plain_table
 from app.schemas.usage_answer import (
     DiskUsageAnswer,
     NodeUsageAnswer,
@@ -124,7 +124,7 @@ def _largest_volumes(sizes: Mapping[str, int]) -> str:
         return "there is no StorageClass of Longhorn"
     classes: dict[int, list[str]] = {}
     for name, size in sizes.items():
-        classes.setdefault(size, []).append(printable(name))
+        classes.setdefault(size, []).append(name)
     parts = [f"{format_bytes(size)} of {', '.join(classes[size])}" for size in sorted(classes, reverse=True)]
     return f"largest volume that fits: {'; '.join(parts)}"
 
@@ -143,8 +143,8 @@ def _usage_table(answer: UsageListAnswer, layout: _Layout) -> Table:
     items: Sequence[NodeUsageAnswer | DiskUsageAnswer] = answer.items
     for zone, members in groupby(items, key=_zone_of if layout.grouped else lambda _: ""):
         if layout.grouped:
-            names = (f"zone {printable(zone) or '-'}", "", _count(zones[zone].nodes, "node", "nodes"), "")
-            table.add_row(*map(Text, names), *_space_cells(zones[zone].space, layout), style="bold")
+            names = (f"zone {zone or '-'}", "", _count(zones[zone].nodes, "node", "nodes"), "")
+            table.add_row(*names, *_space_cells(zones[zone].space, layout), style="bold")
         for entry in members:
             cells = _node_cells(entry, layout) if isinstance(entry, NodeUsageAnswer) else _disk_cells(entry, layout)
             table.add_row(*cells, *_space_cells(entry.space, layout))
@@ -162,24 +162,24 @@ def _empty_table(answer: UsageListAnswer, layout: _Layout) -> Table:
     return table
 
 
-def _node_cells(entry: NodeUsageAnswer, layout: _Layout) -> list[Text]:
+def _node_cells(entry: NodeUsageAnswer, layout: _Layout) -> list[str | Text]:
     reason = entry.closed_by if layout.reasons and entry.condition != "not ready" else ""
     return [
-        Text(printable(entry.node)),
-        Text(printable(entry.zone) or "-"),
+        entry.node,
+        entry.zone or "-",
         Text(
             f"{entry.condition}: {reason}" if reason else entry.condition, _CONDITION_STYLES.get(entry.condition, "red")
         ),
-        Text(format_bytes(entry.demand) if entry.demand else "-"),
+        format_bytes(entry.demand) if entry.demand else "-",
     ]
 
 
-def _disk_cells(entry: DiskUsageAnswer, layout: _Layout) -> list[Text]:
+def _disk_cells(entry: DiskUsageAnswer, layout: _Layout) -> list[str | Text]:
     state = (entry.closed_by if layout.reasons else "closed") if entry.closed_by else "open"
     return [
-        Text(printable(entry.node)),
-        Text(printable(entry.disk)),
-        Text(printable(entry.zone) or "-"),
+        entry.node,
+        entry.disk,
+        entry.zone or "-",
         Text(state, "red" if entry.closed_by else "green"),
     ]
 
@@ -215,13 +215,13 @@ def print_waiting(answer: WaitingListAnswer, console: Console) -> None:
     table = plain_table("POD", "SINCE", "SIZE", "FITS", "WHY", "CLOSEST NODE", "REMEDY")
     for entry in answer.items:
         table.add_row(
-            Text(printable(entry.pod)),
-            Text(printable(entry.since.replace("T", " ").removesuffix("Z")) or "-"),
-            Text(format_bytes(entry.size) if entry.size else "-"),
-            Text(f"{entry.fits} of {entry.nodes}"),
-            Text(printable(_why(entry))),
-            Text(printable(_closest(entry))),
-            Text(printable(entry.remedy.text) if entry.remedy is not None else "-"),
+            entry.pod,
+            entry.since.replace("T", " ").removesuffix("Z") or "-",
+            format_bytes(entry.size) if entry.size else "-",
+            f"{entry.fits} of {entry.nodes}",
+            _why(entry),
+            _closest(entry),
+            entry.remedy.text if entry.remedy is not None else "-",
         )
     console.print(table)
     if len(answer.items) < answer.count:

@@ -17,6 +17,7 @@ from app.extender.scheduler_reader import EXTENDER_PODS, read_service
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import LEASES, PODS
+from app.settings import NO_BROWSER
 from scheduler_core.convert.coordination import lease
 from scheduler_core.convert.installed_objects import installed_pod
 from scheduler_core.errors import CoreError
@@ -25,6 +26,7 @@ from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import InstalledPod
 
 _TIMEOUT: Final = 10.0
+_HEADERS: Final = {NO_BROWSER: "command"}
 # A URL may lead to another server. The extender's own answers have at most some MB.
 _MAX_BODY: Final = 64 * 2**20
 # GETs a path, such as "state", and returns the body; raises ApiError for every other answer than 200.
@@ -36,7 +38,8 @@ def proxy_call(client: KubeClient, pod: InstalledPod) -> Ask:
     path = PODS.path(pod.namespace, f"http:{pod.name}:{pod.port or EXTENDER.port}", "proxy").replace("%3A", ":")
 
     async def ask(where: str) -> bytes:
-        return await client.get(f"{path}/{where}", seconds=_TIMEOUT)
+        # The API server passes its own name on as Host.
+        return await client.get(f"{path}/{where}", seconds=_TIMEOUT, headers=_HEADERS)
 
     return ask
 
@@ -99,7 +102,7 @@ def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
         call = f"GET {url.rstrip('/')}/{where}"
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
+                aiohttp.ClientSession(timeout=timeout, headers=_HEADERS) as session,
                 session.get(call[4:], ssl=context, server_hostname=server_name) as response,
             ):
                 body = await _body(call, response)

@@ -32,6 +32,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from app import DISTRIBUTION
+from app.kube.answer_memory import AnswerMemory, AnswerTooLargeError
 from scheduler_core.backoff import TokenBucket
 from scheduler_core.errors import CoreError
 
@@ -40,6 +41,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _NO_QUERY: Final[Mapping[str, str]] = {}
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _MAX_CONNECTIONS: Final = 100
 # How often `close` checks whether the event loop has closed the sockets that were shut down: a few times, unless the loop is busy.
 _CLOSE_CHECK_INTERVAL: Final = 0.005
@@ -134,6 +136,7 @@ class _Call:
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -182,20 +185,28 @@ class KubeClient:
 
     Args:
         limits: how many calls are made, as client-go's clients limit themselves; None: no limit
+
+    Attributes:
+        memory: for answers
     """
 
-    def __init__(self, api: ApiClient, limits: CallLimits | None = None) -> None:
+    def __init__(self, api: ApiClient, limits: CallLimits | None = None, memory: AnswerMemory | None = None) -> None:
         self._api = api
+        self.memory = memory or AnswerMemory()
         self._limits = limits
         self._bucket = None if limits is None else TokenBucket(limits.qps, limits.burst)
 
     def with_own_limits(self) -> KubeClient:
         """Returns a client of the same connections, whose calls are counted on their own."""
-        return KubeClient(self._api, self._limits)
+        return KubeClient(self._api, self._limits, self.memory)
 
     @classmethod
     async def connect(
-        cls, kubeconfig: str | None = None, context: str | None = None, limits: CallLimits | None = None
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        limits: CallLimits | None = None,
+        memory: int | None = None,
     ) -> KubeClient:
         """Reads the credentials and returns a client.
 
@@ -219,20 +230,26 @@ class KubeClient:
         except _CREDENTIAL_ERRORS as error:
             raise ConnectError(f"no cluster to talk to: {_one_line(error)}; see --kubeconfig and --context") from error
         api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
-        return cls(api, limits)
+        return cls(api, limits, AnswerMemory(memory))
 
     @property
     def server(self) -> str:
         """The API server's address."""
         return str(self._api.configuration.host)
 
-    async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY, seconds: float = CALL_TIMEOUT) -> bytes:
+    async def get(
+        self,
+        path: str,
+        query: Mapping[str, str] = _NO_QUERY,
+        seconds: float = CALL_TIMEOUT,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> bytes:
         """GETs an object or a list; returns the body of the response.
 
         Raises:
             ApiError: any response but a success, or none within `seconds`
         """
-        return await self._request(_Call("GET", path, seconds, query))
+        return await self._request(_Call("GET", path, seconds, query, headers=headers))
 
     async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
         """POSTs an object; returns the body of the response.
@@ -286,8 +303,8 @@ class KubeClient:
             async with asyncio.timeout(opening.seconds):
                 response = await self._send(call)
                 if response.status != 200:
-                    raise _status_error(call, response.status, await response.read())
-        except _CONNECTION_ERRORS as error:
+                    raise _status_error(call, response.status, await self.memory.read(response))
+        except (*_CONNECTION_ERRORS, AnswerTooLargeError) as error:
             raise _connection_error(opening, error) from error
         try:
             yield response.content
@@ -301,8 +318,8 @@ class KubeClient:
     async def _request(self, call: _Call) -> bytes:
         response = await self._send(call)
         try:
-            body = await response.read()
-        except _CONNECTION_ERRORS as error:
+            body = await self.memory.read(response)
+        except (*_CONNECTION_ERRORS, AnswerTooLargeError) as error:
             raise _connection_error(call, error) from error
         if not 200 <= response.status < 300:
             raise _status_error(call, response.status, body)
@@ -328,7 +345,7 @@ class KubeClient:
                 call.method,
                 call.path,
                 query_params=list(call.query.items()),
-                header_params={"Accept": "application/json", **content_type},
+                header_params={"Accept": "application/json", **content_type, **call.headers},
                 auth_settings=["BearerToken"],
             )
             result = await self._api.call_api(method, url, headers, call.body, _request_timeout=call.seconds)

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from app.kube.answer_memory import AnswerTooLargeError
 from app.kube.client import ApiError, KubeClient
 
 PAGE_SIZE: Final = 500
@@ -44,12 +45,18 @@ async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QU
         ApiError: the API server refused, did not answer, or answered with something other than a list
     """
     token = ""
+    objects = 0
     while True:
         page = await _page(client, path, {**query, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})})
         yield Page(page.items or [], page.metadata.resource_version)
         token = page.metadata.next or ""
         if not token:
             return
+        objects += len(page.items or [])
+        try:
+            client.memory.check(objects)
+        except AnswerTooLargeError as error:
+            raise ApiError(f"GET {path}", 0, "", str(error)) from error
 
 
 async def newest_version(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QUERY) -> str:

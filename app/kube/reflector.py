@@ -31,6 +31,7 @@ from app.kube.paging import newest_version, pages
 from app.kube.resources import Resource
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import ObjectError
+from scheduler_core.model.quantity import format_bytes
 
 log = structlog.get_logger("watch")
 
@@ -45,8 +46,6 @@ _BACKOFF: Final = Backoff(0.2, 5.0)
 _MISSING_RETRY_INTERVAL: Final = 5.0
 # A watch that ends sooner, without an event, does not prove that the connection works.
 _MIN_SOUND_SECONDS: Final = 1.0
-# Far more than etcd can hold of one object.
-_MAX_LINE: Final = 1 << 26
 _EVENTS_PER_TURN: Final = 64
 _NO_SELECTORS: Final[Mapping[str, str]] = {}
 
@@ -323,7 +322,7 @@ class Reflector(Generic[_Value]):
                 self._note_connection()
                 while not _reaches(status.resource_version, target):
                     async with asyncio.timeout(self._timing.silence):
-                        line = await stream.readline(max_line_length=_MAX_LINE)
+                        line = await stream.readline(max_line_length=self._client.memory.event)
                     if not line and clock() - began >= _FULL_WATCH_SHARE * seconds:
                         return _WatchEnd.CLEANLY
                     if not line:
@@ -339,7 +338,8 @@ class Reflector(Generic[_Value]):
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._note_problem(f"{self.label}: watch broke off: {_one_line(error)}")
         except LineTooLong as error:
-            raise _RelistError(f"{self.label}: the watch sent an event without end") from error
+            text = f"the watch sent an event without end, of more than {format_bytes(self._client.memory.event)}"
+            raise _RelistError(f"{self.label}: {text}") from error
         except ApiError as error:
             if not error.unreachable:
                 raise

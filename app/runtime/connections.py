@@ -20,6 +20,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from app.runtime.metrics import PREFIX
+from app.runtime.parser_turns import ParserTurns
 
 log = structlog.get_logger("server")
 
@@ -99,10 +100,12 @@ class Connections:
 
     Attributes:
         limit: how many there may be
+        turns: when each parses its input
     """
 
     def __init__(self, metrics: ServerMetrics, limit: int = MAX_CONNECTIONS) -> None:
         self.metrics = metrics
+        self.turns = ParserTurns()
         self._max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.limit = max(_MIN_CONNECTIONS, min(limit, self._max_files - RESERVED_FILES))
         # By caller, the connection that has been silent for longest first.

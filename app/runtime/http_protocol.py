@@ -1,7 +1,7 @@
 """HTTP/1.1 with limits, which neither uvicorn nor its parser has.
 
-A request's head is limited in size and time, trailers and chunk extensions in size, pipelined requests in number. An answer that the
-caller does not read is cut off. How fast a body must arrive is a matter of its reader (`app/runtime/memory_budget.py`).
+A request's head is limited in size and time, trailers and chunk extensions in size, pipelined requests and small chunks in number. An
+answer that the caller does not read is cut off. How fast a body must arrive is a matter of its reader (`app/runtime/memory_budget.py`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
+import httptools
 import structlog
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from app.runtime.caller_log import CallerLog
 from app.runtime.connections import Connections, owner_of
+from app.runtime.parser_turns import REQUEST_SECONDS
 
-log = structlog.get_logger("server")
+log = CallerLog(structlog.get_logger("server"))
 
 # Request line and headers, or trailers.
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -36,6 +40,11 @@ ANSWER_BYTES: Final = 1024**2
 MAX_PIPELINED: Final = 4
 # Bytes of a chunked body that are not content: sizes, extensions, trailers. A chunk for each byte needs 5 for each.
 _FRAMING_PER_BYTE: Final = 8
+# Every chunk costs several calls, however small it is; so chunks must have this size on average, after the first bytes of a body.
+MIN_CHUNK_BYTES: Final = 64
+FREE_CHUNK_BYTES: Final = 64 * 1024
+# What is parsed at once, unless it is known to be one piece.
+_SLICE_BYTES: Final = 4096
 # After a refusal, so much input is discarded for so long: closing at once could destroy the answer on its way.
 _LINGER_SECONDS: Final = 1.0
 _LINGER_BYTES: Final = 1024**2
@@ -56,6 +65,16 @@ def _head_too_large() -> _RefusedError:
     return _RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
 
 
+class _HeldFlow(FlowControl):
+    """Does not read while input of the connection waits to be parsed."""
+
+    held = False
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits."""
 
@@ -72,6 +91,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._connections = connections
         self._keeps_idle = keeps_idle
         self.owner = ""
+        self._flow: _HeldFlow
+        self._unparsed = memoryview(b"")
         self._refusal: _RefusedError | None = None
         self._discarded_bytes = 0
         # Since when the connection is idle, or the head of a request is arriving; None while a request is served.
@@ -84,6 +105,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._fields = 0
         self._framing_bytes = 0
         self._body_bytes = 0
+        self._chunked = False
+        self._chunks = 0
         # Of the data that is being parsed: bytes that are the content of a body.
         self._content_bytes = 0
         self._message_complete = True
@@ -121,6 +144,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn
         """Begins to count the connection."""
         super().connection_made(transport)
+        self.flow = self._flow = _HeldFlow(transport)
         self.owner = owner_of(self.client[0] if self.client else "")
         self._idle_since = self.loop.time()
         self._connections.add(self)
@@ -138,19 +162,70 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
             return
         self._connections.touch(self)
+        self._unparsed = memoryview(bytes(self._unparsed) + data if self._unparsed else data)
+        self._connections.turns.parse(self)
+
+    def parse_slice(self) -> bool:
+        """Parses a little of the input that waits; returns whether there is more."""
+        if self._ended():
+            self._unparsed = memoryview(b"")
+            return False
+        one_piece = self._head_since is None and not self._message_complete and not self._chunked
+        size = len(self._unparsed) if one_piece else _SLICE_BYTES
+        data, self._unparsed = self._unparsed[:size], self._unparsed[size:]
         self._content_bytes = 0
-        super().data_received(data)
-        if self.transport.is_closing() or self._refusal is not None:
+        self._feed(data)
+        if not self._ended():
+            self._check_sizes(len(data))
+        return len(self._unparsed) > 0
+
+    def _ended(self) -> bool:
+        return self._refusal is not None or self.transport.is_closing()
+
+    def hold(self) -> None:
+        """Stops to read from the connection."""
+        self._flow.held = True
+        if not self.transport.is_closing():
+            self._flow.pause_reading()
+
+    def release(self) -> None:
+        """Reads from the connection again, unless uvicorn has stopped it."""
+        self._flow.held = False
+        if self.transport.is_closing():
             return
+        reads_body = not self._serving or self.cycle.response_complete or len(self.cycle.body) <= HIGH_WATER_LIMIT
+        # After a refusal the rest is read and discarded.
+        if self._refusal is not None or (reads_body and not self.pipeline):
+            self._flow.resume_reading()
+
+    def _feed(self, data: memoryview) -> None:
+        # As uvicorn's data_received, without its log lines.
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade:
+            return
+
+    def _check_sizes(self, size: int) -> None:
         if self._head_since is not None:
-            self._head_bytes += len(data)
+            self._head_bytes += size
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(_head_too_large())
         elif not self._message_complete:
-            self._framing_bytes += len(data) - self._content_bytes
-            if self._framing_bytes > 2 * MAX_HEAD_BYTES + _FRAMING_PER_BYTE * self._body_bytes:
-                problem = "the chunks of the body have too many extensions or trailers"
+            self._framing_bytes += size - self._content_bytes
+            problem = self._chunk_problem()
+            if problem:
                 self._refuse(_RefusedError(HTTPStatus.BAD_REQUEST, problem))
+
+    def _chunk_problem(self) -> str:
+        if self._framing_bytes > 2 * MAX_HEAD_BYTES + _FRAMING_PER_BYTE * self._body_bytes:
+            return "the chunks of the body have too many extensions or trailers"
+        size = self._framing_bytes + self._body_bytes
+        if size > FREE_CHUNK_BYTES and self._body_bytes < MIN_CHUNK_BYTES * self._chunks:
+            return f"the chunks of the body are too small: less than {MIN_CHUNK_BYTES} bytes on average"
+        return ""
 
     def on_message_begin(self) -> None:
         """Begins a request, unless too many wait."""
@@ -167,6 +242,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._fields = 0
         self._framing_bytes = 0
         self._body_bytes = 0
+        self._chunked = False
+        self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
         """Takes a part of the request line."""
@@ -179,6 +256,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._count_head(len(name) + len(value))
         # Trailers are dropped: no route reads them.
         if self._head_since is not None:
+            self._chunked = self._chunked or name.lower() == b"transfer-encoding"
             super().on_header(name, value)
 
     def _count_head(self, size: int) -> None:
@@ -190,11 +268,16 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Ends the head."""
         super().on_headers_complete()
+        self._connections.turns.charge(REQUEST_SECONDS)
         self._serving = True
         self._head_since = None
         # From now on these count trailers.
         self._field_bytes = 0
         self._fields = 0
+
+    def on_chunk_complete(self) -> None:
+        """Counts one chunk."""
+        self._chunks += 1
 
     def on_body(self, body: bytes) -> None:
         """Takes a part of the body."""
@@ -204,6 +287,9 @@ class LimitedProtocol(HttpToolsProtocol):
             # uvicorn would copy it twice, into a bytearray and out of it.
             self.cycle.body = body  # type: ignore[assignment] # bytes can do what uvicorn does with it
             body = b""
+        elif isinstance(self.cycle.body, bytes):
+            # Each part that is added to bytes would copy them.
+            self.cycle.body = bytearray(self.cycle.body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:

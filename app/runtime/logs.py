@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import structlog
 
 from app.runtime.log_queue import QueuedLogHandler
+from app.runtime.printable import printable
 
 LogFormat = Literal["auto", "json", "console"]
 
@@ -40,6 +41,7 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
         [
             structlog.processors.format_exc_info,
             limit_fields,
+            escape_fields,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
@@ -79,6 +81,7 @@ def configure_for_results() -> None:
             structlog.processors.add_log_level,
             structlog.processors.format_exc_info,
             limit_fields,
+            escape_fields,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
@@ -106,6 +109,14 @@ def limit_fields(_logger: object, _name: str, fields: structlog.typing.EventDict
     return {
         _limit_text(key, MAX_TEXT): _limit_value(value, _limit_of(key))
         for key, value in list(fields.items())[:MAX_ITEMS]
+    }
+
+
+def escape_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escapes texts for a terminal; JSON has escapes of its own, as have the lists and maps of readable lines."""
+    return {
+        printable(key): printable(value, "\n" if key == "exception" else "") if isinstance(value, str) else value
+        for key, value in fields.items()
     }
 
 

@@ -51,13 +51,11 @@ def install_probes(app: FastAPI, readiness: Callable[[], Health], model: type[He
         """Answers ok while the cluster's state is known well enough to decide; a snapshot's always is."""
         return readiness()
 
-    app.add_api_route(
-        "/healthz", healthz, methods=_methods(app), tags=["operation"], summary="Whether the process is alive"
-    )
+    app.add_api_route("/healthz", healthz, methods=["GET"], tags=["operation"], summary="Whether the process is alive")
     app.add_api_route(
         "/readyz",
         readyz,
-        methods=_methods(app),
+        methods=["GET"],
         tags=["operation"],
         summary="Whether questions can be answered",
         response_model=model,
@@ -95,16 +93,11 @@ def install_metrics(
     app.add_api_route(
         "/metrics",
         metrics,
-        methods=_methods(app),
+        methods=["GET"],
         name="metrics",
         tags=["operation"],
         response_class=_MetricsResponse,
     )
-
-
-def _methods(app: FastAPI) -> list[str]:
-    # Some load balancers probe by HEAD. A documented API has one operation per route.
-    return ["GET", "HEAD"] if app.openapi_url is None else ["GET"]
 
 
 def probe_application(

@@ -16,7 +16,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
@@ -24,6 +24,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from app.runtime.browser_rules import BrowserRules
 from app.runtime.connections import Connections, ServerMetrics
 from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
 from app.runtime.tls_listener import TlsListener
@@ -38,12 +39,14 @@ class HttpServer:
     Attributes:
         tls: None for plain HTTP; otherwise returns what a new connection uses. Without a certificate no handshake succeeds
         keeps_idle: returns whether idle connections are kept now; otherwise they end within about a second
+        hosts: as `BrowserRules`
     """
 
     app: FastAPI
     listener: socket.socket
     tls: Callable[[], ssl.SSLContext] | None = None
     keeps_idle: Callable[[], bool] = lambda: True
+    hosts: Collection[str] | None = None
 
 
 class Service(Protocol):
@@ -88,7 +91,7 @@ def _server_config(server: HttpServer, connections: Connections) -> uvicorn.Conf
     # uvicorn only calls it, with the arguments that follow.
     protocol = cast("type[asyncio.Protocol]", functools.partial(LimitedProtocol, connections, server.keeps_idle))
     return uvicorn.Config(
-        server.app,
+        BrowserRules(server.app, server.hosts),
         http=protocol,
         ws="none",
         loop="uvloop",

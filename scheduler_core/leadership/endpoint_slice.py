@@ -41,6 +41,10 @@ class LeaderService:
         """
         return {SERVICE_LABEL: self.name, MANAGED_BY_LABEL: self.name}
 
+    def host_names(self, namespace: str) -> list[str]:
+        """Returns the names by which pods and API servers of a cluster with the usual domain reach the Service."""
+        return [f"{self.name}{suffix.format(namespace)}" for suffix in ("", ".{}", ".{}.svc", ".{}.svc.cluster.local")]
+
 
 EXTENDER: Final = LeaderService("longhorn-scheduler-extender", "http", 9504)
 # kube-proxy compares the name with that of the Service's port, and service meshes read the protocol from it.

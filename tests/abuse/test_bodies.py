@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,7 +26,9 @@ from tests.worlds.service import db_pod
 
 pytestmark = pytest.mark.e2e
 
-HEAD = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST /filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+CHUNKED = b"POST /filter HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+TURN = 0.02
 POD = json.dumps(db_pod()).encode()
 
 
@@ -97,6 +100,56 @@ def test_a_body_that_comes_too_slowly_is_refused(service: AbusedService) -> None
         answer = receive_all(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert calls.problems == []
+
+
+def _in_chunks(size: int, total: int) -> bytes:
+    """A body of so many bytes in chunks of one size."""
+    return b"%x\r\n%s\r\n" % (size, b" " * size) * (total // size) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("connections", [10, 100])
+@pytest.mark.parametrize("size", [1, 63])
+def test_small_chunks_are_refused_in_short_turns(service: AbusedService, connections: int, size: int) -> None:
+    """Tens of MB arrive at once; the first 64 KiB of each body are parsed."""
+    body = _in_chunks(size, 8 * MIB // connections)
+    answers: list[bytes] = []
+
+    def send() -> None:
+        with ExitStack() as stack, regular_calls(service) as calls:
+            sockets = _dial(stack, service, connections)
+            with ThreadPoolExecutor(connections) as threads:
+                answers.extend(threads.map(lambda connection: _exchange(connection, body), sockets))
+        assert calls.problems == []
+
+    before = service.peak_memory
+    longest = service.longest_turn(send, TURN)
+    assert longest < TURN
+    assert service.peak_memory - before < 64 * MIB
+    assert [answer for answer in answers if answer and b"too small: less than 64 bytes on average" not in answer] == []
+    assert any(answers)
+
+
+def test_chunks_of_64_bytes_are_taken(service: AbusedService) -> None:
+    """The body is read to its end."""
+    with service.dial() as connection:
+        assert b"not JSON" in _exchange(connection, _in_chunks(64, 4 * MIB))
+
+
+def _exchange(connection: socket.socket, body: bytes) -> bytes:
+    """The answer to a body in chunks; nothing if the connection was reset."""
+    send_until_refused(connection, CHUNKED, body, len(body))
+    return receive_all(connection)
+
+
+def test_a_body_of_small_pieces_costs_time_by_its_size(service: AbusedService) -> None:
+    """Twice as much takes twice as long, not four times: 32 MiB take less than three times as long as 16 MiB."""
+    seconds = []
+    for size in (16 * MIB, 32 * MIB):
+        with service.dial() as connection:
+            before = service.cpu_seconds
+            _exchange(connection, _in_chunks(128, size))
+            seconds.append(service.cpu_seconds - before)
+    assert seconds[1] < 3 * seconds[0], seconds
 
 
 def test_an_answer_that_is_not_read_is_cut_off(service: AbusedService) -> None:

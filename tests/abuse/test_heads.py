@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 MOST = 48 * MIB
 MEMORY = 24 * MIB
 TURN = 0.02
-CHUNKED = b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /filter HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_what_has_no_end_is_refused(service: AbusedService, first: bytes, piece:
 
 def test_a_head_below_the_limit_is_served(service: AbusedService) -> None:
     """Its size is the limit, less a little."""
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nh: " + b"v" * 60_000 + b"\r\n\r\n"
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nh: " + b"v" * 60_000 + b"\r\n\r\n"
     with service.dial() as connection:
         for start in range(0, len(head), 7000):
             connection.sendall(head[start : start + 7000])
@@ -74,7 +74,7 @@ def test_a_head_below_the_limit_is_served(service: AbusedService) -> None:
 @pytest.mark.smoke
 def test_a_head_over_the_limit_is_answered_with_431(service: AbusedService) -> None:
     """The answer says why, and the connection ends."""
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nh: " + b"v" * 66_000 + b"\r\n\r\n"
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nh: " + b"v" * 66_000 + b"\r\n\r\n"
     with service.dial() as connection:
         connection.sendall(head)
         answer = receive_all(connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ NEVER = "def test_never():\n    pass\n"
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with tests of its own, which the tiers run in place of this project's."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p no:schemathesis\n")
     (tmp_path / "tests").mkdir()

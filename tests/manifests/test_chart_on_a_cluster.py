@@ -260,7 +260,7 @@ def answer_by_tls(port: int, context: ssl.SSLContext) -> bytes:
         socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
         context.wrap_socket(connection, server_hostname=SERVER_NAME) as tls,
     ):
-        tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return tls.recv(1024)
     return b""
 

@@ -11,8 +11,7 @@ import pytest
 import typer
 
 from app.cli.main import cli
-from app.cli.options import ANY_ADDRESS
-from app.cli.serve import request_limits
+from app.cli.options import ANY_ADDRESS, request_limits
 from app.extender.offer_store import CONFIG_MAP
 from app.kube.watched_kinds import WATCHED
 from app.settings import PEAK_FACTOR

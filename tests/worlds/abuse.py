@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -78,6 +79,12 @@ class AbusedService:
     def memory(self) -> int:
         """Resident memory now, in bytes."""
         return self._status("VmRSS")
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time that the process has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def longest_turn(self, attempt: Callable[[], None], limit: float) -> float:
         """The longest turn of the event loop during an attempt, in seconds of CPU time.

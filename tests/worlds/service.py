@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
 from app.bootstrap import create_app
+from app.runtime.browser_rules import BrowserRules
 from app.settings import Settings
 from tests.builders import NOW, Object, claim, flat, kube_node, longhorn_node, pod, snapshot, storage_class
 
@@ -51,7 +52,7 @@ def application(*objects: Object | Iterable[Object], settings: Settings | None =
 @asynccontextmanager
 async def http_client(app: FastAPI, *, raise_app_exceptions: bool = True) -> AsyncIterator[AsyncClient]:
     """A client of the application, without a socket."""
-    transport = ASGITransport(app, raise_app_exceptions=raise_app_exceptions)
+    transport = ASGITransport(BrowserRules(app), raise_app_exceptions=raise_app_exceptions)
     async with AsyncClient(transport=transport, base_url="http://extender") as client:
         yield client
 

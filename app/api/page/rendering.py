@@ -1,6 +1,6 @@
 """Renders templates, with everything that they print escaped.
 
-The headers allow nothing but the page's own files.
+The headers of every answer allow nothing but the page's own files (`app/runtime/browser_rules.py`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,6 @@ from scheduler_core.model.quantity import format_count
 
 _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-}
 # The address of an asset has a hash of its content.
 _ASSET_CACHE: Final = "public, max-age=31536000, immutable"
 # About a tenth of a millisecond.
@@ -51,8 +41,8 @@ def render(template: str, context: Mapping[str, object]) -> Cooperative[bytes]:
 
 
 def page_response(page: bytes, status: int = 200) -> Response:
-    """Returns the answer with a page; no cache keeps it."""
-    return Response(page, status, {**_HEADERS, "Cache-Control": "no-store"}, media_type="text/html; charset=utf-8")
+    """Returns the answer with a page."""
+    return Response(page, status, media_type="text/html; charset=utf-8")
 
 
 def asset_response(name: str) -> Response | None:
@@ -61,7 +51,7 @@ def asset_response(name: str) -> Response | None:
     if content is None:
         return None
     media_type = _MEDIA_TYPES[Path(name).suffix]
-    return Response(content, headers={**_HEADERS, "Cache-Control": _ASSET_CACHE}, media_type=media_type)
+    return Response(content, headers={"Cache-Control": _ASSET_CACHE}, media_type=media_type)
 
 
 @cache

@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 from rich.text import Text
 
-from app.cli.list_output import printable
 from app.cli.refresh import refresh
+from app.runtime.printable import printable
 from scheduler_core.errors import CoreError
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.builders import pod

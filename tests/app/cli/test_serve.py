@@ -42,7 +42,7 @@ def _exchange(service: SnapshotProcess, *requests: bytes) -> bytes:
 
 
 def _request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: extender", f"Content-Length: {len(body)}", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -67,6 +67,28 @@ def test_a_connection_stays_open_after_a_bad_request(service: SnapshotProcess, b
     assert [int(answer[:3]) for answer in answers] == [status, 200]
     assert b'{"error":"' in answers[0]
     assert json.loads(answers[1].partition(b"\r\n\r\n")[2])["NodeNames"] == FITTING
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9504", 200),
+        ("longhorn-scheduler-extender.longhorn-system.svc", 200),
+        ("longhorn-scheduler-extender-placement-guard.longhorn-system.svc", 200),
+        ("evil.example", 421),
+    ],
+)
+def test_a_caller_uses_one_of_the_services_names(service: SnapshotProcess, host: str, status: int) -> None:
+    """A browser that another site's name led here reads nothing."""
+    request = f"GET /state HTTP/1.1\r\nHost: {host}\r\n{CLOSE}\r\n\r\n".encode()
+    assert _exchange(service, request).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_head_has_no_body(service: SnapshotProcess) -> None:
+    """It has the status and the headers of GET."""
+    head, _, body = _exchange(service, _request("HEAD", "/", b"", CLOSE)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert (b"x-frame-options: DENY" in head, body) == (True, b"")
 
 
 def test_a_connection_serves_many_requests(service: SnapshotProcess) -> None:
@@ -116,7 +138,7 @@ CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
 )
 def test_a_body_over_the_limit_ends_the_connection(service: SnapshotProcess, header: str, body: bytes) -> None:
     """The rest of the body could be read as the next request; a new connection works."""
-    answer = _exchange(service, f"POST /filter HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode() + body)
+    answer = _exchange(service, f"POST /filter HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode() + body)
     head, _, text = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in head.lower()
@@ -228,7 +250,7 @@ def test_a_port_in_use_is_an_error_of_one_line(service: SnapshotProcess, tmp_pat
 
 def test_announcing_a_large_body_takes_no_memory(tmp_path: Path) -> None:
     """Callers that send little of a large body cannot exhaust the memory."""
-    head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {256 << 20}\r\n\r\n".encode()
+    head = f"POST /filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: {256 << 20}\r\n\r\n".encode()
     with serve_snapshot(tmp_path) as service, ExitStack() as connections:
         before = _resident_megabytes(service)
         for _ in range(10):

@@ -44,7 +44,7 @@ class TlsService:
 
     def ask(self, connection: ssl.SSLSocket, body: bytes = REQUEST, *headers: str) -> http.client.HTTPResponse:
         """POSTs to /filter on a connection; returns the answer's head."""
-        lines = ["POST /filter HTTP/1.1", "Host: extender", f"Content-Length: {len(body)}", *headers, "", ""]
+        lines = ["POST /filter HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
         connection.sendall("\r\n".join(lines).encode() + body)
         answer = http.client.HTTPResponse(connection)
         answer.begin()

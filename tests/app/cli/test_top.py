@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from app.cli.console import EscapingConsole
 from app.cli.usage_tables import print_usage, print_waiting
 from app.schemas.usage_answer import (
     DiskUsageAnswer,
@@ -230,9 +230,7 @@ def usage(space: SpaceAnswer, name: str = "n") -> UsageListAnswer:
 def on_terminal(answer: UsageListAnswer, width: int) -> list[str]:
     """What a terminal of a width shows, without colours."""
     text = io.StringIO()
-    console = Console(
-        file=text, width=width, force_terminal=True, color_system=None, markup=False, emoji=False, highlight=False
-    )
+    console = EscapingConsole(file=text, width=width, force_terminal=True, color_system=None)
     print_usage(answer, console, grouped=False)
     return text.getvalue().splitlines()
 
@@ -275,7 +273,7 @@ def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
         pod=HOSTILE, since=HOSTILE, size=0, nodes=1, fits=0, reasons={HOSTILE: 1}, closest=None, error=HOSTILE
     )
     text = io.StringIO()
-    print_waiting(WaitingListAnswer(count=1, items=[waiting]), Console(file=text, width=200))
+    print_waiting(WaitingListAnswer(count=1, items=[waiting]), EscapingConsole(file=text, width=200))
     for output in ("\n".join(on_terminal(usage(space, HOSTILE), 200)), text.getvalue()):
         assert not {"\x1b", "\u202e"} & set(output)
         assert r"\x1b[2J\u202e" in output

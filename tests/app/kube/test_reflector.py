@@ -12,8 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
 
+from app.kube.answer_memory import AnswerMemory
 from app.kube.client import KubeClient
+from app.kube.memory_limit import resident_memory
 from app.kube.reflector import QUIET_SECONDS, CacheStatus, Key, Phase, Reflector, Timing
 from app.kube.resources import LONGHORN_REPLICAS, Resource
 from scheduler_core.backoff import Backoff
@@ -23,6 +27,7 @@ from tests.worlds.fake_api import FakeApi, Object, connect_client, event, failin
 
 THINGS = Resource("", "v1", "things", "Thing", namespaced=True)
 PATH = THINGS.path()
+MIB = 1024**2
 
 
 def thing(name: str, value: object = 0) -> Object:
@@ -86,13 +91,18 @@ class World:
 
 @asynccontextmanager
 async def running_reflector(
-    folder: Path, *objects: Object, silence: float = 90, api: FakeApi | None = None
+    folder: Path,
+    *objects: Object,
+    silence: float = 90,
+    api: FakeApi | None = None,
+    memory: AnswerMemory | None = None,
 ) -> AsyncIterator[World]:
     """A reflector of some objects that runs; it must not end by itself and leaves no task behind."""
     api = api or FakeApi()
     api.add(PATH, *objects)
     before = asyncio.all_tasks()
     async with connect_client(api, folder) as client:
+        client.memory = memory or client.memory
         world = World(api, client, silence)
         yield world
         assert not world.task.done(), world.task
@@ -257,14 +267,64 @@ async def test_an_event_larger_than_any_buffer_is_read(tmp_path: Path) -> None:
         assert world.api.count("watch") == 1
 
 
-async def test_an_event_without_end_is_followed_by_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be read."""
-    monkeypatch.setattr("app.kube.reflector._MAX_LINE", 1 << 16)
+async def endless(request: web.Request) -> web.StreamResponse:
+    """Sends the beginning of a value, and then spaces until the client has gone."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    await response.write(b'{"items": [')
+    while True:
+        await response.write(b" " * MIB)
+
+
+async def test_an_event_without_end_is_followed_by_a_list(tmp_path: Path) -> None:
+    """A few megabytes of it are read, and the problem is logged."""
     api = FakeApi()
-    api.plans["watch"].append(sending(b"x" * (1 << 20), hang=True))
-    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
-        await world.wait_for_watch()
-        assert api.count("list") == 2
+    api.plans["watch"].append(endless)
+    with capture_logs() as logs:
+        async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+            before = resident_memory()
+            await world.wait_for_watch()
+            assert api.count("list") == 2
+            assert resident_memory() - before < 64 * MIB
+    assert [entry["problem"].partition("of more than")[0] for entry in logs] == [
+        "things: the watch sent an event without end, "
+    ]
+
+
+async def test_a_list_without_end_is_read_again(tmp_path: Path) -> None:
+    """A quarter of the process's memory is read of one answer."""
+    api = FakeApi()
+    api.plans["list"].append(endless)
+    with capture_logs() as logs:
+        async with running_reflector(tmp_path, thing("a", 1), api=api, memory=AnswerMemory(64 * MIB)) as world:
+            before = resident_memory()
+            await world.wait_for(a=1)
+            assert resident_memory() - before < 64 * MIB
+    assert [entry["problem"].partition(": it received")[0] for entry in logs] == [
+        f"GET {PATH}: the answer has no end, or too many bytes for this process"
+    ]
+
+
+async def test_pages_without_end_are_read_again(tmp_path: Path) -> None:
+    """A list is given up once the process uses its memory."""
+    api = FakeApi()
+    pages = 0
+
+    async def next_page(request: web.Request) -> web.StreamResponse:
+        nonlocal pages
+        pages += 1
+        items = [{"metadata": {"namespace": "n", "name": f"{pages}-{number}"}, "value": 1} for number in range(500)]
+        return web.json_response({"metadata": {"resourceVersion": "1", "continue": str(pages)}, "items": items})
+
+    api.always["list"] = next_page
+    async with running_reflector(tmp_path, api=api, memory=AnswerMemory(resident_memory() + 32 * MIB)) as world:
+        await until("the problem", lambda: "the list has no end" in world.status.problem)
+        assert world.handler.calls == []
+        del api.always["list"]
+        # What the pages left is free again for other objects, but the process keeps it.
+        world.reflector._client.memory = AnswerMemory()
+        api.add(PATH, thing("a", 1))
+        await world.wait_for(a=1)
 
 
 async def test_a_silent_watch_is_replaced(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
 
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.decisions.state_source import SnapshotState
@@ -121,3 +122,15 @@ async def test_readable_lines_in_a_file_have_no_colours(capsys: pytest.CaptureFi
     log = await _log_of_filter(by_names(db_pod()), capsys)
     assert "pod=default/db-0" in log
     assert "\x1b" not in log
+
+
+async def test_readable_lines_leave_the_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, messages and tracebacks have their control characters escaped."""
+    configure("console")
+    log = structlog.get_logger("test")
+    log.warning("refused \x1b[2J", pod="a\u202eb\n")
+    log.error("failed", exc_info=RuntimeError("\x1b]0;pwn\x07"))
+    flush()
+    text = capsys.readouterr().out
+    assert {letter for letter in text if not letter.isprintable()} == {"\n"}
+    assert "pwn" in text

@@ -66,3 +66,8 @@ def _read_limit(file: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdecimal() else None
+
+
+def resident_memory() -> int:
+    """Returns the memory that this process uses, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

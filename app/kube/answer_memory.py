@@ -1,0 +1,70 @@
+"""How much memory the API server's answers may take: nothing that it sends without end uses up the process's memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import aiohttp
+
+from app.kube.memory_limit import memory_limit, resident_memory
+from scheduler_core.model.quantity import format_bytes
+
+# Of the process's memory: all bodies that are being received together, and one event of each of some fifteen watches.
+_BODIES: Final = 4
+_EVENT: Final = 64
+# An object has at most a few megabytes, unless etcd is configured otherwise.
+_MIN_EVENT: Final = 8 * 1024**2
+
+
+class AnswerTooLargeError(Exception):
+    """An answer takes more memory than there is for it."""
+
+
+class AnswerMemory:
+    """The memory for the answers to one client.
+
+    Attributes:
+        event: the most bytes of one event of a watch
+
+    Args:
+        process: what this process may use in all, in bytes; None: the limit of its container
+    """
+
+    def __init__(self, process: int | None = None) -> None:
+        self._process = memory_limit() if process is None else process
+        self.event = max(_MIN_EVENT, self._process // _EVENT)
+        self._received = 0
+
+    async def read(self, response: aiohttp.ClientResponse) -> bytes:
+        """Returns the body of a response.
+
+        Raises:
+            AnswerTooLargeError: all bodies together have more than a quarter of the process's memory
+        """
+        body = bytearray()
+        try:
+            async for chunk in response.content.iter_any():
+                body += chunk
+                self._received += len(chunk)
+                if self._received > self._process // _BODIES:
+                    raise AnswerTooLargeError(
+                        f"the answer has no end, or too many bytes for this process: it received {format_bytes(len(body))}, and may "
+                        f"use {format_bytes(self._process)} of memory"
+                    )
+        finally:
+            self._received -= len(body)
+            if not response.content.at_eof():
+                response.close()
+        return bytes(body)
+
+    def check(self, objects: int) -> None:
+        """Returns if there is memory for another page of a list.
+
+        Raises:
+            AnswerTooLargeError: there is none
+        """
+        if resident_memory() > self._process:
+            raise AnswerTooLargeError(
+                f"the list has no end, or too many objects for this process: {objects} so far, and it may use "
+                f"{format_bytes(self._process)} of memory"
+            )
