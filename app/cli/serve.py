@@ -267,8 +267,7 @@ def serve(  # one parameter per flag
     limits = request_limits(max_body, memory_limit)
     mode = enforcement or Enforcement.ENFORCE
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
-    plugins = tuple(plugin or ())
-    settings = Settings(host, port, *limits, options, mode, policy, alone, plugins, disk_metrics, tls)
+    settings = Settings(host, port, *limits, options, mode, policy, alone, tuple(plugin or ()), disk_metrics, tls)
     settings = replace(settings, probe_port=probe_port, status_page=status_page, allowed_hosts=allowed_host or ())
     check_log_level(log_level)
     if policy is not None:

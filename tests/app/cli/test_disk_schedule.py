@@ -38,14 +38,14 @@ def test_bad_input_ends_with_one_line_and_exit_code_2(run: Run, arguments: list[
 
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER / "mirror"], ids=["allocate", "mirror"])
-def test_both_folders_have_definition_account_role_and_pods(folder: Path) -> None:
+def test_both_folders_have_definition_account_role_policy_and_pods(folder: Path) -> None:
     """All objects but the definition have one name."""
     by_kind: dict[str, Any] = {entry["kind"]: entry for entry in objects(folder)}
     definition = by_kind.pop("CustomResourceDefinition")
     assert definition["metadata"]["name"] == "diskschedules.longhorn.io"
     assert {entry["metadata"]["name"] for entry in by_kind.values()} == {"longhorn-disk-schedule"}
-    kinds = {"ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "RoleBinding", "ServiceAccount"}
-    assert by_kind.keys() == kinds
+    access = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"}
+    assert by_kind.keys() == {*access, "Deployment", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 
 def test_the_mirror_may_only_write_disk_schedules_and_its_lease() -> None:
