@@ -31,8 +31,8 @@ from app.api.openapi import BODY_ERRORS, EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS
 from app.api.raw_nodes import Pieces
 from app.extender.verbs import FilterAnswer
 from app.runtime.probes import UnavailableError
-from app.runtime.time_slices import run_in_slices
-from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_answer
+from app.runtime.time_slices import Slicer, run_in_slices
+from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_json
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import Decision
 from scheduler_core.extender.logged_decision import DecisionResult
@@ -47,25 +47,38 @@ _SCORE_BYTES: Final = 1024
 _EXPLANATION_BYTES: Final = 2560
 
 
-class _FilterResponse(Response):
+class _PiecewiseResponse(Response):
+    """JSON text of some size that is sent in pieces."""
+
+    def __init__(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
+        super().__init__(media_type=_JSON)
+        self._pieces = pieces
+        self.headers["content-length"] = str(size)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        slicer = Slicer()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await slicer.pause_if_due()
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _FilterResponse(_PiecewiseResponse):
     """A filter result whose nodes are sent as pieces of the request.
 
     `started` is when decoding began.
     """
 
     def __init__(self, head: bytes, nodes: Pieces | None, tail: bytes, state: AppState, started: float) -> None:
-        super().__init__(media_type=_JSON)
-        self._parts: tuple[Iterable[bytes | memoryview], ...] = ([head], nodes or (), [tail])
+        size = len(head) + (nodes.size if nodes else 0) + len(tail)
+        super().__init__(chain([head], nodes or (), [tail]), size)
         self._state = state
         self._started = started
-        self.headers["content-length"] = str(len(head) + (nodes.size if nodes else 0) + len(tail))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope, receive
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in chain.from_iterable(self._parts):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+        await super().__call__(scope, receive, send)
         self._state.metrics.filter_duration.observe(perf_counter() - self._started)
 
 
@@ -298,5 +311,5 @@ async def explain(request: Request, lease: RequestLease) -> Response:
         explanation = await state.verbs.explain(args.pod, args.candidates)
     except ResolutionError as error:
         return Response(error_result(str(error)), media_type=_JSON)
-    answer = await run_in_slices(explain_answer(args.pod, explanation))
-    return Response(answer.model_dump_json(by_alias=True), media_type=_JSON)
+    pieces = await run_in_slices(explain_json(args.pod, explanation))
+    return _PiecewiseResponse(pieces, sum(map(len, pieces)))

@@ -105,7 +105,7 @@ def _answer(
     """Returns the waiting pods of a cluster, the oldest first."""
     state = ClusterState.of(View.of(source.snapshot, now()))
     contenders = Competing.without_offers(state)
-    pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
+    pods = [pod for pod in run_to_end(waiting_pods(state.view)) if namespace in (None, pod.namespace)]
 
     def row(pod: Pod) -> WaitingRow:
         refused = _refusals(pod, source, candidate_nodes(state.view))

@@ -96,7 +96,7 @@ def predict_drain(
     """
     before = Situation(cluster)
     yield
-    after = Drain((node,)).apply(before)
+    after = yield from Drain((node,)).apply_in_steps(before)
     results: list[OrderResult] = []
     for number in range(orders):
         yield

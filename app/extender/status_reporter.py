@@ -99,12 +99,17 @@ class StatusReporter:
         return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
 
     async def _work_out_row(self, key: NamespacedName) -> WaitingRow | None:
+        return await self.run(self._row(key))
+
+    def _row(self, key: NamespacedName) -> Cooperative[WaitingRow | None]:
         state = self._evaluator.state
+        contenders = self._contenders()
         pod = state.view.snapshot.pods.get(key)
         if pod is None:
             return None
-        row = waiting_row(pod, state, self._evaluator.options, self._contenders(), cordoned_nodes(state))
-        return await self.run(row)
+        refused = cordoned_nodes(state)
+        yield
+        return (yield from waiting_row(pod, state, self._evaluator.options, contenders, refused))
 
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
         """Decides about a pod on every node, and explains some.
@@ -121,10 +126,14 @@ class StatusReporter:
     ) -> Cooperative[ExplainedDecision]:
         state = self._evaluator.state
         options = self._evaluator.options
+        contenders = self._contenders()
         refused = cordoned_nodes(state)
+        yield
         nodes = candidate_nodes(state.view)
         admitted = [name for name in nodes if name not in refused]
-        decision = yield from filter_nodes(pod, admitted, state, options, self._contenders())
+        yield
+        decision = yield from filter_nodes(pod, admitted, state, options, contenders)
+        yield
         reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
         texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
         texts |= {name: refused[name] for name in nodes if name in refused}

@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from rpds import HashTrieMap
+
 from app.policy.file import PolicyFile
 from app.schemas.policy import PolicyAnswer, policy_answer
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
 from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.model.generic import Node
 
 # With more names all are dropped, because most of them must be names of nodes that do not exist.
 _MAX_NAMES: Final = 50_000
+_NODES_PER_PAUSE: Final = 256
 
 
 class GenericSource(Protocol):
@@ -124,10 +128,15 @@ class PolicyInForce:
         if self._reads:
             return self._source.state()
         if not self._names.issuperset(names):
-            yield
-            self._names = self._names.union(names) if len(self._names) < _MAX_NAMES else frozenset(names)
-            self._names_only = GenericClusterState.of((Node(name) for name in self._names), (), ())
-            yield
+            known = self._names.union(names) if len(self._names) < _MAX_NAMES else frozenset(names)
+            nodes: dict[str, NodeInfo] = {}
+            for number, name in enumerate(known, start=1):
+                if number % _NODES_PER_PAUSE == 0:
+                    yield
+                nodes[name] = NodeInfo.of(Node(name), ())
+            # Not before the last pause, because another request may read both meanwhile.
+            self._names = known
+            self._names_only = GenericClusterState(HashTrieMap(nodes), tuple(sorted(nodes)))
         return self._names_only
 
     def answer(self) -> PolicyAnswer | None:

@@ -13,6 +13,7 @@ roaming            best-effort volumes that go to other nodes
 room               on which nodes volumes fit together
 replica_needs      which replicas of a pod's volumes need a place
 whole_pod          whether all of them have one in the cluster together
+volumes_anywhere   the volumes of other pods that may go to any node, on each node that takes them
 contention         which volumes of other pods compete for a node
 equivalence_cache  results per node for equivalent pods
 reasons            from Longhorn's rules to the reasons users see

@@ -5,9 +5,7 @@ One more pod is evaluated jointly with them.
 Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`fitting_volumes.py`), demand before
 offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
 *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit can lead
-nowhere either: Longhorn's disks changed since it was made. Volumes that go to other nodes then (`roaming.py`) count on every node where they
-fit. Volumes that may go to any node (`demand/unplaced.py`) count last: n replicas over N nodes count as the n / N largest on each, rounded
-up.
+nowhere either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`volumes_anywhere.py`).
 
 Nothing is computed twice: a node is evaluated again when its demand, its offers or its disks change,
 and nodes with equal competitors and equal disks share one result.
@@ -15,12 +13,12 @@ and nodes with equal competitors and equal disks share one result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import merge
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand
@@ -38,11 +36,11 @@ from scheduler_core.evaluation.roaming import (
     RoamingVolumes,
     Version,
     older_version,
-    roaming_key,
     volumes_roaming_from,
 )
-from scheduler_core.evaluation.room import fits_on_node, split_by_room, volumes_fit, volumes_with_open_disk
+from scheduler_core.evaluation.room import fits_on_node, volumes_fit, volumes_with_open_disk
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.volumes_anywhere import JointCompetitors, OwnCompetitors, VolumesAnywhere
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
@@ -114,18 +112,6 @@ class _Entry:
         return not requester.volumes.isdisjoint(self.identities)
 
 
-class VolumesAnywhere(NamedTuple):
-    """Volumes of other pods that may go to any node.
-
-    Attributes:
-        roaming: count on every node where they fit
-        unplaced: one node's share of the others
-    """
-
-    roaming: Volumes
-    unplaced: Volumes
-
-
 class Contention:
     """Finds the competitors of nodes and caches them."""
 
@@ -133,6 +119,7 @@ class Contention:
         self._entries: dict[str, _Entry] = {}
         self._groups = CompetitorGroups()
         self._offered = OfferedVolumes()
+        self._joint = JointCompetitors(self._groups)
         self._roaming = RoamingVolumes()
         self._latest_query: ContentionQuery | None = None
         self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
@@ -144,7 +131,7 @@ class Contention:
 
     def competitors(
         self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
-    ) -> Cooperative[dict[str, Competitors]]:
+    ) -> Cooperative[Mapping[str, Competitors]]:
         """Returns the competing volumes of other pods by node.
 
         Nodes without any are left out. `anywhere`: what `volumes_anywhere` returned for the query, if the caller has it.
@@ -152,6 +139,8 @@ class Contention:
         # Queries of different views take turns, so this is not read again after a pause.
         anywhere = anywhere or (yield from self.volumes_anywhere(query))
         competitors: dict[str, Competitors] = {}
+        # Nodes whose competitors are the same for every requester.
+        shared: set[str] = set()
         free_space = query.state.view.indexes.free_space
         for number, name in enumerate(names, start=1):
             if number % _NODES_PER_PAUSE == 0:
@@ -159,19 +148,24 @@ class Contention:
             demands = query.demand.by_node.get(name) or ()
             offers = query.ledger.offers_on(name)
             space = free_space.get(name)
-            if space is None or not (demands or offers):
+            if space is None:
+                continue
+            if not demands and not offers:
+                shared.add(name)
                 continue
             entry = yield from self._current_entry(query, name, demands, offers)
             on_node = entry.competitors
             if entry.involves(query.requester):
                 others = self._without_requester(query, name, demands, offers)
                 on_node = yield from self._fitting_competitors(query, name, others)
+            else:
+                shared.add(name)
             if on_node.volumes or on_node.left_out:
                 competitors[name] = on_node
         if len(self._entries) > _ENTRIES_PER_NODE * len(free_space) + _MIN_ENTRIES:
             self._entries = {name: entry for name, entry in self._entries.items() if name in free_space}
-        yield from self._add_unplaced_volumes(query, names, competitors, anywhere)
-        return competitors
+        own = OwnCompetitors(names, competitors, shared)
+        return (yield from self._joint.competitors(own, anywhere, query.state.profiles, query.budget))
 
     def update(self, query: ContentionQuery) -> Cooperative[None]:
         """Finds the volumes that do not fit on nodes that changed.
@@ -273,47 +267,6 @@ class Contention:
         result = {identity(volume): volume for volume in offered}
         self._offered_unplaced = (unplaced, uids, result)
         return result
-
-    def _add_unplaced_volumes(
-        self,
-        query: ContentionQuery,
-        names: Iterable[str],
-        competitors: dict[str, Competitors],
-        anywhere: VolumesAnywhere,
-    ) -> Cooperative[None]:
-        """Adds the roaming and the unplaced volumes that fit to the competitors.
-
-        Roaming volumes are tried first, then the largest of the others. They count like demand, because no decision of kube-scheduler would end
-        them.
-        """
-        roaming, unplaced = anywhere
-        if not roaming and not unplaced:
-            return
-        empty = self._groups.competitors((), ())
-        keys = frozenset(map(roaming_key, roaming))
-        groups: dict[tuple[int, frozenset[str]], list[str]] = {}
-        for name in names:
-            on_node = competitors.get(name, empty)
-            # A volume that roams from one node counts already where it is offered.
-            counted = keys.intersection(map(roaming_key, on_node.volumes)) if keys else keys
-            groups.setdefault((on_node.group, counted), []).append(name)
-        for (_, counted), members in groups.items():
-            base = competitors.get(members[0], empty).volumes
-            uncounted = tuple(volume for volume in roaming if roaming_key(volume) not in counted) + unplaced
-            parts = yield from split_by_room(query.state.profiles, query.budget, members, base, uncounted)
-            for fitting, part in parts.items():
-                if not fitting:
-                    continue
-                certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
-                possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
-                alone = self._groups.competitors(certain, possible)
-                for name in part:
-                    others = competitors.get(name)
-                    competitors[name] = (
-                        self._groups.competitors(others.demanded + certain, others.offered + possible, others.left_out)
-                        if others
-                        else alone
-                    )
 
     def _evaluate_node(
         self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]

@@ -21,10 +21,11 @@ from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
-from scheduler_core.evaluation.contention import Contention, ContentionQuery, VolumesAnywhere
+from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.roaming import roaming_key
 from scheduler_core.evaluation.stale_safety import stale_safe
+from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere
 from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.items import Items

@@ -134,6 +134,8 @@ class ProfileCache:
             self._results.put(key, cached)
         missing = [profile for profile in profiles if profile not in cached] if cached else profiles
         if not missing:
+            # As without a cache: callers evaluate group by group of nodes.
+            yield
             return cached
         missing = list(dict.fromkeys(missing))
         earlier = self._unfinished.get(required.key)

@@ -29,7 +29,7 @@ from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reaso
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.packing.order_safe import Safety
-from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, Resolution
+from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution
 from scheduler_core.volumes.skipped_claims import SkippedClaim, skipped_claims
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
@@ -121,6 +121,8 @@ def explain_decision(
     details_without_room: dict[tuple[str, ...], str] = {}
     # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
     sentences: dict[int, VolumeSentences] = {}
+    # The same volume may compete on every node.
+    competing: dict[int, CompetingVolume] = {}
     shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
     # One node never takes more than a decision may.
     shares = [share.portion(options.steps) for share in shares]
@@ -142,20 +144,27 @@ def explain_decision(
         about_volumes = sentences.setdefault(id(resolution), VolumeSentences(state.view, resolution))
         node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, share, options.guarded)
         verdict = yield from _explain_node(node)
-        verdicts.append(replace(verdict, competing=_competing_volumes(volumes, state.view)) if volumes else verdict)
+        if volumes:
+            competing.update(
+                (id(entry), _competing(entry, state.view)) for entry in volumes if id(entry) not in competing
+            )
+            largest_first = sorted((competing[id(entry)] for entry in volumes), key=_largest_first)
+            verdict = replace(verdict, competing=tuple(largest_first))
+        verdicts.append(verdict)
         yield
     skipped = skipped_claims(pod, state.view, decision.resolution)
     return Explanation(decision, verdicts, skipped, state.view.snapshot.longhorn_nodes)
 
 
-def _competing_volumes(volumes: Volumes, view: View) -> tuple[CompetingVolume, ...]:
-    """Returns volumes of other pods with their pods, largest first."""
-    competing = []
-    for volume in volumes:
-        namespace, _, claim = volume.claim.partition("/")
-        pods = [pod.key for pod in view.pods_of(namespace, claim) if pod.live]
-        competing.append(CompetingVolume(min(pods, default=""), volume.claim, volume.name, volume.volume.size))
-    return tuple(sorted(competing, key=lambda entry: (-entry.size, entry.pod, entry.volume)))
+def _competing(volume: PodVolume, view: View) -> CompetingVolume:
+    """Returns a volume of another pod with that pod."""
+    namespace, _, claim = volume.claim.partition("/")
+    pods = [pod.key for pod in view.pods_of(namespace, claim) if pod.live]
+    return CompetingVolume(min(pods, default=""), volume.claim, volume.name, volume.volume.size)
+
+
+def _largest_first(entry: CompetingVolume) -> tuple[int, str, str]:
+    return -entry.size, entry.pod, entry.volume
 
 
 def _explain_node(node: _Node) -> Cooperative[Verdict]:

@@ -267,11 +267,13 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
     if not missing:
         return
     disks_by_node = yield from _free_disks(planner, missing)
-    new_facts = {name: _facts(planner, name, disks) for name, disks in disks_by_node.items()}
-    facts |= new_facts
+    for number, (name, disks) in enumerate(disks_by_node.items(), start=1):
+        if number % _NODES_PER_PAUSE == 0:
+            yield
+        facts[name] = _facts(planner, name, disks)
     # Another request may have more budget for what was not found here.
     if not planner.budget.gave_up:
-        new_entries = {name: (circumstances, new_facts[name]) for name, circumstances in missing.items()}
+        new_entries = {name: (circumstances, facts[name]) for name, circumstances in missing.items()}
         planner.cache.store(required, version, {**cached, **new_entries})
 
 
@@ -310,6 +312,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Coo
         volumes = competitors.volumes if competitors else ()
         joint = requirements((*resolution.local, *volumes), resolution.volumes)
         disks |= yield from _disks_of_equivalent_nodes(planner, joint, members)
+        yield
     return disks
 
 

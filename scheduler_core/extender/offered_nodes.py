@@ -26,6 +26,7 @@ from typing import Final
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.extender.decision import Decision, volumes_on_pod_node
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import offer_width
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
@@ -96,6 +97,8 @@ class _Room:
         self._volumes = volumes_on_pod_node(decision.resolution)
         self._data = _data_on_nodes(self._volumes, view)
         self._competitors: Mapping[str, Competitors] = decision.competitors
+        # By identity, because comparing classes would take time for each node.
+        self._own_classes: dict[int, bool] = {}
         space_of = view.indexes.free_space.get
         # Upper bounds: free bytes of disks that are not open to the pod count too.
         self._bounds = {name: space.free if (space := space_of(name)) is not None else 0 for name in fitting}
@@ -179,9 +182,17 @@ class _Room:
         free = sum(profile.free)
         on_node = self._competitors.get(name)
         for volume_class, size in on_node.bytes_by_class if on_node is not None else ():
-            if volume_class in self._decision.volume_classes:
+            if self._is_own(volume_class):
                 free -= size
         return min(free, bound)
+
+    def _is_own(self, volume_class: ReplicaRequest) -> bool:
+        """Whether the pod has volumes of a competitors' class."""
+        is_own = self._own_classes.get(id(volume_class))
+        if is_own is None:
+            is_own = volume_class in self._decision.volume_classes
+            self._own_classes[id(volume_class)] = is_own
+        return is_own
 
 
 def _total_size(volumes: Iterable[PodVolume]) -> int:

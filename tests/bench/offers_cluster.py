@@ -35,6 +35,9 @@ BY_FIELD = {kind.field: kind for kind in KINDS.values()}
 _SIZES = (2, 5, 10)
 _FIRST_NEW = 10_000_000
 _FIRST_UNPLACED = 5 * _FIRST_NEW
+_FIRST_ROAMING = 7 * _FIRST_NEW
+# Bytes of a volume of which a disk takes one, but not two.
+_LARGE = 250 * GI
 
 
 def read(field: str, raw: Object) -> tuple[Key, object]:
@@ -70,7 +73,14 @@ class PendingObjects(Objects):
         )
         yield "pods", self._pod(number, self.node_of(number) if bound_pod else "")
 
-    def bound_claim(self, number: int) -> Iterator[tuple[str, Object]]:
+    def roaming(self, number: int) -> Iterator[tuple[str, Object]]:
+        """Three bound claims of a node whose two disks take only two of them."""
+        for part in range(3):
+            yield from self.bound_claim(
+                _FIRST_ROAMING - _FIRST_ROAMING % self.nodes + part * self.nodes + number, _LARGE + number * 2**20
+            )
+
+    def bound_claim(self, number: int, size: int = 0) -> Iterator[tuple[str, Object]]:
         """A bound pod and its bound claim, whose volume has no replica."""
         name = f"new-{number}"
         namespace = f"team-{number % 50}"
@@ -84,7 +94,7 @@ class PendingObjects(Objects):
         volume = self.volume(index)
         tags = ["ssd"] if _kind(number) else []
         volume["spec"] |= {
-            "size": str(_size(number)),
+            "size": str(size or _size(number)),
             "numberOfReplicas": 1,
             "diskSelector": tags,
             "nodeID": "",
@@ -150,8 +160,8 @@ def _claim_spec(number: int) -> Object:
     }
 
 
-def make_view(objects: PendingObjects, demands: int, spare_claims: int, unplaced: int) -> View:
-    """Returns the view of a cluster with demand and unplaced volumes.
+def make_view(objects: PendingObjects, demands: int, spare_claims: int, unplaced: int, roaming: int = 0) -> View:
+    """Returns the view of a cluster with demand, unplaced and roaming volumes.
 
     Half of the demand is of unbound claims (even numbers), half of bound claims. No node is selected for the `spare_claims`.
     """
@@ -173,6 +183,9 @@ def make_view(objects: PendingObjects, demands: int, spare_claims: int, unplaced
             add(field, raw)
     for number in range(unplaced):
         add("volumes", objects.unplaced_volume(number))
+    for number in range(roaming):
+        for field, raw in objects.roaming(number):
+            add(field, raw)
     maps: Mapping[str, Any] = {field: HashTrieMap(by_field.get(field, {})) for field in BY_FIELD}
     return build_view(Snapshot(**maps), NOW, 1)
 

@@ -14,6 +14,7 @@ import mmap
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
@@ -36,6 +37,21 @@ def reset_longest_turn(file: Path) -> None:
         opened.write(_DOUBLE.pack(0.0))
 
 
+def time_turns(loop: asyncio.AbstractEventLoop, report: Callable[[float], None]) -> None:
+    """Reports the CPU time of the loop's turns from now on, in seconds; the first report is 0."""
+    last = time.thread_time()
+
+    def tick() -> None:
+        nonlocal last
+        now = time.thread_time()
+        report(now - last)
+        last = now
+        loop.call_later(_TICK_SECONDS, tick)
+
+    report(0.0)
+    loop.call_later(_TICK_SECONDS, tick)
+
+
 def _measure(file: Path) -> None:
     file.write_bytes(_DOUBLE.pack(-1.0))
     with file.open("r+b") as opened:
@@ -44,19 +60,13 @@ def _measure(file: Path) -> None:
 
     def new_measured_loop() -> asyncio.AbstractEventLoop:
         loop = new_event_loop()
-        last = 0.0
 
-        def tick(*, first: bool = False) -> None:
-            nonlocal last
-            now = time.thread_time()
-            longest = 0.0 if first else now - last
-            if longest > _DOUBLE.unpack(shared)[0]:
-                shared[:] = _DOUBLE.pack(longest)
-            last = now
-            loop.call_later(_TICK_SECONDS, tick)
+        def report(seconds: float) -> None:
+            if seconds > _DOUBLE.unpack(shared)[0]:
+                shared[:] = _DOUBLE.pack(seconds)
 
         # Start-up is no turn that a caller can cause.
-        loop.call_later(0.5, lambda: tick(first=True))
+        loop.call_later(0.5, lambda: time_turns(loop, report))
         return loop
 
     uvloop.new_event_loop = new_measured_loop  # type: ignore[assignment] # a loop that measures itself

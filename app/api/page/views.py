@@ -19,7 +19,7 @@ from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
 from scheduler_core.extender.status.report import StatusReport
 from scheduler_core.extender.status.row_page import RowPage, page_of
-from scheduler_core.extender.status.waiting_rows import WaitingRow
+from scheduler_core.extender.status.waiting_rows import WaitingRow, pods_on_node
 from scheduler_core.extender.what_if.prediction import Certainty, Prediction
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
@@ -258,8 +258,7 @@ async def node_view(site: Site, name: str) -> Context | None:
     if row is None:
         return None
     state = site.sources.reporter.state
-    live = (pod for pod in state.view.snapshot.pods.values() if pod.node_name == name and pod.live and pod.volumes)
-    pods = sorted(live, key=lambda pod: pod.key)
+    pods = await site.sources.reporter.run(pods_on_node(state.view, name))
     demands = state.demand.by_node.get(name) or ()
     return {
         **frame(site, f"Node {name}", ""),

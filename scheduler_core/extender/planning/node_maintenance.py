@@ -67,7 +67,7 @@ def maintain_node(
     Raises:
         WhatIfError: there is no such node
     """
-    drained = Drain((node,)).apply(Situation(cluster, parallel=parallel))
+    drained = yield from Drain((node,)).apply_in_steps(Situation(cluster, parallel=parallel))
     result = yield from run_order(drained, options, choose)
     problems = tuple(_problems(cluster, drained, result, node))
     if problems:

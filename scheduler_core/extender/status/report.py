@@ -54,10 +54,10 @@ def status_report(state: ClusterState) -> Cooperative[StatusReport]:
     """
     rows = yield from node_rows(state)
     largest = yield from largest_volumes(state.view)
-    yield
+    waiting = yield from waiting_pods(state.view)
     return StatusReport(
         rows=rows,
         space=sum((row.space for row in rows), SpaceTotal()),
         largest_volumes=largest,
-        waiting=waiting_pods(state.view),
+        waiting=waiting,
     )

@@ -20,6 +20,7 @@ from scheduler_core.model.verdict import Reason, Verdict
 
 # Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
 _COMPARED_NODES: Final = 5
+_PODS_PER_PAUSE: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,21 @@ class WaitingRow:
     error: str = ""
 
 
-def waiting_pods(view: View) -> tuple[Pod, ...]:
+def pods_on_node(view: View, node: str) -> Cooperative[list[Pod]]:
+    """Returns the live pods with claims on a node, sorted by name; with "" those without a node."""
+    pods: list[Pod] = []
+    for number, pod in enumerate(view.snapshot.pods.values(), start=1):
+        if number % _PODS_PER_PAUSE == 0:
+            yield
+        if pod.node_name == node and pod.live and pod.volumes:
+            pods.append(pod)
+    return sorted(pods, key=lambda pod: pod.key)
+
+
+def waiting_pods(view: View) -> Cooperative[tuple[Pod, ...]]:
     """Returns the live, unscheduled pods with claims, the oldest first."""
-    pods = (pod for pod in view.snapshot.pods.values() if pod.volumes and pod.live and not pod.node_name)
-    return tuple(sorted(pods, key=lambda pod: (pod.created or "~", pod.key)))
+    pods = yield from pods_on_node(view, "")
+    return tuple(sorted(pods, key=lambda pod: pod.created or "~"))
 
 
 def candidate_nodes(view: View) -> list[str]:

@@ -39,15 +39,28 @@ class Drain:
         """Cordons the nodes and evicts their pods.
 
         It also evicts the replicas that the node-drain-policy evicts.
+
+        Raises:
+            WhatIfError: there is no such node
+        """
+        return run_to_end(self.apply_in_steps(situation))
+
+    def apply_in_steps(self, situation: Situation) -> Cooperative[Situation]:
+        """As `apply`, with pauses: a large cluster has many pods.
+
+        Raises:
+            WhatIfError: as apply
         """
         cluster = situation.cluster
         for name in self.nodes:
             check_node(cluster, name)
             cluster = _cordon(cluster, name)
+        pods = yield from live_pods(cluster, self.nodes)
         cluster, evicted = _request_evictions(cluster, self.nodes)
         drained = tuple(dict.fromkeys((*situation.drained, *self.nodes)))
-        changed = replace(situation, cluster=cluster, drained=drained, evicted=situation.evicted | evicted)
-        return changed.evict_pods(self.nodes)
+        evicted |= situation.evicted
+        changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=pods.waiting)
+        return (yield from changed.evict(pods.on_nodes))
 
 
 def check_node(cluster: PredictedCluster, name: str) -> None:

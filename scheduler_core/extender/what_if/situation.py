@@ -156,16 +156,12 @@ class Situation:
             if entry.origin is not Origin.WAITING
         }
 
-    def evict_pods(self, names: Iterable[str], *, lost: bool = False) -> Situation:
-        """Takes the pods of nodes away; their controllers create them again.
+    def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Cooperative[Situation]:
+        """Takes these pods of nodes away; their controllers create them again.
 
         Pods that belong to one node stay, such as those of DaemonSets. Pods without a controller stay too, and are reported. So do pods
         with a PodDisruptionBudget, unless their node is `lost`: every order evicts them when the budget allows it.
         """
-        return run_to_end(self.evict(pods_on_nodes(self.cluster, names), lost=lost))
-
-    def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Cooperative[Situation]:
-        """Takes these pods of nodes away, as `evict_pods` does."""
         cluster = self.cluster
         moved: list[PodToPlace] = []
         evictions: list[PodToPlace] = []

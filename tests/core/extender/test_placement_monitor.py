@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import permutations, product
 from typing import Any
 
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.demand.derive import Demand, DemandSource
 from scheduler_core.evaluation.competitors import Competitors
-from scheduler_core.evaluation.contention import Contention, ContentionQuery, VolumesAnywhere
+from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere
 from scheduler_core.extender.placement_monitor import SETTLE_TIME, STUCK_AFTER, Misplaced, PlacementReport, Stuck
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
@@ -35,7 +36,7 @@ class RecordingContention(Contention):
 
     def competitors(
         self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
-    ) -> Cooperative[dict[str, Competitors]]:
+    ) -> Cooperative[Mapping[str, Competitors]]:
         """Records the names."""
         names = list(names)
         self.queried += names

@@ -34,7 +34,7 @@ def row(*objects: Object | list[Object], **refused: str) -> WaitingRow:
     Nodes that kube-scheduler refuses are given by keyword.
     """
     state = make.state(*objects)
-    (pod, *_) = waiting_pods(state.view)
+    (pod, *_) = run_to_end(waiting_pods(state.view))
     return run_to_end(waiting_row(pod, state, FilterOptions(), make.competing(state), refused))
 
 
@@ -185,7 +185,7 @@ def test_pods_without_a_node_wait_the_oldest_first() -> None:
     new["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
     others = [make.pod("a", name="bound", node="n1"), make.pod("a", name="done", phase="Failed"), make.pod(name="none")]
     view = make.view(new, old, others)
-    assert [pod.name for pod in waiting_pods(view)] == ["old", "a-new"]
+    assert [pod.name for pod in run_to_end(waiting_pods(view))] == ["old", "a-new"]
 
 
 def test_a_row_counts_reasons_and_fitting_nodes() -> None:

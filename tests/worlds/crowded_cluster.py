@@ -1,0 +1,73 @@
+"""A cluster in which a pod competes with demand, unplaced and roaming volumes, offers and holds on every node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.profile_cache import ProfileCache
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import Competing, Contenders, Decision, FilterOptions
+from scheduler_core.extender.explain import Explanation, explain_nodes
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.longhorn_facts import PlanCache
+from scheduler_core.extender.status.waiting_rows import waiting_row
+from scheduler_core.model.kube import Pod
+from scheduler_core.offers.events import ObservedPod, Offered
+from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.volumes.resolve import resolve
+from tests.bench.offers_cluster import PendingObjects, make_ledger, make_view, new_pod
+
+NODES = 80
+
+
+class CrowdedCluster:
+    """The state and the caches of a process that leads."""
+
+    def __init__(self) -> None:
+        view = make_view(PendingObjects(NODES), 2 * NODES, 0, 3 * NODES, 4)
+        self.state = ClusterState.of(view)
+        self.ledger: Ledger = make_ledger(view, self.state.demand, 12)
+        for number in range(4):
+            pod = new_pod(f"held-{number}")
+            held = Offered(
+                ObservedPod(uid=pod.uid), frozenset(view.cluster.nodes), resolve(pod, view).local, priority=1
+            )
+            self.ledger, _ = step(self.ledger, held, self.ledger.time)
+        self.names = tuple(view.cluster.nodes)
+        self.clear_caches()
+
+    def clear_caches(self) -> None:
+        """Forgets everything but the demand."""
+        view = self.state.view
+        self.state = ClusterState(view, ProfileCache(view), self.state.demand)
+        self.plans = PlanCache()
+        self.clear_contention()
+
+    def clear_contention(self) -> None:
+        """Forgets competitors and results, but not what fits on disks."""
+        self.contention = Contention()
+        self.equivalence = EquivalenceCache()
+
+    @property
+    def contenders(self) -> Contenders:
+        """What other pods have."""
+        return Competing(self.state.demand, self.ledger, self.contention, self.equivalence)
+
+    def filter(self, pod: Pod) -> Cooperative[Decision]:
+        """The decision of /filter."""
+        return filter_nodes(pod, self.names, self.state, FilterOptions(), self.contenders)
+
+    def prioritize(self, pod: Pod) -> Cooperative[Any]:
+        """What the scores of /prioritize are made of."""
+        return self.plans.longhorn_facts(pod, self.names, self.state, FilterOptions(), self.contenders)
+
+    def explain(self, pod: Pod) -> Cooperative[Explanation]:
+        """The explanation of /explain."""
+        return explain_nodes(pod, self.names, self.state, FilterOptions(), self.contenders)
+
+    def row(self, pod: Pod) -> Cooperative[Any]:
+        """A row of the status page."""
+        return waiting_row(pod, self.state, FilterOptions(), self.contenders, {})
