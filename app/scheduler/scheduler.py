@@ -100,8 +100,8 @@ class GenericScheduler:
         self._config = config
         self._clock = parts.timing.clock
         self._leads = parts.leads
-        self._recorder = parts.recorder
-        self._metrics = parts.metrics
+        self.recorder = parts.recorder
+        self.metrics = parts.metrics
         self._binder = Binder(parts.client, self._may_write)
         self._claims = ClaimCheck(parts.client)
         self._queue = SchedulingQueue()
@@ -119,8 +119,8 @@ class GenericScheduler:
         self._connect_metrics()
 
     def _connect_metrics(self) -> None:
-        metrics = self._metrics
-        self._recorder.subscribe(metrics.count_write_failure)
+        metrics = self.metrics
+        self.recorder.subscribe(metrics.count_write_failure)
         if self._config.file is not None:
             self._config.file.subscribe(metrics.count_policy_reload)
         metrics.add_gauge(
@@ -139,7 +139,7 @@ class GenericScheduler:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._policy_sources.run(self.retry_unschedulable))
-            tasks.create_task(self._recorder.run())
+            tasks.create_task(self.recorder.run())
             while True:
                 self._pass_change_on()
                 can_decide = self._may_write() and not self.problem
@@ -167,7 +167,7 @@ class GenericScheduler:
     def deactivate(self) -> None:
         """Stops scheduling; Bindings in progress go on while this process leads."""
         self._active = False
-        self._recorder.clear_conditions()
+        self.recorder.clear_conditions()
 
     async def wait_until_settled(self) -> None:
         """Returns once no pod is being bound and every Event is written.
@@ -177,7 +177,7 @@ class GenericScheduler:
         async with self._deciding:
             pass
         await self._no_bindings.wait()
-        await self._recorder.wait_until_written()
+        await self.recorder.wait_until_written()
 
     def enqueue(self, pending: PendingPod) -> None:
         """Adds a pod to the queue; called by the cache."""
@@ -237,7 +237,7 @@ class GenericScheduler:
                 self._handle_unschedulable(pending, message(result) if result else problem)
                 return
             if self._cache.state.nodes.get(result.node) is before.nodes.get(result.node):
-                self._metrics.observe_decision(self._clock() - began)
+                self.metrics.observe_decision(self._clock() - began)
                 self._warn_about_constraints(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
                 return
@@ -282,7 +282,7 @@ class GenericScheduler:
         constraints = ignored_constraints(pending.pod, node, self._cache.state, policy)
         if constraints:
             why = unsupported_message(constraints)
-            self._recorder.record(pending.pod, "UnsupportedConstraints", why, normal=False)
+            self.recorder.record(pending.pod, "UnsupportedConstraints", why, normal=False)
             log.warning("constraints ignored", pod="/".join(pending.pod.key), node=node, why=why)
 
     def _assumed_changes(self) -> Changes:
@@ -291,9 +291,9 @@ class GenericScheduler:
         return binding_changes((pending.kube_pod, node) for pending, node in assumed if pending is not None)
 
     def _handle_unschedulable(self, pending: PendingPod, why: str) -> None:
-        self._metrics.count_attempt(UNSCHEDULABLE)
+        self.metrics.count_attempt(UNSCHEDULABLE)
         self._back_off(pending.pod.key)
-        self._recorder.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
+        self.recorder.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
         log.info("unschedulable", pod="/".join(pending.pod.key), why=why)
 
     def _assume_and_bind(self, pending: PendingPod, node: str, tasks: asyncio.TaskGroup) -> None:
@@ -308,14 +308,14 @@ class GenericScheduler:
             async with self._binding_slots:
                 problem = await self._binder.bind(pending, node)
             if problem:
-                self._metrics.count_attempt(ERROR)
+                self.metrics.count_attempt(ERROR)
                 log.warning("not bound", pod=name, node=node, problem=problem)
                 self._handle_binding_failure(pending, node, problem)
                 return
-            self._metrics.count_attempt(SCHEDULED)
+            self.metrics.count_attempt(SCHEDULED)
             if self._queue.is_unchanged(pending):
                 self._queue.discard(pending.pod.key)
-            self._recorder.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
+            self.recorder.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
             log.info("bound", pod=name, node=node)
         finally:
             self._bindings_in_progress -= 1
@@ -343,4 +343,4 @@ class GenericScheduler:
         self._queue.put(current, self._clock())
         if self._may_write():
             why = f"binding to {node} failed: {problem}"
-            self._recorder.record_failure(current.pod, POD_REASON_SCHEDULER_ERROR, why)
+            self.recorder.record_failure(current.pod, POD_REASON_SCHEDULER_ERROR, why)

@@ -28,7 +28,7 @@ CLIENT: Final = Path(str(kubernetes.__file__)).parent
 def run_prune(site_packages: Path, *packages: str) -> subprocess.CompletedProcess[str]:
     """Runs the script with the client in a folder instead of the installed one."""
     return subprocess.run(
-        [sys.executable, "-B", PRUNE, site_packages, *packages],
+        [sys.executable, PRUNE, site_packages, *packages],
         env=environment_with(site_packages),
         capture_output=True,
         text=True,
@@ -41,7 +41,8 @@ def environment_with(site_packages: Path) -> Mapping[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(site_packages), str(ROOT)]),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        # Compiled once, and not in the folder, whose size counts.
+        "PYTHONPYCACHEPREFIX": str(site_packages.with_name(f"{site_packages.name}-compiled")),
     }
 
 

@@ -54,7 +54,7 @@ async def test_new_node_enqueues_volumes_with_an_unplaced_replica() -> None:
     """Its replica is placed there, without a retry."""
     world = await _world_with_an_unplaced_replica()
     await world.add_node("c", "50Gi")
-    await world.controllers._reconcile_node("c")
+    await world.controllers.reconcile_node("c")
     assert _due_volumes(world) == {"v"}
 
 

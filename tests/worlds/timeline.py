@@ -7,7 +7,7 @@ arguments, and `-> answer` says what it must return:
     0.1  select 0 a; offer 0 -> none
 
 A coroutine runs in the background. Its answer is `waits` while it is not done; a later event `answer filter 1 -> b` awaits the answer of
-`filter 1`, which must be there by then. An error is the answer `ErrorName words`, with words of its message. Lines that begin with # say
+`filter 1`, which must be there by then, and `cancel filter 1` ends it. An error is the answer `ErrorName words`, with words of its message. Lines that begin with # say
 why something is so.
 """
 
@@ -17,6 +17,8 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol
+
+import pytest
 
 from tests.worlds.virtual_time import run, virtual_loop
 
@@ -30,6 +32,11 @@ class World(Protocol):
 
     async def end(self) -> None:
         """Asserts that nothing is left behind."""
+
+
+def rows(*tables: dict[str, str]) -> list[Any]:
+    """The timelines of tables, as parameters that are named after their behaviours."""
+    return [pytest.param(timeline, id=name) for table in tables for name, timeline in table.items()]
 
 
 def play(create_world: Callable[..., World], timeline: str) -> None:
@@ -87,6 +94,8 @@ def _value(word: str) -> Any:
 
 async def _answer(world: World, call: str, requests: dict[str, asyncio.Task[Any]]) -> str:
     """What an event returns, as it stands in timelines."""
+    if call.startswith("cancel "):
+        return _text(requests.pop(call.removeprefix("cancel ")).cancel())
     if call.startswith("answer "):
         call = call.removeprefix("answer ")
         task = requests.pop(call)

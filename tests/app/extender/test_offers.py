@@ -35,7 +35,7 @@ from tests import builders as make
 from tests.builders import Object
 from tests.worlds.filter_request import caller_hung_up, caller_waits, fitting_nodes
 from tests.worlds.state_source import FakeStateSource, SlowSource
-from tests.worlds.timeline import play
+from tests.worlds.timeline import play, rows
 from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, nominated_pod, two_nodes
 from tests.worlds.virtual_time import run, virtual_loop, virtually
 
@@ -607,30 +607,25 @@ PREEMPTION = {
 }
 
 
-def timelines(*tables: dict[str, str]) -> list[Any]:
-    """The rows of tables, named after their behaviours."""
-    return [pytest.param(timeline, id=name) for table in tables for name, timeline in table.items()]
-
-
-@pytest.mark.parametrize("timeline", timelines(MAKING, WAITING))
+@pytest.mark.parametrize("timeline", rows(MAKING, WAITING))
 def test_a_request_is_answered_with_an_offer(timeline: str) -> None:
     """The answer says which nodes are offered, and when."""
     play(World, timeline)
 
 
-@pytest.mark.parametrize("timeline", timelines(ENDING))
+@pytest.mark.parametrize("timeline", rows(ENDING))
 def test_an_offer_ends_with_its_reason(timeline: str) -> None:
     """A decision, the pod's end or time ends it."""
     play(World, timeline)
 
 
-@pytest.mark.parametrize("timeline", timelines(TAKE_OVER, HAND_OVER))
+@pytest.mark.parametrize("timeline", rows(TAKE_OVER, HAND_OVER))
 def test_offers_outlive_a_change_of_the_leader(timeline: str) -> None:
     """A leader hands its offers over, and its successor restores them."""
     play(World, timeline)
 
 
-@pytest.mark.parametrize("timeline", timelines(PREEMPTION))
+@pytest.mark.parametrize("timeline", rows(PREEMPTION))
 def test_preemption_holds_the_room_it_makes(timeline: str) -> None:
     """Until the nomination goes."""
     play(World, timeline)

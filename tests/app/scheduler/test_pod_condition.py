@@ -142,7 +142,7 @@ async def test_the_condition_of_a_pod_that_is_bound_meanwhile_stays_true(tmp_pat
     with capture_logs() as logs:
         async with running_scheduler(api, tmp_path) as scheduler:
             await until("the condition", lambda: api.condition("big"))
-            await scheduler._recorder.wait_until_written()
+            await scheduler.recorder.wait_until_written()
     assert (api.condition("big"), api.status_requests) == (scheduled, 1)
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
@@ -163,7 +163,7 @@ async def test_a_pod_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> 
     with capture_logs() as logs:
         async with running_scheduler(api, tmp_path) as scheduler:
             await until("the attempts", lambda: api.status_requests >= 2)
-            await scheduler._recorder.wait_until_written()
+            await scheduler.recorder.wait_until_written()
             assert has_metric(scheduler, 'write_failures_total{what="condition"} 0.0')
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 

@@ -215,7 +215,7 @@ async def test_a_former_leader_with_due_pods_does_not_busy_wait(tmp_path: Path) 
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path, leads=leads, clock=lambda: now[0]) as scheduler:
         await until("the condition", lambda: api.condition("big"))
-        await scheduler._recorder.wait_until_written()
+        await scheduler.recorder.wait_until_written()
 
         def cache_shows_condition() -> bool:
             seen = scheduler._cache.pod(("shop", "big"))
