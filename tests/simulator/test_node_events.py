@@ -13,11 +13,11 @@ from tests.worlds.simulator import GIB, QUICK, World
 
 
 def _due_volumes(world: World) -> set[str]:
-    return set(world.controllers.volumes._due)
+    return set(world.controllers.volumes.due)
 
 
 def _forget_due_volumes(world: World) -> None:
-    world.controllers.volumes._due.clear()
+    world.controllers.volumes.due.clear()
 
 
 async def _patch_node(world: World, node: str, body: dict[str, Any]) -> None:

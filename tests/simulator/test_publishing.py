@@ -138,10 +138,10 @@ async def test_hanging_publish_calls_hold_up_all_other_attachments() -> None:
     assert await _publish(world, "v10-a") is None
     await world.settle()
     assert [world.volume(name).node_id for name in names] == ["a"] * 10 + [""]
-    world.controllers.attachments._due.clear()
+    world.controllers.attachments.due.clear()
     world.seconds += 2
     await world.controllers.reconcile_attachment("v0-a")
-    assert "v10-a" in world.controllers.attachments._due
+    assert "v10-a" in world.controllers.attachments.due
     await _publish(world, "v10-a")
     assert world.volume("v10").node_id == "a"
 
@@ -153,17 +153,17 @@ async def test_deleted_attachment_frees_its_worker() -> None:
         await world.attach(name, "a")
     await _publish(world, "u-a")
     assert await _publish(world, "v-a") is None
-    world.controllers.attachments._due.clear()
+    world.controllers.attachments.due.clear()
     await world.detach("u")
     await world.controllers.reconcile_attachment("u-a")
-    assert "v-a" in world.controllers.attachments._due
+    assert "v-a" in world.controllers.attachments.due
 
 
 async def test_error_of_an_attachment_does_not_enqueue_it() -> None:
     """Otherwise its back-off would have no effect."""
     world = await _world(REAL_PUBLISH, "v")
     await world.attach("v", "a")
-    due = world.controllers.attachments._due
+    due = world.controllers.attachments.due
     due.clear()
     path = VOLUME_ATTACHMENTS.path(name="v-a")
     await world.api.patch(path, {"metadata": {}, "status": {"attached": False, "attachError": {"message": "no"}}})
@@ -176,9 +176,9 @@ async def test_change_of_a_volume_does_not_enqueue_its_attachment() -> None:
     """The attacher watches no volumes of Longhorn."""
     world = await _world(REAL_PUBLISH, "v")
     await world.attach("v", "a")
-    world.controllers.attachments._due.clear()
+    world.controllers.attachments.due.clear()
     await world.write("v", 5)
-    assert not world.controllers.attachments._due
+    assert not world.controllers.attachments.due
 
 
 async def test_publishes_of_one_pod_are_milliseconds_apart() -> None:

@@ -328,14 +328,9 @@ class World:
         names = {"enabled": ENABLED, "guard": PLACEMENT_GUARD}
         self.config_map.data = self.config_map.data | {names[key]: value for key, value in data.items()}
 
-    def config_map_problem(self, problem: str = "") -> None:
-        """The ConfigMap cannot be read."""
-        self.config_map.problem = problem
-
     def cache_problem(self, problem: str = "") -> None:
         """Watches are not complete, or stale."""
         self.cache.problem = problem
-        self.cache.has_synced = problem != "unsynced"
 
     def crash(self) -> None:
         """The caches fail."""
@@ -394,6 +389,10 @@ class World:
         """Whether this process has the Lease."""
         return self.elector.leading()
 
+    def quiet_for(self) -> float:
+        """How long ago the last leader may have answered, which the reservations adopt with."""
+        return self.reservations.undisturbed
+
     def catch_ups(self) -> int:
         """How often this process has caught up."""
         return self.cache.catch_ups
@@ -421,12 +420,6 @@ class World:
 
 
 TAKING_OVER = {
-    "until the settings are known the refusal is not that it is disabled": """
-        # The refusal is that it is not ready.
-        0 configure enabled=false; config_map_problem unread; refusal -> not ready: unread; config_map_problem
-        0 cache_problem unsynced; refusal -> not ready: unsynced; cache_problem
-        0 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
-    """,
     "a new leader answers after catching up and adopting": """
         # It does not answer as soon as it is elected. The Service is pointed here meanwhile.
         0 hold catching-up; run; happened -> competes; refusal -> not the leader, other is; win
@@ -449,7 +442,7 @@ TAKING_OVER = {
     "a lead lost during adoption is not taken over": """
         # The adopted state is forgotten.
         0 hold adopting; undisturbed 2.5; run; win
-        1 happened -> competes published; lose; free adopting; happened -> adopted cleared
+        1 happened -> competes published; quiet_for -> 2.5; lose; free adopting; happened -> adopted cleared
         2 refusal -> not the leader, other is
     """,
     "leader tasks begin and end with the lead": """
@@ -629,6 +622,20 @@ async def test_a_change_of_the_enforcement_counts_at_once() -> None:
     for mode in (Enforcement.OBSERVE, Enforcement.ENFORCE):
         world.config_map.data = {ENFORCEMENT: mode.value}
         assert world.lifecycle.state().enforcement is mode
+
+
+async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabled() -> None:
+    """The refusal is that it is not ready."""
+    world = World()
+    world.config_map.data = {}
+    world.config_map.problem = "ConfigMap not read yet"
+    assert world.lifecycle.refusal() == "not ready: ConfigMap not read yet"
+    world.config_map.problem = ""
+    world.cache.has_synced = False
+    world.cache.problem = "nodes not listed yet"
+    assert world.lifecycle.refusal() == "not ready: nodes not listed yet"
+    world.cache.has_synced = True
+    assert world.lifecycle.refusal().startswith(f"{ENABLED} is false (the default")
 
 
 def record_of(*pods: str, final: bool = True, versions: dict[str, str] | None = None) -> HandoverRecord:

@@ -103,7 +103,7 @@ async def test_the_watch_event_of_the_condition_causes_no_attempt(tmp_path: Path
             return has_metric(scheduler, f'attempts_total{{result="unschedulable"}} {times}.0')
 
         await until("the first attempt", lambda: has_failed(1))
-        (item,) = scheduler._queue._pods.values()
+        (item,) = scheduler.queue.pods.values()
         item.attempts = 9
         now[0] = 1.0
         await until("the second attempt", lambda: has_failed(2))
