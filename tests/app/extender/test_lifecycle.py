@@ -437,7 +437,7 @@ TAKING_OVER = {
         # A new term catches up again.
         0 hold catching-up; run; win
         1 catch_ups -> 1; win; free catching-up
-        2 refusal -> none; catch_ups -> 2; happened -> competes published published adopted
+        2 refusal -> none; catch_ups -> 2; happened -> competes published adopted published
     """,
     "a lead lost during adoption is not taken over": """
         # The adopted state is forgotten.
@@ -449,9 +449,9 @@ TAKING_OVER = {
         # Two processes must neither nudge nor count the same misplacement.
         0 world leader_task=yes
         0 run; win
-        1 happened -> task-runs competes published adopted task-begins; lose
+        1 happened -> competes task-runs adopted task-begins published; lose
         2 happened -> cleared task-ends; win
-        3 happened -> published adopted task-begins
+        3 happened -> adopted task-begins published
     """,
 }
 LOSING = {
@@ -459,7 +459,7 @@ LOSING = {
         # Another candidate may have a fresher cache. This process competes again with a fresh cache.
         0 run; win
         1 refusal -> none; cache_problem stale; refusal -> not ready: stale
-        7 happened -> competes published adopted competes-no-more cleared; cache_problem
+        7 happened -> competes adopted published competes-no-more cleared; cache_problem
         8 refusal -> none
     """,
     "a leader with a problem keeps the Lease silently until its decisions are visible": """
@@ -475,9 +475,10 @@ LOSING = {
     "a disabled leader withdraws from the Service before it releases the Lease": """
         # A later withdrawal might overwrite a successor's endpoint.
         0 run; win
-        1 happened -> competes published adopted; configure enabled=false
+        1 happened -> competes adopted published; configure enabled=false
         1 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
-        2 happened -> withdrawn competes-no-more cleared
+        2 happened -> withdrawn
+        7 happened -> competes-no-more cleared
     """,
     "a disabled leader that cannot withdraw tries again": """
         # After 2 s. It keeps the Lease meanwhile, and answers no request.
@@ -486,7 +487,8 @@ LOSING = {
         3.1 service_calls -> 2; leading -> yes
         3.6 service_calls -> 3; leading -> yes; service works
         3.6 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
-        6 competing -> no; happened -> competes published adopted withdrawn competes-no-more cleared
+        6 competing -> yes; happened -> competes adopted published withdrawn
+        11.5 competing -> no; happened -> competes-no-more cleared
     """,
     "a Service that cannot be written is tried again": """
         # After 2 s. This process answers meanwhile, because requests may arrive otherwise.
@@ -500,7 +502,7 @@ LOSING = {
         # While disabled no process competes, so no leader would do it.
         0 run; win
         1 lose
-        2 refusal -> not the leader, other is; happened -> competes published adopted cleared; configure enabled=false; lose nobody
+        2 refusal -> not the leader, other is; happened -> competes adopted published cleared; configure enabled=false; lose nobody
         3 happened -> withdrawn competes-no-more
     """,
     "a dead elector ends the process": """
@@ -511,27 +513,27 @@ LOSING = {
     "after a crash the Lease runs out": """
         # A release would say that the decisions of the last answers are visible.
         0 run; win
-        1 crash; failure -> ExceptionGroup; happened -> competes published adopted ended
+        1 crash; failure -> ExceptionGroup; happened -> competes adopted published ended
     """,
 }
 DRAINING = {
     "draining hands over step by step": """
         # The process leads until it has settled, withdrawn and released the Lease.
         0 run; win
-        1 happened -> competes published adopted; hold settling; drain -> waits; refusal -> shutting down; late_refusal -> none
+        1 happened -> competes adopted published; hold settling; drain -> waits; refusal -> shutting down; late_refusal -> none
         2 leading -> yes; answer drain -> waits; free settling; answer drain -> none
         2 happened -> settled cleared withdrawn released; answered_when_cleared -> no; late_refusal -> not the leader, other is
     """,
     "the Lease runs out if offers cannot be handed over": """
         # A release would say that a successor can know every decision.
         0 run; win
-        1 happened -> competes published adopted; offers_cannot_be_handed_over; drain -> none
+        1 happened -> competes adopted published; offers_cannot_be_handed_over; drain -> none
         1 happened -> settled cleared withdrawn ended
     """,
     "draining is bounded": """
         # Any step may hang: settling has 10 s, and the withdrawal 1 s.
         0 run; win
-        1 happened -> competes published adopted; hold settling; service hangs; drain -> waits
+        1 happened -> competes adopted published; hold settling; service hangs; drain -> waits
         11.9 answer drain -> waits; happened -> cleared released
         12.1 answer drain -> none
     """,
@@ -544,7 +546,7 @@ GUARD = {
     "the placement guard is published by the leader while it is switched on": """
         # A change of the setting takes effect at run time.
         0 run; win
-        1 happened -> competes published adopted; configure guard=observe
+        1 happened -> competes adopted published; configure guard=observe
         2 happened -> guard-published; guard -> observe published none; configure guard=off
         3 happened -> guard-withdrawn
     """,
@@ -557,21 +559,22 @@ GUARD = {
     "a drained leader is removed from both Services before it returns": """
         # Both servers listen until then, and no placement is changed any more.
         0 configure guard=enforce; run; win
-        1 happened -> competes published adopted guard-published; drain -> none; answered_when_cleared -> no
-        1 happened -> settled cleared withdrawn released guard-withdrawn
+        1 happened -> competes adopted published guard-published; drain -> none; answered_when_cleared -> no
+        1 happened -> settled cleared withdrawn guard-withdrawn released
     """,
     "a disabled leader is removed from both Services": """
         # The guard knows no plan without the extender.
         0 configure guard=enforce; run; win
-        1 happened -> competes published adopted guard-published; configure enabled=false
-        2 happened -> withdrawn guard-withdrawn competes-no-more cleared
-        2 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
+        1 happened -> competes adopted published guard-published; configure enabled=false
+        2 happened -> withdrawn guard-withdrawn
+        7 happened -> competes-no-more cleared
+        7 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
     """,
     "trouble with the placement guard does not end the lead": """
         # kube-scheduler is answered as before.
         0 service refused guard=yes; configure guard=enforce; run; win
         1 guard -> enforce none PUT slice: may not; refusal -> none; drain -> none
-        1 happened -> competes published adopted settled cleared withdrawn released
+        1 happened -> competes adopted published settled cleared withdrawn released
     """,
 }
 

@@ -203,7 +203,8 @@ WAITING = {
     "simultaneous requests for one pod leave nothing behind": """
         # The wait of the first request has not begun yet.
         0 create 0; filter_together 0 0 0 -> waits
-        10.001 answer filter_together 0 0 0 -> a b a b a b; bind 0 a; reserved -> a; provision 0 a; list_replicas a 0
+        4.999 answer filter_together 0 0 0 -> waits
+        5.001 answer filter_together 0 0 0 -> a b a b a b; bind 0 a; reserved -> a; provision 0 a; list_replicas a 0
         11 idle; ended_reservations true -> 1
     """,
     "volumes that only prefer their node need no reservation": """

@@ -372,9 +372,9 @@ WHEN = {
         # It does not read the contenders.
         0 run
         1000 contenders_reads -> 0; create_and_refuse 0
-        1000.3 contenders_reads -> 1
+        1000.3 contenders_reads -> 2
         1001 requested 0
-        1002 contenders_reads -> 0; fill a space=60
+        1002 contenders_reads -> 3; fill a space=60
         2000 contenders_reads -> 0
     """,
     "the wait of the pod that was refused first is known": """
