@@ -182,8 +182,13 @@ class FakePublisher:
         return True
 
     async def withdraw(self) -> None:
-        """Points the Service nowhere."""
+        """Points the Service nowhere, if it points here."""
         await self._call("withdrawn")
+
+    async def empty(self) -> bool:
+        """Points the Service nowhere, wherever it points."""
+        await self._call("emptied")
+        return True
 
 
 class FakeCertificate:
@@ -423,33 +428,33 @@ TAKING_OVER = {
     "a new leader answers after catching up and adopting": """
         # It does not answer as soon as it is elected. The Service is pointed here meanwhile.
         0 hold catching-up; run; happened -> competes; refusal -> not the leader, other is; win
-        1 catch_ups -> 1; refusal -> taking over from the last leader; happened -> published; heartbeat -> 0
+        1 catch_ups -> 1; refusal -> taking over from the last leader; happened -> published guard-emptied; heartbeat -> 0
         2 free catching-up; refusal -> none; happened -> adopted; heartbeat -> 1
     """,
     "catching up that does not end is tried again": """
         # This goes on as long as the process leads; each time it has 15 s.
         0 hold catching-up; run; win
         15 catch_ups -> 1
-        31 catch_ups -> 3; refusal -> taking over from the last leader; happened -> competes published published published
+        31 catch_ups -> 3; refusal -> taking over from the last leader; happened -> competes published guard-emptied published guard-emptied published guard-emptied
         32 free catching-up; refusal -> none; happened -> adopted
     """,
     "a lead lost during catching up is not taken over": """
         # A new term catches up again.
         0 hold catching-up; run; win
         1 catch_ups -> 1; win; free catching-up
-        2 refusal -> none; catch_ups -> 2; happened -> competes published adopted published
+        2 refusal -> none; catch_ups -> 2; happened -> competes published guard-emptied adopted published
     """,
     "a lead lost during adoption is not taken over": """
         # The adopted state is forgotten.
         0 hold adopting; undisturbed 2.5; run; win
-        1 happened -> competes published; quiet_for -> 2.5; lose; free adopting; happened -> adopted cleared
+        1 happened -> competes published guard-emptied; quiet_for -> 2.5; lose; free adopting; happened -> adopted cleared
         2 refusal -> not the leader, other is
     """,
     "leader tasks begin and end with the lead": """
         # Two processes must neither nudge nor count the same misplacement.
         0 world leader_task=yes
         0 run; win
-        1 happened -> competes task-runs adopted task-begins published; lose
+        1 happened -> competes task-runs adopted task-begins published guard-emptied; lose
         2 happened -> cleared task-ends; win
         3 happened -> adopted task-begins published
     """,
@@ -459,7 +464,7 @@ LOSING = {
         # Another candidate may have a fresher cache. This process competes again with a fresh cache.
         0 run; win
         1 refusal -> none; cache_problem stale; refusal -> not ready: stale
-        7 happened -> competes adopted published competes-no-more cleared; cache_problem
+        7 happened -> competes adopted published guard-emptied competes-no-more cleared; cache_problem
         8 refusal -> none
     """,
     "a leader with a problem keeps the Lease silently until its decisions are visible": """
@@ -475,7 +480,7 @@ LOSING = {
     "a disabled leader withdraws from the Service before it releases the Lease": """
         # A later withdrawal might overwrite a successor's endpoint.
         0 run; win
-        1 happened -> competes adopted published; configure enabled=false
+        1 happened -> competes adopted published guard-emptied; configure enabled=false
         1 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
         2 happened -> withdrawn
         7 happened -> competes-no-more cleared
@@ -487,7 +492,7 @@ LOSING = {
         3.1 service_calls -> 2; leading -> yes
         3.6 service_calls -> 3; leading -> yes; service works
         3.6 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
-        6 competing -> yes; happened -> competes adopted published withdrawn
+        6 competing -> yes; happened -> competes adopted published guard-emptied withdrawn
         11.5 competing -> no; happened -> competes-no-more cleared
     """,
     "a Service that cannot be written is tried again": """
@@ -496,13 +501,13 @@ LOSING = {
         1 refusal -> none; service_calls -> 1
         2.1 service_calls -> 1
         2.6 service_calls -> 2; service works
-        5 happened -> competes adopted published
+        5 happened -> competes adopted guard-emptied published
     """,
     "a process disabled after it lost the lead points the Service nowhere": """
         # While disabled no process competes, so no leader would do it.
         0 run; win
         1 lose
-        2 refusal -> not the leader, other is; happened -> competes adopted published cleared; configure enabled=false; lose nobody
+        2 refusal -> not the leader, other is; happened -> competes adopted published guard-emptied cleared; configure enabled=false; lose nobody
         3 happened -> withdrawn competes-no-more
     """,
     "a dead elector ends the process": """
@@ -513,27 +518,27 @@ LOSING = {
     "after a crash the Lease runs out": """
         # A release would say that the decisions of the last answers are visible.
         0 run; win
-        1 crash; failure -> ExceptionGroup; happened -> competes adopted published ended
+        1 crash; failure -> ExceptionGroup; happened -> competes adopted published guard-emptied ended
     """,
 }
 DRAINING = {
     "draining hands over step by step": """
         # The process leads until it has settled, withdrawn and released the Lease.
         0 run; win
-        1 happened -> competes adopted published; hold settling; drain -> waits; refusal -> shutting down; late_refusal -> none
+        1 happened -> competes adopted published guard-emptied; hold settling; drain -> waits; refusal -> shutting down; late_refusal -> none
         2 leading -> yes; answer drain -> waits; free settling; answer drain -> none
         2 happened -> settled cleared withdrawn released; answered_when_cleared -> no; late_refusal -> not the leader, other is
     """,
     "the Lease runs out if offers cannot be handed over": """
         # A release would say that a successor can know every decision.
         0 run; win
-        1 happened -> competes adopted published; offers_cannot_be_handed_over; drain -> none
+        1 happened -> competes adopted published guard-emptied; offers_cannot_be_handed_over; drain -> none
         1 happened -> settled cleared withdrawn ended
     """,
     "draining is bounded": """
         # Any step may hang: settling has 10 s, and the withdrawal 1 s.
         0 run; win
-        1 happened -> competes adopted published; hold settling; service hangs; drain -> waits
+        1 happened -> competes adopted published guard-emptied; hold settling; service hangs; drain -> waits
         11.9 answer drain -> waits; happened -> cleared released
         12.1 answer drain -> none
     """,
@@ -546,9 +551,9 @@ GUARD = {
     "the placement guard is published by the leader while it is switched on": """
         # A change of the setting takes effect at run time.
         0 run; win
-        1 happened -> competes adopted published; configure guard=observe
+        1 happened -> competes adopted published guard-emptied; configure guard=observe
         2 happened -> guard-published; guard -> observe published none; configure guard=off
-        3 happened -> guard-withdrawn
+        3 happened -> guard-emptied
     """,
     "a new leader points the placement guard here while it catches up": """
         # Until then API servers may wait for a process that has ended, a second for each placement.
