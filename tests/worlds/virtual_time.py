@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 _Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -30,10 +32,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*_Arguments], _Result], *args: *_Arguments
+    ) -> asyncio.Future[_Result]:
         """Calls a blocking function here: it takes no virtual time."""
         del executor
-        future = self.create_future()
+        future: asyncio.Future[_Result] = self.create_future()
         try:
             future.set_result(func(*args))
         except Exception as error:  # noqa: BLE001 # the future's reader gets it
