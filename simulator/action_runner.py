@@ -86,10 +86,11 @@ class ActionRunner:
         now = asyncio.get_running_loop().time()
         due = self._due_by_owner.setdefault(owner, {})
         if action.name not in due:
-            due[action.name] = now + self._draw_delay(action)
+            due[action.name] = now + self.draw_delay(action)
         return due[action.name] - now
 
-    def _draw_delay(self, action: AfterDelay) -> float:
+    def draw_delay(self, action: AfterDelay) -> float:
+        """Draws the seconds of a delay."""
         least, most = action.span
         if not action.logarithmic or least <= 0:
             return self._rng.uniform(least, most)

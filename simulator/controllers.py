@@ -69,15 +69,15 @@ class Controllers:
         self.waiting_pods: dict[NamespacedName, tuple[float, str]] = {}
         self._rng = rng
         self.volumes: ControllerQueue[Any] = LonghornQueue(
-            "volumes", self._reconcile_volume, rng, workers=config.workers, resync_period=config.resync_period
+            "volumes", self.reconcile_volume, rng, workers=config.workers, resync_period=config.resync_period
         )
-        self.replicas = self._create_queue("replicas", self._reconcile_replica)
-        self.nodes = self._create_queue("nodes", self._reconcile_node)
-        self.claims = self._create_queue("claims", self._reconcile_claim)
-        self.persistent_volumes = self._create_queue("persistentvolumes", self._reconcile_persistent_volume)
-        self.attachments = self._create_queue("attachments", self._reconcile_attachment)
-        self.pods = self._create_queue("pods", self._reconcile_pod)
-        self.images = self._create_queue("backingimages", self._reconcile_backing_image)
+        self.replicas = self._create_queue("replicas", self.reconcile_replica)
+        self.nodes = self._create_queue("nodes", self.reconcile_node)
+        self.claims = self._create_queue("claims", self.reconcile_claim)
+        self.persistent_volumes = self._create_queue("persistentvolumes", self.reconcile_persistent_volume)
+        self.attachments = self._create_queue("attachments", self.reconcile_attachment)
+        self.pods = self._create_queue("pods", self.reconcile_pod)
+        self.images = self._create_queue("backingimages", self.reconcile_backing_image)
         self.queues: tuple[ControllerQueue[Any], ...] = (
             self.volumes,
             self.replicas,
@@ -90,7 +90,7 @@ class Controllers:
         )
         place_of = _labelled_place if config.places_replicas else _place
         self._lag = StatusLag(store.replicas, place_of, config.status_lag, clock, rng)
-        self._publish_calls = PublishCalls(config, clock)
+        self.publish_calls = PublishCalls(config, clock)
         EventRouter(self).subscribe()
 
     def _create_queue(self, name: str, handle: Callable[[Any], Awaitable[float | None]]) -> ControllerQueue[Any]:
@@ -101,10 +101,10 @@ class Controllers:
         async with asyncio.TaskGroup() as group:
             for queue in self.queues:
                 group.create_task(queue.run(), name=queue.name)
-            group.create_task(self._repeat(self.config.status_period, self._sync_nodes), name="node status")
+            group.create_task(self._repeat(self.config.status_period, self.sync_nodes), name="node status")
             period = self.config.capacity_period
             if isinstance(period, (int, float)):
-                group.create_task(self._repeat(period, self._report_capacity), name="capacity")
+                group.create_task(self._repeat(period, self.report_capacity), name="capacity")
 
     async def _repeat(self, period: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -114,21 +114,24 @@ class Controllers:
                 log.warning("will be tried again", error=str(error))
             await asyncio.sleep(period)
 
-    async def _sync_nodes(self) -> None:
+    async def sync_nodes(self) -> None:
+        """Writes the engine image, and enqueues every node."""
         store = self.store
         image = store.engine_images.get("ei-simulated")
         await self.runner.run("engine image", images.decide_engine_image(image, store.longhorn_nodes.objects))
         for name in store.nodes.objects.keys() | store.longhorn_nodes.objects.keys():
             self.nodes.add(name)
 
-    async def _report_capacity(self) -> None:
+    async def report_capacity(self) -> None:
+        """Writes the CSIStorageCapacity objects."""
         store = self.store
         actions = decide_capacities(
             store.cluster(_now()), store.storage_classes.objects.values(), store.capacities.objects
         )
         await self.runner.run("capacity", actions)
 
-    async def _reconcile_volume(self, name: str) -> float | None:
+    async def reconcile_volume(self, name: str) -> float | None:
+        """Brings a volume a step on; returns the seconds until it needs another."""
         volume = self.store.volumes.get(name)
         actions = decide_volume(self._observe_volume(volume)) if volume is not None else []
         return await self.runner.run(f"volume {name}", actions)
@@ -195,12 +198,14 @@ class Controllers:
         claim = self.store.claims.get(key[:2])
         return claim is None or claim.uid != key[2]
 
-    async def _reconcile_replica(self, name: str) -> float | None:
+    async def reconcile_replica(self, name: str) -> float | None:
+        """As `reconcile_volume`, for a replica."""
         replica = self.store.replicas.get(name)
         actions = decide_replica(replica, self.config) if replica is not None else []
         return await self.runner.run(f"replica {name}", actions)
 
-    async def _reconcile_claim(self, key: NamespacedName) -> float | None:
+    async def reconcile_claim(self, key: NamespacedName) -> float | None:
+        """As `reconcile_volume`, for a claim."""
         claim = self.store.claims.get(key)
         owner = f"claim {key[0]}/{key[1]}"
         if claim is None:
@@ -245,7 +250,8 @@ class Controllers:
             store.disk_schedules.models,
         )
 
-    async def _reconcile_persistent_volume(self, name: str) -> float | None:
+    async def reconcile_persistent_volume(self, name: str) -> float | None:
+        """As `reconcile_volume`, for a PersistentVolume."""
         persistent_volume = self.store.persistent_volumes.get(name)
         if persistent_volume is None:
             return None
@@ -254,25 +260,26 @@ class Controllers:
         actions = decide_reclaim(persistent_volume, volume, attached=attached)
         return await self.runner.run(f"pv {name}", actions)
 
-    async def _reconcile_attachment(self, name: str) -> float | None:
+    async def reconcile_attachment(self, name: str) -> float | None:
+        """As `reconcile_volume`, for a VolumeAttachment."""
         attachment = self.store.attachments.get(name)
         if attachment is None:
             self._end_publish_call(name)
             return await self.runner.run(f"attachment {name}", [])
-        if not self._publish_calls.take_worker(name):
+        if not self.publish_calls.take_worker(name):
             return None
         decision = decide_attachment(self._observe_attachment(attachment))
         delay = await self.runner.run(f"attachment {name}", decision.actions)
         if decision.publish is Publish.IN_PROGRESS:
-            self._publish_calls.keep(name)
+            self.publish_calls.keep(name)
             return delay
         failed = decision.publish is Publish.FAILED
         self._end_publish_call(name, failed=failed)
-        return self._publish_calls.retry_delay(name) if failed else delay
+        return self.publish_calls.retry_delay(name) if failed else delay
 
     def _end_publish_call(self, name: str, *, failed: bool = False) -> None:
         """Frees the worker of an attachment, for those that wait for one."""
-        for waiting in self._publish_calls.end(name, failed=failed):
+        for waiting in self.publish_calls.end(name, failed=failed):
             self.attachments.add(waiting)
 
     def _observe_attachment(self, attachment: Attachment) -> AttachmentObservation:
@@ -292,7 +299,7 @@ class Controllers:
             is_node_ready=node is not None and node.ready,
             is_image_ready=volume is None or self._is_image_ready(volume, attachment.model.node),
             now=_now(),
-            call=self._publish_calls.get(attachment.name),
+            call=self.publish_calls.get(attachment.name),
         )
 
     def _is_image_ready(self, volume: Volume, node: str) -> bool:
@@ -310,7 +317,8 @@ class Controllers:
             mounts[volume.claim] = Mount(volume.claim, persistent_volume, attachments)
         return list(mounts.values())
 
-    async def _reconcile_pod(self, key: NamespacedName) -> float | None:
+    async def reconcile_pod(self, key: NamespacedName) -> float | None:
+        """As `reconcile_volume`, for a pod."""
         pod = self.store.pods.get(key)
         if pod is None or not is_waiting(pod):
             self.waiting_pods.pop(key, None)
@@ -324,7 +332,8 @@ class Controllers:
             self.waiting_pods.pop(key, None)
         return await self.runner.run(f"pod {pod.model.key}", decide_pod(pod, mounts))
 
-    async def _reconcile_node(self, name: str) -> float | None:
+    async def reconcile_node(self, name: str) -> float | None:
+        """As `reconcile_volume`, for a node."""
         try:
             actions = decide_node(self._observe_node(name))
         except CoreError as error:
@@ -397,7 +406,8 @@ class Controllers:
                     written[identity] = written.get(identity, 0) + image.model.real_size
         return written
 
-    async def _reconcile_backing_image(self, name: str) -> float | None:
+    async def reconcile_backing_image(self, name: str) -> float | None:
+        """As `reconcile_volume`, for a backing image."""
         image = self.store.backing_images.get(name)
         if image is None:
             return await self.runner.run(f"image {name}", [])

@@ -207,7 +207,7 @@ class Placements:
             if self._leads:
                 await self._evaluator.run(self._check_followed_pods())
                 await self._update_report()
-                await self._update_overbookings()
+                await self.update_overbookings()
             await self._wait(self._clock() - began)
 
     async def _wait(self, spent: float) -> None:
@@ -260,7 +260,7 @@ class Placements:
                 "misplaced", pod=entry.pod, volume=entry.volume, wanted=entry.node, replicas_on=list(entry.replicas_on)
             )
 
-    async def _update_overbookings(self) -> None:
+    async def update_overbookings(self) -> None:
         """Makes the next report on overbooked disks, and counts and logs what is new in it."""
         if not self._leads:
             return

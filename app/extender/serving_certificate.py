@@ -52,7 +52,7 @@ CALL_SECONDS: Final = 5.0
 TRUSTED_AFTER: Final = timedelta(seconds=20)
 _MANIFESTS: Final = "apply manifests/overlays/placement-guard"
 _CHECK_INTERVAL: Final = 10.0
-_RETRY_INTERVAL: Final = 2.0
+RETRY_INTERVAL: Final = 2.0
 # How soon it is noticed that the guard is switched on.
 _IDLE_INTERVAL: Final = 1.0
 
@@ -153,7 +153,7 @@ class ServingCertificate:
     async def run(self) -> None:
         """Keeps the certificate current until cancelled."""
         while True:
-            seconds = await self._check() if self._options.wanted() else _IDLE_INTERVAL
+            seconds = await self.check() if self._options.wanted() else _IDLE_INTERVAL
             try:
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
@@ -170,19 +170,19 @@ class ServingCertificate:
         self._next = None
         self._trusted_at = None
 
-    async def _check(self) -> float:
+    async def check(self) -> float:
         """Compares everything once; returns the seconds until the next time."""
         try:
             await self._synchronize()
         except ApiError as error:
             self._note(_sentence(error))
-            return _RETRY_INTERVAL
+            return RETRY_INTERVAL
         except CertificateError as error:
             self._note(f"Secret {NAME}: {error}")
-            return _RETRY_INTERVAL
+            return RETRY_INTERVAL
         except ObjectError as error:
             self._note(str(error))
-            return _RETRY_INTERVAL
+            return RETRY_INTERVAL
         self._note("")
         return _CHECK_INTERVAL
 

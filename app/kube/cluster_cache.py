@@ -86,7 +86,7 @@ class ClusterCache:
         self._initial: dict[str, dict[Key, object]] | None = {}
         self._state: ClusterState | None = None
         self._pending: dict[ObjectKey, object | None] = {}
-        self._listeners: dict[ObjectKey, set[asyncio.Event]] = {}
+        self.listeners: dict[ObjectKey, set[asyncio.Event]] = {}
         self._observers: dict[str, list[ChangeObserver]] = {}
         self._synced = asyncio.Event()
         self._reflectors = ReflectorGroup(timing.clock, stale_after)
@@ -261,15 +261,15 @@ class ClusterCache:
         event = asyncio.Event()
         distinct = frozenset(keys)
         for key in distinct:
-            self._listeners.setdefault(key, set()).add(event)
+            self.listeners.setdefault(key, set()).add(event)
         try:
             yield event
         finally:
             for key in distinct:
-                listeners = self._listeners[key]
+                listeners = self.listeners[key]
                 listeners.discard(event)
                 if not listeners:
-                    del self._listeners[key]
+                    del self.listeners[key]
 
     def subscribe(self, field: str, observer: ChangeObserver) -> None:
         """Passes every later change of a field's objects to an observer.
@@ -336,7 +336,7 @@ class ClusterCache:
             for observer in observers:
                 observer(before, value)
         self._pending[field, key] = value
-        for event in self._listeners.get((field, key), ()):
+        for event in self.listeners.get((field, key), ()):
             event.set()
 
     def _start(self) -> ClusterState | None:

@@ -97,7 +97,7 @@ class WorkQueue(Generic[_Key]):
         self._workers = workers
         self._random = random
         # A dictionary keeps the order in which keys were added.
-        self._due: dict[_Key, None] = {}
+        self.due: dict[_Key, None] = {}
         self._sweep: dict[_Key, None] = {}
         self._busy: set[_Key] = set()
         self._dirty: set[_Key] = set()
@@ -108,7 +108,7 @@ class WorkQueue(Generic[_Key]):
 
     def __len__(self) -> int:
         """The number of keys that are due or in work."""
-        return len(self._due) + len(self._sweep) + len(self._busy)
+        return len(self.due) + len(self._sweep) + len(self._busy)
 
     def add(self, key: _Key) -> None:
         """Handles a key as soon as a worker is free.
@@ -121,16 +121,16 @@ class WorkQueue(Generic[_Key]):
                 timer.cancel()
         if key in self._busy:
             self._dirty.add(key)
-        elif key not in self._due:
+        elif key not in self.due:
             self._sweep.pop(key, None)
-            self._due[key] = None
+            self.due[key] = None
             self._not_empty.set()
             self._observer.depth(self.name, len(self))
 
     def add_sweep(self, keys: Iterable[_Key]) -> None:
         """Handles keys that may not have changed, in their order, whenever no other key is due."""
         for key in keys:
-            if key not in self._due and key not in self._busy:
+            if key not in self.due and key not in self._busy:
                 self._sweep[key] = None
         self._not_empty.set()
         self._observer.depth(self.name, len(self))
@@ -169,7 +169,7 @@ class WorkQueue(Generic[_Key]):
         for timer in self._delayed.values():
             timer.cancel()
         for collection in (
-            self._due,
+            self.due,
             self._sweep,
             self._busy,
             self._dirty,
@@ -183,13 +183,13 @@ class WorkQueue(Generic[_Key]):
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while not self._due and not self._sweep:
+            while not self.due and not self._sweep:
                 self._not_empty.clear()
                 await self._not_empty.wait()
-            if not self._due:
+            if not self.due:
                 # A key of the sweep often needs no call: the events of the meantime come first.
                 await asyncio.sleep(0)
-            waiting = self._due or self._sweep
+            waiting = self.due or self._sweep
             if not waiting:
                 continue
             key = self.choose(waiting)

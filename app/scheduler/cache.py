@@ -95,7 +95,7 @@ class SchedulerCache:
         self._handler = handler
         self._observer: BindingObserver = _NoObserver()
         self._assumed: dict[PodKey, _AssumedPod] = {}
-        self._cache = GenericCache(client, timing, stale_after, observer=self, prefix="")
+        self.objects = GenericCache(client, timing, stale_after, observer=self, prefix="")
         self.want(SERVICES)
 
     def subscribe(self, observer: BindingObserver) -> None:
@@ -104,24 +104,24 @@ class SchedulerCache:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        await self._cache.run()
+        await self.objects.run()
 
     async def catch_up(self) -> None:
         """Returns once everything that happened before this call is in the state."""
-        await self._cache.catch_up()
+        await self.objects.catch_up()
 
     def want(self, kinds: frozenset[str]) -> None:
         """Watches these kinds from now on, and no others; nodes, services and pods are always watched."""
-        self._cache.want(kinds | SERVICES)
+        self.objects.want(kinds | SERVICES)
 
     def problem(self, kinds: frozenset[str]) -> str:
         """Returns why nothing can be decided by rules that read these kinds; "" if it can."""
-        return self._cache.problem(kinds | SERVICES)
+        return self.objects.problem(kinds | SERVICES)
 
     @property
     def state(self) -> GenericClusterState:
         """The cluster now, with assumed pods on their nodes."""
-        return self._cache.state()
+        return self.objects.state()
 
     @property
     def assumed_nodes(self) -> Mapping[PodKey, str]:
@@ -130,7 +130,7 @@ class SchedulerCache:
 
     def pod(self, key: PodKey) -> PendingPod | None:
         """Returns a pod as it was seen last."""
-        return self._cache.pod(key)
+        return self.objects.pod(key)
 
     def needs_scheduling(self, pending: PendingPod | None) -> bool:
         """Whether a pod is one of this scheduler's and needs a node."""
@@ -139,7 +139,7 @@ class SchedulerCache:
     def assume(self, pending: PendingPod, node: str) -> None:
         """Counts a pod, which the cache has, on this node."""
         self._assumed[pending.pod.key] = _AssumedPod(pending, node)
-        self._cache.recount(pending.pod.key)
+        self.objects.recount(pending.pod.key)
 
     def forget(self, pending: PendingPod) -> None:
         """Ends the assumption: binding the pod has failed."""
@@ -148,7 +148,7 @@ class SchedulerCache:
         if assumed is None or assumed.pod.uid != pending.pod.uid:
             return
         del self._assumed[key]
-        self._cache.recount(key)
+        self.objects.recount(key)
         self._handler.retry_unschedulable()
 
     def effective_pod(self, pod: PendingPod) -> Pod:

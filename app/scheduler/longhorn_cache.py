@@ -58,24 +58,24 @@ class LonghornCache:
         self._now = now
         self._evaluator = Evaluator(cache, options, perf_counter)
         self._facts = _FactsEvaluator(options)
-        self._bound: dict[PodKey, kube.Pod] = {}
+        self.bound: dict[PodKey, kube.Pod] = {}
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
         """Counts a pod on its node before this cache shows it there."""
         if pending.kube_pod is not None and pending.kube_pod.volumes:
-            self._bound[pending.pod.key] = replace(pending.kube_pod, node_name=node)
+            self.bound[pending.pod.key] = replace(pending.kube_pod, node_name=node)
             self._drop_shown_pods()
 
     def on_gone(self, key: PodKey) -> None:
         """Counts a pod no more, whatever this cache still shows of it."""
-        self._bound.pop(key, None)
+        self.bound.pop(key, None)
 
     def _drop_shown_pods(self) -> None:
         """Drops the bound pods that the cache shows by now."""
         pods = self.cache.state().view.snapshot.pods
-        shown = [key for key, pod in self._bound.items() if key in pods and _shows_binding(pods[key], pod)]
+        shown = [key for key, pod in self.bound.items() if key in pods and _shows_binding(pods[key], pod)]
         for key in shown:
-            del self._bound[key]
+            del self.bound[key]
 
     @property
     def version(self) -> int:
@@ -97,7 +97,7 @@ class LonghornCache:
         `assumed` puts the assumed pods on their nodes; see `binding_changes`.
         """
         self._drop_shown_pods()
-        bound = binding_changes((pod, pod.node_name) for pod in self._bound.values())
+        bound = binding_changes((pod, pod.node_name) for pod in self.bound.values())
         return self._facts.of(pending, _bind(self.cache.state(), {**bound, **assumed}, self._now()))
 
 

@@ -100,14 +100,14 @@ class GenericScheduler:
         self._config = config
         self._clock = parts.timing.clock
         self._leads = parts.leads
-        self._recorder = parts.recorder
-        self._metrics = parts.metrics
+        self.recorder = parts.recorder
+        self.metrics = parts.metrics
         self._binder = Binder(parts.client, self._may_write)
         self._claims = ClaimCheck(parts.client)
-        self._queue = SchedulingQueue()
-        self._cache = SchedulerCache(parts.client, config.name, self, parts.timing, stale_after=config.stale_after)
-        inputs = PolicyInputs(self._cache, parts.new_longhorn_cache)
-        self._policy_sources = PolicySources(config.policy, config.file, inputs)
+        self.queue = SchedulingQueue()
+        self.cache = SchedulerCache(parts.client, config.name, self, parts.timing, stale_after=config.stale_after)
+        inputs = PolicyInputs(self.cache, parts.new_longhorn_cache)
+        self.policy_sources = PolicySources(config.policy, config.file, inputs)
         self._active = False
         self._changed = False
         self._wake = asyncio.Event()
@@ -119,33 +119,33 @@ class GenericScheduler:
         self._connect_metrics()
 
     def _connect_metrics(self) -> None:
-        metrics = self._metrics
-        self._recorder.subscribe(metrics.count_write_failure)
+        metrics = self.metrics
+        self.recorder.subscribe(metrics.count_write_failure)
         if self._config.file is not None:
             self._config.file.subscribe(metrics.count_policy_reload)
         metrics.add_gauge(
             "policy_pending",
             "Whether a newer policy waits until what it reads is known",
-            lambda: float(self._policy_sources.pending),
+            lambda: float(self.policy_sources.pending),
         )
-        metrics.add_gauge("waiting_pods", "Pods that want a node", lambda: len(self._queue))
+        metrics.add_gauge("waiting_pods", "Pods that want a node", lambda: len(self.queue))
         metrics.add_gauge(
             "assumed_pods",
             "Pods that were bound and are not seen on their node yet",
-            lambda: len(self._cache.assumed_nodes),
+            lambda: len(self.cache.assumed_nodes),
         )
 
     async def run(self) -> None:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._policy_sources.run(self.retry_unschedulable))
-            tasks.create_task(self._recorder.run())
+            tasks.create_task(self.policy_sources.run(self.retry_unschedulable))
+            tasks.create_task(self.recorder.run())
             while True:
                 self._pass_change_on()
                 can_decide = self._may_write() and not self.problem
-                pending = self._queue.pop(self._clock()) if can_decide else None
+                pending = self.queue.pop(self._clock()) if can_decide else None
                 if pending is None:
-                    await self._pause(self._queue.next_due() if can_decide else None)
+                    await self._pause(self.queue.next_due() if can_decide else None)
                     continue
                 async with self._deciding:
                     await self._schedule_one(pending, tasks)
@@ -153,11 +153,11 @@ class GenericScheduler:
     @property
     def problem(self) -> str:
         """Why nothing can be decided now; "" if it can."""
-        return self._policy_sources.problem
+        return self.policy_sources.problem
 
     async def catch_up(self) -> None:
         """Returns once everything that happened before this call is known."""
-        await self._policy_sources.catch_up()
+        await self.policy_sources.catch_up()
 
     def activate(self) -> None:
         """Starts to schedule."""
@@ -167,7 +167,7 @@ class GenericScheduler:
     def deactivate(self) -> None:
         """Stops scheduling; Bindings in progress go on while this process leads."""
         self._active = False
-        self._recorder.clear_conditions()
+        self.recorder.clear_conditions()
 
     async def wait_until_settled(self) -> None:
         """Returns once no pod is being bound and every Event is written.
@@ -177,16 +177,16 @@ class GenericScheduler:
         async with self._deciding:
             pass
         await self._no_bindings.wait()
-        await self._recorder.wait_until_written()
+        await self.recorder.wait_until_written()
 
     def enqueue(self, pending: PendingPod) -> None:
         """Adds a pod to the queue; called by the cache."""
-        self._queue.put(pending, self._clock())
+        self.queue.put(pending, self._clock())
         self._wake.set()
 
     def dequeue(self, key: PodKey) -> None:
         """Removes a pod from the queue; called by the cache."""
-        self._queue.discard(key)
+        self.queue.discard(key)
 
     def retry_unschedulable(self) -> None:
         """Notes a change that may help unschedulable pods; called by the cache.
@@ -202,12 +202,12 @@ class GenericScheduler:
     def _pass_change_on(self) -> None:
         if self._changed:
             self._changed = False
-            self._queue.shorten_backoffs(self._clock())
+            self.queue.shorten_backoffs(self._clock())
 
     def _back_off(self, key: PodKey) -> None:
         # A change during the attempt must not be missed.
         self._pass_change_on()
-        self._queue.back_off(key, self._clock())
+        self.queue.back_off(key, self._clock())
 
     async def _pause(self, due: float | None) -> None:
         """Returns once a pod is due or something happens."""
@@ -223,7 +223,7 @@ class GenericScheduler:
     async def _schedule_one(self, pending: PendingPod, tasks: asyncio.TaskGroup) -> None:
         began = self._clock()
         for _ in range(_MAX_DECISIONS):
-            before = self._cache.state
+            before = self.cache.state
             result: ScheduleResult | None = None
             problem = self._unsupported_problem(pending)
             try:
@@ -231,27 +231,27 @@ class GenericScheduler:
             except ResolutionError as error:
                 problem = str(error)
             # The pod has changed and will be tried again, or is gone; or this process does not lead any more.
-            if not self._queue.is_unchanged(pending) or not self._may_write():
+            if not self.queue.is_unchanged(pending) or not self._may_write():
                 break
             if result is None or not result.node:
                 self._handle_unschedulable(pending, message(result) if result else problem)
                 return
-            if self._cache.state.nodes.get(result.node) is before.nodes.get(result.node):
-                self._metrics.observe_decision(self._clock() - began)
+            if self.cache.state.nodes.get(result.node) is before.nodes.get(result.node):
+                self.metrics.observe_decision(self._clock() - began)
                 self._warn_about_constraints(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
                 return
         self._back_off(pending.pod.key)
 
     async def _decide(self, pending: PendingPod) -> ScheduleResult:
-        policy, longhorn = self._policy_sources.current()
+        policy, longhorn = self.policy_sources.current()
         facts_for: FactsFor | None = None
         if pending.kube_pod is not None:
             await self._claims.check(pending.kube_pod)
         if longhorn is not None:
             await longhorn.fetch_missing(pending)
             facts_for = longhorn.facts_for(pending, self._assumed_changes())
-        state = self._cache.state
+        state = self.cache.state
         closed = self._closed_nodes(pending.pod, state, policy)
         decision = decide(pending.pod, state, policy, self._config.select_host, facts_for, closed)
         return await run_in_slices(decision)
@@ -263,7 +263,7 @@ class GenericScheduler:
         """
         if self._config.unsupported is not UnsupportedMode.REFUSE:
             return ""
-        policy, _ = self._policy_sources.current()
+        policy, _ = self.policy_sources.current()
         constraints = unsupported_constraints(pending.pod, policy)
         return f"{unsupported_message(constraints)}; see --unsupported-constraints" if constraints else ""
 
@@ -278,26 +278,26 @@ class GenericScheduler:
         """Logs and records what the policy did not read when it selected a node."""
         if self._config.unsupported is not UnsupportedMode.WARN:
             return
-        policy, _ = self._policy_sources.current()
-        constraints = ignored_constraints(pending.pod, node, self._cache.state, policy)
+        policy, _ = self.policy_sources.current()
+        constraints = ignored_constraints(pending.pod, node, self.cache.state, policy)
         if constraints:
             why = unsupported_message(constraints)
-            self._recorder.record(pending.pod, "UnsupportedConstraints", why, normal=False)
+            self.recorder.record(pending.pod, "UnsupportedConstraints", why, normal=False)
             log.warning("constraints ignored", pod="/".join(pending.pod.key), node=node, why=why)
 
     def _assumed_changes(self) -> Changes:
         """Returns the changes that put assumed pods on their nodes."""
-        assumed = ((self._cache.pod(key), node) for key, node in self._cache.assumed_nodes.items())
+        assumed = ((self.cache.pod(key), node) for key, node in self.cache.assumed_nodes.items())
         return binding_changes((pending.kube_pod, node) for pending, node in assumed if pending is not None)
 
     def _handle_unschedulable(self, pending: PendingPod, why: str) -> None:
-        self._metrics.count_attempt(UNSCHEDULABLE)
+        self.metrics.count_attempt(UNSCHEDULABLE)
         self._back_off(pending.pod.key)
-        self._recorder.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
+        self.recorder.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
         log.info("unschedulable", pod="/".join(pending.pod.key), why=why)
 
     def _assume_and_bind(self, pending: PendingPod, node: str, tasks: asyncio.TaskGroup) -> None:
-        self._cache.assume(pending, node)
+        self.cache.assume(pending, node)
         self._bindings_in_progress += 1
         self._no_bindings.clear()
         tasks.create_task(self._bind(pending, node), name=f"bind {'/'.join(pending.pod.key)}")
@@ -308,14 +308,14 @@ class GenericScheduler:
             async with self._binding_slots:
                 problem = await self._binder.bind(pending, node)
             if problem:
-                self._metrics.count_attempt(ERROR)
+                self.metrics.count_attempt(ERROR)
                 log.warning("not bound", pod=name, node=node, problem=problem)
                 self._handle_binding_failure(pending, node, problem)
                 return
-            self._metrics.count_attempt(SCHEDULED)
-            if self._queue.is_unchanged(pending):
-                self._queue.discard(pending.pod.key)
-            self._recorder.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
+            self.metrics.count_attempt(SCHEDULED)
+            if self.queue.is_unchanged(pending):
+                self.queue.discard(pending.pod.key)
+            self.recorder.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
             log.info("bound", pod=name, node=node)
         finally:
             self._bindings_in_progress -= 1
@@ -325,22 +325,22 @@ class GenericScheduler:
     def _handle_binding_failure(self, pending: PendingPod, node: str, problem: str) -> None:
         key = pending.pod.key
         self._pass_change_on()
-        self._cache.forget(pending)
+        self.cache.forget(pending)
         # The node has the pod's room again. That may help other pods, and they are retried below; the pod itself was not
         # refused for want of room, so its own back-off stays.
         self._changed = False
-        current = self._cache.pod(key)
+        current = self.cache.pod(key)
         # The queue has a later pod of the name, whose attempts have nothing to do with this one.
         if current is None or current.pod.uid != pending.pod.uid:
-            self._queue.shorten_backoffs(self._clock())
+            self.queue.shorten_backoffs(self._clock())
             return
-        self._queue.shorten_backoffs(self._clock(), except_for=key)
-        self._queue.back_off(key, self._clock())
+        self.queue.shorten_backoffs(self._clock(), except_for=key)
+        self.queue.back_off(key, self._clock())
         # Changes of an assumed pod were not passed on to the queue.
-        if not self._cache.needs_scheduling(current):
-            self._queue.discard(key)
+        if not self.cache.needs_scheduling(current):
+            self.queue.discard(key)
             return
-        self._queue.put(current, self._clock())
+        self.queue.put(current, self._clock())
         if self._may_write():
             why = f"binding to {node} failed: {problem}"
-            self._recorder.record_failure(current.pod, POD_REASON_SCHEDULER_ERROR, why)
+            self.recorder.record_failure(current.pod, POD_REASON_SCHEDULER_ERROR, why)

@@ -66,7 +66,7 @@ class SchedulingQueue:
     """The pods that need a node."""
 
     def __init__(self) -> None:
-        self._pods: dict[PodKey, _QueuedPod] = {}
+        self.pods: dict[PodKey, _QueuedPod] = {}
         self._active_new: _ActiveQueue = []
         self._active_retried: _ActiveQueue = []
         self._retried_next = False
@@ -75,7 +75,7 @@ class SchedulingQueue:
 
     def __len__(self) -> int:
         """The number of pods that need a node, those being tried included."""
-        return len(self._pods)
+        return len(self.pods)
 
     def put(self, pending: PendingPod, now: float) -> None:
         """Adds or updates a pod.
@@ -83,11 +83,11 @@ class SchedulingQueue:
         A new pod is tried at once, even if there was one of its name.
         """
         key = pending.pod.key
-        queued = self._pods.get(key)
+        queued = self.pods.get(key)
         if queued is None or queued.pending.pod.uid != pending.pod.uid:
             queued = _QueuedPod(pending, 0, now)
             self._enqueue(queued, now)
-            self._pods[key] = queued
+            self.pods[key] = queued
             return
         changed = not _schedules_alike(queued.pending, pending)
         queued.pending = pending
@@ -96,7 +96,7 @@ class SchedulingQueue:
 
     def discard(self, key: PodKey) -> None:
         """Removes a pod that needs no node any more."""
-        self._pods.pop(key, None)
+        self.pods.pop(key, None)
 
     def pop(self, now: float) -> PendingPod | None:
         """Returns the next pod to try, None if no pod is due.
@@ -125,12 +125,12 @@ class SchedulingQueue:
 
         Changes that an attempt does not depend on do not count.
         """
-        queued = self._pods.get(pending.pod.key)
+        queued = self.pods.get(pending.pod.key)
         return queued is not None and _schedules_alike(queued.pending, pending)
 
     def back_off(self, key: PodKey, now: float) -> None:
         """Ends a failed attempt; the pod is tried again after a back-off."""
-        queued = self._pods.get(key)
+        queued = self.pods.get(key)
         if queued is None or queued.due is not None:
             return
         queued.attempts += 1
@@ -141,7 +141,7 @@ class SchedulingQueue:
 
     def shorten_backoffs(self, now: float, except_for: PodKey | None = None) -> None:
         """Shortens all back-offs but one after a change that may help."""
-        for key, queued in self._pods.items():
+        for key, queued in self.pods.items():
             if key != except_for:
                 self._shorten_backoff(queued, now)
 
@@ -175,7 +175,7 @@ class SchedulingQueue:
     def _activate(self, queued: _QueuedPod) -> None:
         active = self._active_retried if queued.attempts else self._active_new
         # A process that does not lead pops nothing, while pods come and go.
-        if len(active) > 2 * len(self._pods) + _MAX_OUTDATED_ENTRIES:
+        if len(active) > 2 * len(self.pods) + _MAX_OUTDATED_ENTRIES:
             active[:] = [entry for entry in active if self._valid(entry[0][-1], entry[1]) is not None]
             heapq.heapify(active)
         heapq.heappush(active, (queued.sort_key, queued.stamp))
@@ -191,7 +191,7 @@ class SchedulingQueue:
 
     def _valid(self, key: PodKey, stamp: int) -> _QueuedPod | None:
         """Returns the pod of an entry, None if the entry is outdated."""
-        queued = self._pods.get(key)
+        queued = self.pods.get(key)
         return queued if queued is not None and queued.stamp == stamp else None
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -23,11 +24,24 @@ IDIOM = re.compile(
 )
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    """Returns a module's syntax tree."""
+    return ast.parse(path.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def syntax_trees() -> Iterator[None]:
+    """Keeps the syntax trees until the last test of this file: they are large."""
+    yield
+    parse.cache_clear()
+
+
 def trees(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
     """Yields every module of some folders with its syntax tree."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path, ast.parse(path.read_text())
+            yield path, parse(path)
 
 
 def functions(*folders: str) -> Iterator[tuple[Path, Function]]:

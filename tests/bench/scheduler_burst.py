@@ -28,12 +28,13 @@ from devcluster.stack import ROOT
 from tests.bench.http import cpu_seconds
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import PAUSE, Object
+from tests.worlds.election_timing import OF_A_BENCHMARK, election_flags
 from tests.worlds.service import EXTENDER
 
 OURS: Final = "classic"
 THEIRS: Final = "default-scheduler"
 _BURST_SECONDS: Final = 300.0
-_LONG_LEASE: Final = ("--lease-duration", "60", "--renew-deadline", "50", "--retry-period", "2")
+_LONG_LEASE: Final = election_flags(OF_A_BENCHMARK)
 
 
 @dataclass(frozen=True)

@@ -113,46 +113,55 @@ PODS_THAT_DO_NOT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", PODS_THAT_ASK)
-def test_a_pod_with_claims_asks_once(cluster: DevCluster, what: str) -> None:
-    """One container requests the resource, and the limit equals the request."""
-    raw, containers = PODS_THAT_ASK[what]
-    assert asking_containers(admit(cluster, raw)) == containers
+@pytest.fixture(scope="module")
+def admitted(cluster: DevCluster) -> dict[str, dict[str, Any]]:
+    """Every pod of both tables as the API server would store it."""
+    pods = {what: raw for what, (raw, _) in PODS_THAT_ASK.items()} | PODS_THAT_DO_NOT
+    return {what: admit(cluster, raw) for what, raw in pods.items()}
 
 
-@pytest.mark.parametrize("what", PODS_THAT_ASK)
-def test_nothing_else_of_a_pod_changes(cluster: DevCluster, what: str) -> None:
+def test_pods_with_claims_ask_once_and_other_pods_do_not(admitted: dict[str, dict[str, Any]]) -> None:
+    """One container requests the resource, and the limit equals the request.
+
+    Pods that do not ask have no claim, are placed already, belong to another scheduler, or opted out.
+    """
+    asking: dict[str, list[str]] = {what: containers for what, (_, containers) in PODS_THAT_ASK.items()}
+    assert {what: asking_containers(raw) for what, raw in admitted.items()} == {
+        what: [] for what in PODS_THAT_DO_NOT
+    } | asking
+
+
+def test_nothing_else_of_a_pod_changes(cluster: DevCluster, admitted: dict[str, dict[str, Any]]) -> None:
     """The spec and the QoS class are those of the same pod with the opt-out."""
-    raw, _ = PODS_THAT_ASK[what]
-    annotations = {**raw["metadata"].get("annotations", {}), OPT_OUT: "false"}
-    admitted, left_alone = (
-        admit(cluster, raw),
-        admit(cluster, raw | {"metadata": {"name": "db", "annotations": annotations}}),
-    )
-    assert without_the_resource(admitted) == without_the_resource(left_alone)
-    assert admitted["status"]["qosClass"] == left_alone["status"]["qosClass"]
+
+    def rest(raw: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        return without_the_resource(raw), raw["status"]["qosClass"]
+
+    left_alone = {}
+    for what, (raw, _) in PODS_THAT_ASK.items():
+        annotations = {**raw["metadata"].get("annotations", {}), OPT_OUT: "false"}
+        left_alone[what] = rest(admit(cluster, raw | {"metadata": {"name": "db", "annotations": annotations}}))
+    assert {what: rest(admitted[what]) for what in PODS_THAT_ASK} == left_alone
 
 
-@pytest.mark.parametrize("what", PODS_THAT_DO_NOT)
-def test_other_pods_do_not_ask(cluster: DevCluster, what: str) -> None:
-    """They have no claim, are placed already, belong to another scheduler, or opted out."""
-    assert asking_containers(admit(cluster, PODS_THAT_DO_NOT[what])) == []
-
-
-@pytest.mark.parametrize("namespace", ["kube-system", NAMESPACE, "apart"])
-def test_pods_of_excluded_namespaces_do_not_ask(cluster: DevCluster, namespace: str) -> None:
+def test_pods_of_excluded_namespaces_do_not_ask(cluster: DevCluster) -> None:
     """The cluster's, Longhorn's, and those with the label."""
-    assert asking_containers(admit(cluster, pod(), namespace)) == []
+    for namespace in ("kube-system", NAMESPACE, "apart"):
+        assert asking_containers(admit(cluster, pod(), namespace)) == [], namespace
 
 
-@pytest.mark.parametrize(
-    ("resources", "qos"),
-    [({}, "BestEffort"), ({"requests": CPU}, "Burstable"), ({"limits": BOTH, "requests": BOTH}, "Guaranteed")],
-)
-def test_the_qos_class_stays(cluster: DevCluster, resources: dict[str, Any], qos: str) -> None:
+QOS_CLASSES: dict[str, dict[str, Any]] = {
+    "BestEffort": {},
+    "Burstable": {"requests": CPU},
+    "Guaranteed": {"limits": BOTH, "requests": BOTH},
+}
+
+
+def test_the_qos_class_stays(cluster: DevCluster) -> None:
     """It counts CPU and memory only."""
-    admitted = admit(cluster, pod(containers=[container(resources=resources)]))
-    assert (asking_containers(admitted), admitted["status"]["qosClass"]) == (["main"], qos)
+    for qos, resources in QOS_CLASSES.items():
+        raw = admit(cluster, pod(containers=[container(resources=resources)]))
+        assert (asking_containers(raw), raw["status"]["qosClass"]) == (["main"], qos)
 
 
 @pytest.mark.parametrize(

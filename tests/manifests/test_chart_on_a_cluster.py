@@ -37,6 +37,7 @@ from devcluster.http_check import http_request
 from devcluster.polling import wait_until
 from tests.manifests.helm import RELEASE, Helm, write_secret
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, OFFERS
+from tests.worlds.election_timing import OF_A_CHART, election_flags
 from tests.worlds.service import EXTENDER
 from tests.worlds.tls import client_context, serial_shown
 
@@ -44,7 +45,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
 CERTIFICATES = ("ca", "tls", "client")
 NODES = ["node-1", "node-2"]
-FAST = ("--lease-duration", "2", "--renew-deadline", "1.5", "--retry-period", "0.3")
+FAST = election_flags(OF_A_CHART)
 PARTS = ("placementGuard", "askPolicy", "secondScheduler", "schedulerNamePolicy", "tls")
 TLS = ("--set", "tls.enabled=true,networkPolicy.enabled=true,networkPolicy.controlPlaneNetworks={192.168.10.0/24}")
 SERVER_NAME = f"{NAME}.{NAMESPACE}.svc"

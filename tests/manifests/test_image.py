@@ -41,8 +41,8 @@ def environment_with(site_packages: Path) -> Mapping[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(site_packages), str(ROOT)]),
-        # Beside the folder, whose size counts.
-        "PYTHONPYCACHEPREFIX": f"{site_packages}-byte-code",
+        # Compiled once, and not in the folder, whose size counts.
+        "PYTHONPYCACHEPREFIX": str(site_packages.with_name(f"{site_packages.name}-compiled")),
     }
 
 

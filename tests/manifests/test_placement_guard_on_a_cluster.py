@@ -79,7 +79,7 @@ async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
 ) -> None:
     """Another apply of the manifests leaves both as they are."""
     certificate = certificate_of(client)
-    await certificate._check()
+    await certificate.check()
     assert (certificate.ready, certificate.problem) == (True, "")
     assert decode_certificates(secret_of(cluster)).bundle == bundle_of(cluster)
     assert ssl.create_default_context(cadata=bundle_of(cluster).decode()).cert_store_stats()["x509_ca"] >= 1
@@ -87,10 +87,10 @@ async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "overlays/placement-guard/access"))
     assert cluster.api.get(CONFIGURATION)["webhooks"] == before
     version = cluster.api.get(SECRET)["metadata"]["resourceVersion"]
-    await certificate._check()
+    await certificate.check()
     assert cluster.api.get(SECRET)["metadata"]["resourceVersion"] == version
     cluster.api.patch(SECRET, {"data": None})
-    await certificate._check()
+    await certificate.check()
     assert decode_certificates(secret_of(cluster)).bundle == bundle_of(cluster)
 
 

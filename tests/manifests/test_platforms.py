@@ -17,8 +17,8 @@ from devcluster.scheduler_config import rewrite
 from scheduler_core.extender.kube_scheduler_config import Platform, SentPods, configuration_path, steps
 from tests.manifests.load import CONFIGS, ROOT
 from tests.manifests.platform_pages import PAGES, REGISTERED, distribution, harvester_files, page, scheduler_flags
+from tests.worlds.command_line import Run
 from tests.worlds.fake_api import write_kubeconfig
-from tests.worlds.service import EXTENDER
 
 FILE = "kube-scheduler-config.yaml"
 ADDRESS = "http://10.43.12.34:9504"
@@ -26,12 +26,13 @@ ADDRESS = "http://10.43.12.34:9504"
 FOREIGN = ("install", "systemctl", "rm")
 
 
-def printed(name: str) -> str:
+def printed(run: Run, name: str) -> str:
     """What the page's command prints, with an address given because there is no cluster."""
     (command,) = page(name).matching("longhorn-extender", "scheduler-config")
     assert command[-2:] == [">", FILE]
-    arguments = [EXTENDER, *command[1:-2], "--url-prefix", ADDRESS]
-    return subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=60).stdout
+    result = run(*command[1:-2], "--url-prefix", ADDRESS)
+    assert result.code == 0, result.err
+    return result.out
 
 
 def install(folder: Path, name: str, text: str) -> Path:
@@ -46,9 +47,9 @@ def install(folder: Path, name: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", REGISTERED)
-def test_the_real_kube_scheduler_loads_the_printed_file_by_the_pages_flags(tmp_path: Path, name: str) -> None:
+def test_the_real_kube_scheduler_loads_the_printed_file_by_the_pages_flags(run: Run, tmp_path: Path, name: str) -> None:
     """Only the folder and the credentials are this machine's; what it has understood is the recommended file."""
-    text = rewrite(printed(name), write_kubeconfig(tmp_path, "http://127.0.0.1:1"))
+    text = rewrite(printed(run, name), write_kubeconfig(tmp_path, "http://127.0.0.1:1"))
     installed = install(tmp_path, name, text)
     written = tmp_path / "understood.yaml"
     for flags in scheduler_flags(page(name)):

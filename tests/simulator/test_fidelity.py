@@ -63,9 +63,9 @@ async def test_node_status_lists_a_replica_once_the_lag_is_over() -> None:
     await _attach_volumes(world, "v")
     assert world.disk("a").storage_scheduled == 0
     world.seconds += 1
-    assert await world.controllers._reconcile_node("a") == LAG - 1
+    assert await world.controllers.reconcile_node("a") == LAG - 1
     world.seconds += LAG - 1
-    assert await world.controllers._reconcile_node("a") is None
+    assert await world.controllers.reconcile_node("a") is None
     assert world.disk("a").storage_scheduled == 10 * GIB
 
 

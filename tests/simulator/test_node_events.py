@@ -13,11 +13,11 @@ from tests.worlds.simulator import GIB, QUICK, World
 
 
 def _due_volumes(world: World) -> set[str]:
-    return set(world.controllers.volumes._due)
+    return set(world.controllers.volumes.due)
 
 
 def _forget_due_volumes(world: World) -> None:
-    world.controllers.volumes._due.clear()
+    world.controllers.volumes.due.clear()
 
 
 async def _patch_node(world: World, node: str, body: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ async def test_new_node_enqueues_volumes_with_an_unplaced_replica() -> None:
     """Its replica is placed there, without a retry."""
     world = await _world_with_an_unplaced_replica()
     await world.add_node("c", "50Gi")
-    await world.controllers._reconcile_node("c")
+    await world.controllers.reconcile_node("c")
     assert _due_volumes(world) == {"v"}
 
 

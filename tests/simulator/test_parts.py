@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from scheduler_core.longhorn.provisioned_volume import csi_size
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from simulator import install
+from simulator.__main__ import main
 from simulator.config import Config, ConfigError, load
 from simulator.controller_queue import ControllerQueue
 from simulator.known_settings import KNOWN_SETTINGS
@@ -71,13 +71,18 @@ def test_the_word_off_disables_placement(tmp_path: Path) -> None:
         pytest.param(["--speed", "9"], "No such option", id="unknown option"),
     ],
 )
-def test_wrong_command_line_ends_with_one_line(arguments: list[str], problem: str) -> None:
+@pytest.mark.usefixtures("process_logging")
+def test_wrong_command_line_ends_with_one_line(
+    arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The exit code is 2, and standard error contains nothing else."""
-    command = [sys.executable, "-m", "simulator", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert problem in done.stderr
-    assert done.stderr.count("\n") == 1
+    monkeypatch.setattr(sys, "argv", ["simulator", *arguments])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    printed = capsys.readouterr().err
+    assert exit_info.value.code == 2
+    assert problem in printed
+    assert printed.count("\n") == 1
 
 
 async def test_key_is_handled_by_one_worker_at_a_time() -> None:

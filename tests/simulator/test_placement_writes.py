@@ -97,14 +97,14 @@ async def test_answer_to_a_placement_is_discarded() -> None:
     """The place is known when the watch shows it, and a placement before that is a conflict."""
     world = await _world()
     await world.add_volume("v", 10, DISABLED)
-    await world.controllers._reconcile_volume("v")
+    await world.controllers.reconcile_volume("v")
     while not world.replicas("v"):
-        await world.controllers._reconcile_volume("v")
+        await world.controllers.reconcile_volume("v")
     world.api.hold_watches()
-    await world.controllers._reconcile_volume("v")
+    await world.controllers.reconcile_volume("v")
     assert world.places("v") == []
     with pytest.raises(ApiError) as raised:
-        await world.controllers._reconcile_volume("v")
+        await world.controllers.reconcile_volume("v")
     assert raised.value.conflict
     world.api.release_watches()
     assert world.places("v") == ["a"]
@@ -156,7 +156,7 @@ async def test_refused_placement_leaves_the_volume_s_status_as_it_was() -> None:
     await world.start("50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED, replicas=2)
     while len(world.replicas("v")) < 2:
-        await world.controllers._reconcile_volume("v")
+        await world.controllers.reconcile_volume("v")
     refused: list[str] = []
 
     def admit(_: Json, after: Json) -> Json:
@@ -168,7 +168,7 @@ async def test_refused_placement_leaves_the_volume_s_status_as_it_was() -> None:
     world.api.admission = admit
     before = world.store.volumes.objects["v"].status
     with pytest.raises(ApiError):
-        await world.controllers._reconcile_volume("v")
+        await world.controllers.reconcile_volume("v")
     assert world.store.volumes.objects["v"].status == before
     [placed] = [each for each in world.replicas("v") if each.model.node_id]
     assert placed.name not in refused

@@ -30,8 +30,8 @@ async def _world(config: Config = REAL_PUBLISH, *volumes: str) -> World:
 
 async def _publish(world: World, attachment: str) -> float | None:
     """Lets the attacher take up an attachment and handle it once more; returns when it is to be handled again."""
-    await world.controllers._reconcile_attachment(attachment)
-    return await world.controllers._reconcile_attachment(attachment)
+    await world.controllers.reconcile_attachment(attachment)
+    return await world.controllers.reconcile_attachment(attachment)
 
 
 def _states(world: World) -> list[str]:
@@ -60,9 +60,9 @@ async def test_publish_before_the_volume_is_detached_is_refused() -> None:
     """Its call fails at once, and is repeated after a back-off of 1, 2 and 4 seconds."""
     world = await _world()
     await world.add_volume("v", 10, DISABLED)
-    await world.controllers._reconcile_volume("v")
+    await world.controllers.reconcile_volume("v")
     await world.attach("v", "a")
-    delays = [await _publish(world, "v-a"), *[await world.controllers._reconcile_attachment("v-a") for _ in range(9)]]
+    delays = [await _publish(world, "v-a"), *[await world.controllers.reconcile_attachment("v-a") for _ in range(9)]]
     message = NOT_READY + "waiting for the volume to fully detach. current state: creating"
     assert world.attachment("v")["attachError"]["message"] == message
     assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
@@ -77,7 +77,7 @@ async def test_successful_publish_ends_the_back_off() -> None:
     await _publish(world, "v-a")
     await world.settle()
     assert world.attachment("v")["attached"] is True
-    assert world.controllers._publish_calls.retry_delay("v-a") == 1
+    assert world.controllers.publish_calls.retry_delay("v-a") == 1
 
 
 async def test_volume_without_a_place_stays_detached() -> None:
@@ -101,9 +101,9 @@ async def test_publish_call_looks_at_its_volume_every_two_seconds() -> None:
     assert world.volume("v").state == "attached"
     assert not world.attachment("v").get("attached")
     world.seconds += 1.5
-    assert await world.controllers._reconcile_attachment("v-a") == 0.5
+    assert await world.controllers.reconcile_attachment("v-a") == 0.5
     world.seconds += 0.5
-    await world.controllers._reconcile_attachment("v-a")
+    await world.controllers.reconcile_attachment("v-a")
     assert world.attachment("v")["attached"] is True
 
 
@@ -120,7 +120,7 @@ async def test_publish_call_ends_after_ninety_seconds() -> None:
     await world.settle()
     assert "attachError" not in world.attachment("v")
     world.seconds += 1
-    assert await world.controllers._reconcile_attachment("v-a") == 1
+    assert await world.controllers.reconcile_attachment("v-a") == 1
     assert world.attachment("v")["attachError"]["message"] == (
         "rpc error: code = DeadlineExceeded desc = volume v failed to attach to node a with attachmentID v-a"
     )
@@ -138,10 +138,10 @@ async def test_hanging_publish_calls_hold_up_all_other_attachments() -> None:
     assert await _publish(world, "v10-a") is None
     await world.settle()
     assert [world.volume(name).node_id for name in names] == ["a"] * 10 + [""]
-    world.controllers.attachments._due.clear()
+    world.controllers.attachments.due.clear()
     world.seconds += 2
-    await world.controllers._reconcile_attachment("v0-a")
-    assert "v10-a" in world.controllers.attachments._due
+    await world.controllers.reconcile_attachment("v0-a")
+    assert "v10-a" in world.controllers.attachments.due
     await _publish(world, "v10-a")
     assert world.volume("v10").node_id == "a"
 
@@ -153,17 +153,17 @@ async def test_deleted_attachment_frees_its_worker() -> None:
         await world.attach(name, "a")
     await _publish(world, "u-a")
     assert await _publish(world, "v-a") is None
-    world.controllers.attachments._due.clear()
+    world.controllers.attachments.due.clear()
     await world.detach("u")
-    await world.controllers._reconcile_attachment("u-a")
-    assert "v-a" in world.controllers.attachments._due
+    await world.controllers.reconcile_attachment("u-a")
+    assert "v-a" in world.controllers.attachments.due
 
 
 async def test_error_of_an_attachment_does_not_enqueue_it() -> None:
     """Otherwise its back-off would have no effect."""
     world = await _world(REAL_PUBLISH, "v")
     await world.attach("v", "a")
-    due = world.controllers.attachments._due
+    due = world.controllers.attachments.due
     due.clear()
     path = VOLUME_ATTACHMENTS.path(name="v-a")
     await world.api.patch(path, {"metadata": {}, "status": {"attached": False, "attachError": {"message": "no"}}})
@@ -176,9 +176,9 @@ async def test_change_of_a_volume_does_not_enqueue_its_attachment() -> None:
     """The attacher watches no volumes of Longhorn."""
     world = await _world(REAL_PUBLISH, "v")
     await world.attach("v", "a")
-    world.controllers.attachments._due.clear()
+    world.controllers.attachments.due.clear()
     await world.write("v", 5)
-    assert not world.controllers.attachments._due
+    assert not world.controllers.attachments.due
 
 
 async def test_publishes_of_one_pod_are_milliseconds_apart() -> None:
@@ -192,7 +192,7 @@ async def test_most_placements_follow_another_within_half_a_second() -> None:
     runner = ActionRunner.__new__(ActionRunner)
     runner._rng = random.Random(1)  # noqa: S311 # chance in a simulation
     delay = AfterDelay("place", Config().placement_seconds, logarithmic=True)
-    gaps = sorted(abs(runner._draw_delay(delay) - runner._draw_delay(delay)) for _ in range(4000))
+    gaps = sorted(abs(runner.draw_delay(delay) - runner.draw_delay(delay)) for _ in range(4000))
     assert gaps[-1] <= 1.8
     assert 0.55 < sum(gap < 0.5 for gap in gaps) / len(gaps) < 0.8
     assert gaps[len(gaps) // 10] < 0.02

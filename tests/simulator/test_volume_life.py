@@ -334,7 +334,7 @@ async def test_storage_capacity_follows_the_nodes_status() -> None:
         "volumeBindingMode": "WaitForFirstConsumer",
     }
     await world.api.create("/apis/storage.k8s.io/v1/storageclasses", body)
-    await world.controllers._report_capacity()
+    await world.controllers.report_capacity()
     [capacity] = world.store.capacities.objects.values()
     assert (capacity.raw["storageClassName"], capacity.raw["capacity"]) == ("local", str(40 * GIB))
     assert capacity.raw["nodeTopology"] == {"matchLabels": {"kubernetes.io/hostname": "a"}}
@@ -366,9 +366,9 @@ async def test_overbooked_disks_are_reported() -> None:
         await world.attach(name, "a")
     for _ in range(5):
         for name in ("u-a", "v-a"):
-            await world.controllers._reconcile_attachment(name)
+            await world.controllers.reconcile_attachment(name)
         for name in ("u", "v"):
-            await world.controllers._reconcile_volume(name)
+            await world.controllers.reconcile_volume(name)
     await world.settle()
     [entry] = report(world.controllers, ready=True)["overbooked"]
     assert (entry["node"], entry["scheduled"], entry["limit"]) == ("a", 12 * GIB, 10 * GIB)

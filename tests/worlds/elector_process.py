@@ -14,9 +14,9 @@ from functools import partial
 
 from app.kube.client import KubeClient
 from app.runtime.elector import Elector, boot_clock
-from scheduler_core.leadership.election import ElectionTiming
+from tests.worlds.election_timing import IN_PROCESS
 
-TIMING = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry_period=0.5)
+TIMING = IN_PROCESS
 
 
 def connect_with(kubeconfig: str) -> Callable[[], Awaitable[KubeClient]]:

@@ -116,7 +116,7 @@ def write_policy(path: Path, *predicates: Object) -> Path:
 
 def has_metric(scheduler: GenericScheduler, sample: str) -> bool:
     """Whether a metric, named without its prefix, has the value in `sample`."""
-    return f"longhorn_generic_scheduler_{sample}\n" in generate_latest(scheduler._metrics.registry).decode()
+    return f"longhorn_generic_scheduler_{sample}\n" in generate_latest(scheduler.metrics.registry).decode()
 
 
 def _now() -> datetime:

@@ -131,15 +131,15 @@ class World:
         store = self.store
         for _ in range(ROUNDS):
             before = self.api.writes
-            await controllers._sync_nodes()
+            await controllers.sync_nodes()
             handlers: tuple[tuple[Any, Table[Any, Any]], ...] = (
-                (controllers._reconcile_node, store.nodes),
-                (controllers._reconcile_volume, store.volumes),
-                (controllers._reconcile_replica, store.replicas),
-                (controllers._reconcile_attachment, store.attachments),
-                (controllers._reconcile_persistent_volume, store.persistent_volumes),
-                (controllers._reconcile_claim, store.claims),
-                (controllers._reconcile_backing_image, store.backing_images),
+                (controllers.reconcile_node, store.nodes),
+                (controllers.reconcile_volume, store.volumes),
+                (controllers.reconcile_replica, store.replicas),
+                (controllers.reconcile_attachment, store.attachments),
+                (controllers.reconcile_persistent_volume, store.persistent_volumes),
+                (controllers.reconcile_claim, store.claims),
+                (controllers.reconcile_backing_image, store.backing_images),
             )
             for handle, table in handlers:
                 for key in list(table.objects):

@@ -186,7 +186,7 @@ async def test_a_decision_that_takes_too_long_is_given_up() -> None:
     assert await world.disk(ON_B) == "b"
     assert world.loop.time() == pytest.approx(ANSWER_SECONDS)
     assert world.counted("placements", outcome="late") == 1
-    world.loop._jumping.now = SECONDS_OF_TAKEOVER
+    world.loop.jump_to(SECONDS_OF_TAKEOVER)
     world.show(ON_B)
     assert world.counted("observations", observation="bypassed") == 1
 
@@ -215,7 +215,7 @@ async def test_a_placement_that_passes_the_guard_by_unproves_it_at_once() -> Non
     """The next one that is answered and shown proves it again."""
     world = World()
     await world.prove()
-    world.loop._jumping.now = SECONDS_OF_TAKEOVER
+    world.loop.jump_to(SECONDS_OF_TAKEOVER)
     world.cache.put(make.replica("r-other", "vol-other", healthy=False, size=5))
     world.show(OTHERS_ON_B)
     assert not world.guard.proven

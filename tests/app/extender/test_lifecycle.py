@@ -1,12 +1,10 @@
-"""When this process competes, answers and points the Service to itself; tests play the election and the Service by hand."""
+"""When this process competes, answers and points the Service to itself; timelines play the election and the Service."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pytest
@@ -31,9 +29,8 @@ from scheduler_core.extender.settings import (
 from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
 from tests import builders as make
-from tests.worlds.fake_api import until
-
-PUBLISH_RETRY_INTERVAL = 0.3
+from tests.worlds.timeline import play, rows
+from tests.worlds.virtual_time import run
 
 
 class FakeCache:
@@ -134,7 +131,7 @@ class FakeElector:
     def enable(self, enabled: bool) -> None:
         """Notes whether to compete."""
         if enabled != self.enabled:
-            self.story.append("competes" if enabled else "competes no more")
+            self.story.append("competes" if enabled else "competes-no-more")
         self.enabled = enabled
 
     def leading(self) -> bool:
@@ -257,32 +254,32 @@ class FakeLeaderTask:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        self.story.append("task runs")
+        self.story.append("task-runs")
         await asyncio.Event().wait()
 
     def adopt(self) -> None:
         """Begins."""
-        self.story.append("task begins")
+        self.story.append("task-begins")
 
     def clear(self) -> None:
         """Ends."""
-        self.story.append("task ends")
+        self.story.append("task-ends")
 
 
 class World:
     """The life cycle of an extender among fakes.
 
     Attributes:
-        story: the events of the fakes, in order
+        story: the events of the fakes since they were last read
     """
 
-    def __init__(self, environment: dict[str, str] | None = None, *, leader_task: bool = False) -> None:
+    def __init__(self, environment: dict[str, str] | None = None, *, leader_task: str = "") -> None:
         self.story: list[str] = []
         self.cache = FakeCache()
         self.config_map = FakeConfigMap()
         self.elector = FakeElector(self.story)
         self.publisher = FakePublisher(self.story)
-        self.guard_publisher = FakePublisher(self.story, "guard ")
+        self.guard_publisher = FakePublisher(self.story, "guard-")
         certificate = cast("ServingCertificate", FakeCertificate())
         guard = GuardEndpoint(certificate, cast("EndpointPublisher", self.guard_publisher), self.elector.leading)
         self.reservations = FakeReservations(self.story)
@@ -297,42 +294,318 @@ class World:
         tasks = [FakeLeaderTask(self.story)] if leader_task else []
         self.lifecycle = ExtenderLifecycle(parts, settings, cast("NodeReservations", self.reservations), tasks)
         self.reservations.late_refusal = self.lifecycle.late_refusal
+        self._task: asyncio.Task[None] | None = None
+        self._has_failed = False
 
-    async def wait_until_competing(self) -> None:
-        """Returns once this process competes."""
-        await until("competing", lambda: self.elector.enabled)
+    def run(self) -> None:
+        """Starts the process."""
+        self._task = asyncio.create_task(self.lifecycle.run())
 
-    async def lead(self) -> None:
-        """Wins the election, and returns once this process answers."""
-        await self.wait_until_competing()
+    async def drain(self) -> None:
+        """Stops the process in order."""
+        await self.lifecycle.drain()
+
+    def failure(self) -> str:
+        """The error that ended the process."""
+        self._has_failed = True
+        assert self._task is not None
+        return type(self._task.exception()).__name__ if self._task.done() else ""
+
+    def win(self) -> None:
+        """Wins the election, in a new term."""
         self.elector.win()
-        await until("answering", lambda: not self.lifecycle.refusal())
 
-    async def lead_and_publish(self) -> None:
-        """As `lead`, and returns once the Service leads here."""
-        await self.lead()
-        await until("the Service", lambda: "published" in self.story)
+    def lose(self, holder: str = "other") -> None:
+        """Loses the lead; `nobody` may hold the Lease then."""
+        self.elector.won = False
+        self.elector.holder = "" if holder == "nobody" else holder
+
+    def elector_dies(self) -> None:
+        """The elector's thread ends."""
+        self.elector.alive = False
+
+    def undisturbed(self, seconds: float) -> None:
+        """The Lease ran out; the last leader may have answered so many seconds ago."""
+        self.elector.undisturbed = seconds
+
+    def configure(self, **data: str) -> None:
+        """Changes entries of the ConfigMap."""
+        names = {"enabled": ENABLED, "guard": PLACEMENT_GUARD}
+        self.config_map.data = self.config_map.data | {names[key]: value for key, value in data.items()}
+
+    def cache_problem(self, problem: str = "") -> None:
+        """Watches are not complete, or stale."""
+        self.cache.problem = problem
+
+    def crash(self) -> None:
+        """The caches fail."""
+        self.cache.run_fails.set()
+
+    def hold(self, what: str) -> None:
+        """The step of the take-over or of the drain does not end."""
+        if what == "catching-up":
+            self.cache.caught_up.clear()
+        elif what == "adopting":
+            self.reservations.adopting = asyncio.Event()
+        else:
+            self.reservations.free.clear()
+
+    def free(self, what: str) -> None:
+        """The step goes on."""
+        if what == "adopting":
+            assert self.reservations.adopting is not None
+            self.reservations.adopting.set()
+        else:
+            (self.cache.caught_up if what == "catching-up" else self.reservations.free).set()
+
+    def offers_cannot_be_handed_over(self) -> None:
+        """The record cannot be written."""
+        self.reservations.hands_over = False
+
+    def service(self, state: str, *, guard: str = "") -> None:
+        """The API server refuses to change a Service, does not answer, or works."""
+        publisher = self.guard_publisher if guard else self.publisher
+        publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not") if state == "refused" else None
+        publisher.hangs = state == "hangs"
+
+    def happened(self) -> list[str]:
+        """What has happened since the last time."""
+        story = list(self.story)
+        self.story.clear()
+        return story
+
+    def refusal(self) -> str:
+        """Why no new request is accepted."""
+        return self.lifecycle.refusal()
+
+    def late_refusal(self) -> str:
+        """Why no accepted request is answered."""
+        return self.lifecycle.late_refusal()
+
+    def answered_when_cleared(self) -> bool:
+        """Whether accepted requests were still answered when the offers were forgotten."""
+        return self.reservations.refusal_when_cleared == ""
+
+    def competing(self) -> bool:
+        """Whether this process competes for the Lease."""
+        return self.elector.enabled
+
+    def leading(self) -> bool:
+        """Whether this process has the Lease."""
+        return self.elector.leading()
+
+    def quiet_for(self) -> float:
+        """How long ago the last leader may have answered, which the reservations adopt with."""
+        return self.reservations.undisturbed
+
+    def catch_ups(self) -> int:
+        """How often this process has caught up."""
+        return self.cache.catch_ups
+
+    def service_calls(self) -> int:
+        """How often this process has tried to change the Service."""
+        return self.publisher.calls
+
+    def heartbeat(self) -> float | None:
+        """The metric that says whether this process answers."""
+        return self.metrics.registry.get_sample_value(f"{PREFIX}_heartbeat", {"node": "host"})
+
+    def guard(self) -> list[str]:
+        """The mode of the placement guard, whether it is published, and its problem."""
+        state = self.lifecycle.state().guard
+        assert state is not None
+        return [state.mode, "published" if state.published else "", state.problem]
+
+    async def end(self) -> None:
+        """Ends the process, which must not have ended by itself."""
+        if self._task is not None:
+            assert self._has_failed or not self._task.done(), self._task
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
 
-@asynccontextmanager
-async def running_world(*, leader_task: bool = False) -> AsyncIterator[World]:
-    """A world whose life cycle runs, and must not end by itself."""
-    world = World(leader_task=leader_task)
-    task = asyncio.create_task(world.lifecycle.run())
-    try:
-        yield world
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+TAKING_OVER = {
+    "a new leader answers after catching up and adopting": """
+        # It does not answer as soon as it is elected. The Service is pointed here meanwhile.
+        0 hold catching-up; run; happened -> competes; refusal -> not the leader, other is; win
+        1 catch_ups -> 1; refusal -> taking over from the last leader; happened -> published guard-emptied; heartbeat -> 0
+        2 free catching-up; refusal -> none; happened -> adopted; heartbeat -> 1
+    """,
+    "catching up that does not end is tried again": """
+        # This goes on as long as the process leads; each time it has 15 s.
+        0 hold catching-up; run; win
+        15 catch_ups -> 1
+        31 catch_ups -> 3; refusal -> taking over from the last leader; happened -> competes published guard-emptied published guard-emptied published guard-emptied
+        32 free catching-up; refusal -> none; happened -> adopted
+    """,
+    "a lead lost during catching up is not taken over": """
+        # A new term catches up again.
+        0 hold catching-up; run; win
+        1 catch_ups -> 1; win; free catching-up
+        2 refusal -> none; catch_ups -> 2; happened -> competes published guard-emptied adopted published
+    """,
+    "a lead lost during adoption is not taken over": """
+        # The adopted state is forgotten.
+        0 hold adopting; undisturbed 2.5; run; win
+        1 happened -> competes published guard-emptied; quiet_for -> 2.5; lose; free adopting; happened -> adopted cleared
+        2 refusal -> not the leader, other is
+    """,
+    "leader tasks begin and end with the lead": """
+        # Two processes must neither nudge nor count the same misplacement.
+        0 world leader_task=yes
+        0 run; win
+        1 happened -> competes task-runs adopted task-begins published guard-emptied; lose
+        2 happened -> cleared task-ends; win
+        3 happened -> adopted task-begins published
+    """,
+}
+LOSING = {
+    "a stale cache ends the lead": """
+        # Another candidate may have a fresher cache. This process competes again with a fresh cache.
+        0 run; win
+        1 refusal -> none; cache_problem stale; refusal -> not ready: stale
+        7 happened -> competes adopted published guard-emptied competes-no-more cleared; cache_problem
+        8 refusal -> none
+    """,
+    "a leader with a problem keeps the Lease silently until its decisions are visible": """
+        # For 5 s no other process answers. Without the problem it goes on, and the period starts again.
+        0 run; win
+        1 cache_problem stale
+        5.9 competing -> yes; refusal -> not ready: stale; cache_problem
+        7 competing -> yes; refusal -> none
+        8 cache_problem stale
+        12.9 competing -> yes
+        13.6 competing -> no
+    """,
+    "a disabled leader withdraws from the Service before it releases the Lease": """
+        # A later withdrawal might overwrite a successor's endpoint.
+        0 run; win
+        1 happened -> competes adopted published guard-emptied; configure enabled=false
+        1 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
+        2 happened -> withdrawn
+        7 happened -> competes-no-more cleared
+    """,
+    "a disabled leader that cannot withdraw tries again": """
+        # After 2 s. It keeps the Lease meanwhile, and answers no request.
+        0 run; win
+        1 service_calls -> 1; service refused; configure enabled=false
+        3.1 service_calls -> 2; leading -> yes
+        3.6 service_calls -> 3; leading -> yes; service works
+        3.6 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
+        6 competing -> yes; happened -> competes adopted published guard-emptied withdrawn
+        11.5 competing -> no; happened -> competes-no-more cleared
+    """,
+    "a Service that cannot be written is tried again": """
+        # After 2 s. This process answers meanwhile, because requests may arrive otherwise.
+        0 service refused; run; win
+        1 refusal -> none; service_calls -> 1
+        2.1 service_calls -> 1
+        2.6 service_calls -> 2; service works
+        5 happened -> competes adopted guard-emptied published
+    """,
+    "a process disabled after it lost the lead points the Service nowhere": """
+        # While disabled no process competes, so no leader would do it.
+        0 run; win
+        1 lose
+        2 refusal -> not the leader, other is; happened -> competes adopted published guard-emptied cleared; configure enabled=false; lose nobody
+        3 happened -> withdrawn competes-no-more
+    """,
+    "a dead elector ends the process": """
+        # It could never lead again; a new process can.
+        0 run; elector_dies
+        1 failure -> ExceptionGroup
+    """,
+    "after a crash the Lease runs out": """
+        # A release would say that the decisions of the last answers are visible.
+        0 run; win
+        1 crash; failure -> ExceptionGroup; happened -> competes adopted published guard-emptied ended
+    """,
+}
+DRAINING = {
+    "draining hands over step by step": """
+        # The process leads until it has settled, withdrawn and released the Lease.
+        0 run; win
+        1 happened -> competes adopted published guard-emptied; hold settling; drain -> waits; refusal -> shutting down; late_refusal -> none
+        2 leading -> yes; answer drain -> waits; free settling; answer drain -> none
+        2 happened -> settled cleared withdrawn released; answered_when_cleared -> no; late_refusal -> not the leader, other is
+    """,
+    "the Lease runs out if offers cannot be handed over": """
+        # A release would say that a successor can know every decision.
+        0 run; win
+        1 happened -> competes adopted published guard-emptied; offers_cannot_be_handed_over; drain -> none
+        1 happened -> settled cleared withdrawn ended
+    """,
+    "draining is bounded": """
+        # Any step may hang: settling has 10 s, and the withdrawal 1 s.
+        0 run; win
+        1 happened -> competes adopted published guard-emptied; hold settling; service hangs; drain -> waits
+        11.9 answer drain -> waits; happened -> cleared released
+        12.1 answer drain -> none
+    """,
+    "a follower drains without withdrawing": """
+        # It has not pointed the Service anywhere.
+        0 run; drain -> none; happened -> competes settled cleared released
+    """,
+}
+GUARD = {
+    "the placement guard is published by the leader while it is switched on": """
+        # A change of the setting takes effect at run time.
+        0 run; win
+        1 happened -> competes adopted published guard-emptied; configure guard=observe
+        2 happened -> guard-published; guard -> observe published none; configure guard=off
+        3 happened -> guard-emptied
+    """,
+    "a new leader points the placement guard here while it catches up": """
+        # Until then API servers may wait for a process that has ended, a second for each placement.
+        0 configure guard=enforce; hold catching-up; run; win
+        1 happened -> competes published guard-published; late_refusal -> taking over from the last leader; free catching-up
+        2 refusal -> none
+    """,
+    "a drained leader is removed from both Services before it returns": """
+        # Both servers listen until then, and no placement is changed any more.
+        0 configure guard=enforce; run; win
+        1 happened -> competes adopted published guard-published; drain -> none; answered_when_cleared -> no
+        1 happened -> settled cleared withdrawn guard-withdrawn released
+    """,
+    "a disabled leader is removed from both Services": """
+        # The guard knows no plan without the extender.
+        0 configure guard=enforce; run; win
+        1 happened -> competes adopted published guard-published; configure enabled=false
+        2 happened -> withdrawn guard-withdrawn
+        7 happened -> competes-no-more cleared
+        7 refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
+    """,
+    "trouble with the placement guard does not end the lead": """
+        # kube-scheduler is answered as before.
+        0 service refused guard=yes; configure guard=enforce; run; win
+        1 guard -> enforce none PUT slice: may not; refusal -> none; drain -> none
+        1 happened -> competes adopted published settled cleared withdrawn released
+    """,
+}
 
 
-@pytest.fixture(autouse=True)
-def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the intervals."""
-    monkeypatch.setattr("app.runtime.leader_loop._STEP_INTERVAL", 0.01)
-    monkeypatch.setattr("app.extender.published_service.RETRY_INTERVAL", PUBLISH_RETRY_INTERVAL)
-    monkeypatch.setattr("app.extender.lifecycle.SILENT_SECONDS", 0.05)
+@pytest.mark.parametrize("timeline", rows(TAKING_OVER))
+def test_a_process_answers_once_it_has_taken_over(timeline: str) -> None:
+    """It competes, catches up and adopts first."""
+    play(World, timeline)
+
+
+@pytest.mark.parametrize("timeline", rows(LOSING))
+def test_a_process_that_must_not_answer_gives_up_its_lead(timeline: str) -> None:
+    """In an order in which no two processes answer."""
+    play(World, timeline)
+
+
+@pytest.mark.parametrize("timeline", rows(DRAINING))
+def test_a_process_that_ends_hands_over(timeline: str) -> None:
+    """In bounded time."""
+    play(World, timeline)
+
+
+@pytest.mark.parametrize("timeline", rows(GUARD))
+def test_the_placement_guard_follows_the_lead(timeline: str) -> None:
+    """It has a Service of its own."""
+    play(World, timeline)
 
 
 async def test_settings_come_from_the_first_source_that_has_them() -> None:
@@ -373,31 +646,25 @@ async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabl
     assert world.lifecycle.refusal().startswith(f"{ENABLED} is false (the default")
 
 
-async def test_a_new_leader_answers_after_catching_up_and_adopting() -> None:
-    """It does not answer as soon as it is elected."""
-    async with running_world() as world:
-        world.cache.caught_up.clear()
-        await world.wait_until_competing()
-        assert world.lifecycle.refusal() == "not the leader, other is"
-        world.elector.win()
-        await until("the catching up", lambda: world.cache.catch_ups)
-        assert world.lifecycle.refusal() == "taking over from the last leader"
-        await until("the Service", lambda: "published" in world.story)
-        world.cache.caught_up.set()
-        await until("answering", lambda: not world.lifecycle.refusal())
-        assert world.story == ["competes", "published", "guard emptied", "adopted"], "the Service points here meanwhile"
-        heartbeat = {"node": "host"}
-        await until(
-            "the heartbeat", lambda: world.metrics.registry.get_sample_value(f"{PREFIX}_heartbeat", heartbeat) == 1
-        )
-
-
 def record_of(*pods: str, final: bool = True, versions: dict[str, str] | None = None) -> HandoverRecord:
     """A record with offers to these pods."""
     head = RecordHead("other", 1, final=final, versions=versions or {"pods": "10"})
     return HandoverRecord(
         head, tuple(RecordedOffer(Offered(ObservedPod(name, "default", name), frozenset()), 1.0) for name in pods), 1
     )
+
+
+async def take_over(prepare: Callable[[World], None]) -> World:
+    """A world in which this process has taken over."""
+    world = World()
+    prepare(world)
+    world.run()
+    await asyncio.sleep(0.1)
+    world.win()
+    await asyncio.sleep(2)
+    assert world.refusal() == ""
+    await world.end()
+    return world
 
 
 @pytest.mark.parametrize(
@@ -410,15 +677,13 @@ def record_of(*pods: str, final: bool = True, versions: dict[str, str] | None = 
         pytest.param(None, 1, id="none"),
     ],
 )
-async def test_a_new_leader_catches_up_with_the_record_of_the_previous_leader(
+def test_a_new_leader_catches_up_with_the_record_of_the_previous_leader(
     record: HandoverRecord | None, catch_ups: int
 ) -> None:
     """What happened after a final record, the previous leader would not have known either."""
-    async with running_world() as world:
-        world.store.record = record
-        await world.lead()
-        assert world.cache.catch_ups == catch_ups
-        assert world.reservations.record is record
+    world = run(take_over(lambda world: setattr(world.store, "record", record)))
+    assert world.cache.catch_ups == catch_ups
+    assert world.reservations.record is record
 
 
 @pytest.mark.parametrize(
@@ -430,286 +695,15 @@ async def test_a_new_leader_catches_up_with_the_record_of_the_previous_leader(
         pytest.param(ApiError("GET it", 404, "NotFound", "no"), math.inf, math.inf, id="not installed"),
     ],
 )
-async def test_without_a_usable_record_a_new_leader_waits_as_if_the_previous_one_had_just_answered(
+def test_without_a_usable_record_a_new_leader_waits_as_if_the_previous_one_had_just_answered(
     error: Exception, undisturbed: float, counted: float
 ) -> None:
     """A released Lease says that there is a record."""
-    async with running_world() as world:
+
+    def prepare(world: World) -> None:
         world.store.error = error
         world.elector.undisturbed = undisturbed
-        await world.lead()
-        assert world.reservations.record is None
-        assert world.reservations.undisturbed == counted
 
-
-async def test_catching_up_that_does_not_end_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This goes on as long as the process leads."""
-    monkeypatch.setattr("app.runtime.leader_loop.CATCH_UP_TIMEOUT", 0.05)
-    async with running_world() as world:
-        world.cache.caught_up.clear()
-        await world.wait_until_competing()
-        world.elector.win()
-        await until("the third time", lambda: world.cache.catch_ups > 2)
-        assert world.lifecycle.refusal() != ""
-        world.cache.caught_up.set()
-        await until("answering", lambda: not world.lifecycle.refusal())
-        assert world.story.count("adopted") == 1
-
-
-async def test_a_lead_lost_during_catching_up_is_not_taken_over() -> None:
-    """A new term catches up again."""
-    async with running_world() as world:
-        world.cache.caught_up.clear()
-        await world.wait_until_competing()
-        world.elector.win()
-        await until("the catching up", lambda: world.cache.catch_ups)
-        world.elector.win()
-        world.cache.caught_up.set()
-        await until("answering in the second term", lambda: not world.lifecycle.refusal())
-        assert world.cache.catch_ups == 2
-        assert world.story.count("adopted") == 1
-
-
-async def test_a_lead_lost_during_adoption_is_not_taken_over() -> None:
-    """The adopted state is forgotten."""
-    async with running_world() as world:
-        world.reservations.adopting = asyncio.Event()
-        world.elector.undisturbed = 2.5
-        await world.wait_until_competing()
-        world.elector.win()
-        await until("the settling", lambda: world.reservations.undisturbed == 2.5)
-        world.elector.won = False
-        world.reservations.adopting.set()
-        await until("the end of it", lambda: "cleared" in world.story)
-        assert world.lifecycle.refusal().startswith("not the leader")
-
-
-async def test_leader_tasks_begin_and_end_with_the_lead() -> None:
-    """Two processes must neither nudge nor count the same misplacement."""
-    async with running_world(leader_task=True) as world:
-        await world.lead()
-        world.elector.won = False
-        await until("the end", lambda: "task ends" in world.story)
-        await world.lead()
-    events = [entry for entry in world.story if entry in {"adopted", "cleared"} or entry.startswith("task")]
-    begins = ["adopted", "task begins"]
-    assert events == ["task runs", *begins, "cleared", "task ends", *begins]
-
-
-async def test_a_stale_cache_ends_the_lead() -> None:
-    """Another candidate may have a fresher cache. This process competes again with a fresh cache."""
-    async with running_world() as world:
-        await world.lead()
-        world.cache.problem = "pods not heard of for 61 s"
-        assert world.lifecycle.refusal() == "not ready: pods not heard of for 61 s"
-        await until("the loss", lambda: "cleared" in world.story)
-        assert not world.elector.enabled
-        world.cache.problem = ""
-        await until("its return", lambda: not world.lifecycle.refusal())
-
-
-async def test_a_disabled_leader_withdraws_from_the_service_before_it_releases_the_lease() -> None:
-    """A later withdrawal might overwrite a successor's endpoint."""
-    async with running_world() as world:
-        await world.lead_and_publish()
-        world.config_map.data = {ENABLED: "false"}
-        assert world.lifecycle.refusal() == f"{ENABLED} is false (says ConfigMap longhorn-scheduler-extender)"
-        await until("the end", lambda: "cleared" in world.story)
-        assert world.story[:4] == ["competes", "adopted", "published", "guard emptied"]
-        assert world.story[4:] == ["withdrawn", "competes no more", "cleared"]
-
-
-async def test_a_disabled_leader_that_cannot_withdraw_tries_again() -> None:
-    """It keeps the Lease meanwhile, and answers no request."""
-    async with running_world() as world:
-        await world.lead_and_publish()
-        world.publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
-        calls = world.publisher.calls
-        began = time.monotonic()
-        world.config_map.data = {ENABLED: "false"}
-        await until("another try", lambda: world.publisher.calls >= calls + 2)
-        assert time.monotonic() - began >= PUBLISH_RETRY_INTERVAL
-        assert world.elector.leading()
-        assert world.lifecycle.refusal().startswith(f"{ENABLED} is false")
-        world.publisher.error = None
-        await until("the end", lambda: not world.elector.enabled)
-        assert "withdrawn" in world.story
-
-
-async def test_a_service_that_cannot_be_written_is_tried_again() -> None:
-    """This process answers meanwhile, because requests may arrive otherwise."""
-    async with running_world() as world:
-        world.publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
-        began = time.monotonic()
-        await world.lead()
-        await until("another try", lambda: world.publisher.calls >= 2)
-        assert time.monotonic() - began >= PUBLISH_RETRY_INTERVAL
-        world.publisher.error = None
-        await until("the Service", lambda: "published" in world.story)
-
-
-async def test_a_dead_elector_ends_the_process() -> None:
-    """It could never lead again; a new process can."""
-    world = World()
-    task = asyncio.create_task(world.lifecycle.run())
-    await world.wait_until_competing()
-    world.elector.alive = False
-    done, _ = await asyncio.wait({task}, timeout=5)
-    assert done
-    assert isinstance(task.exception(), ExceptionGroup)
-
-
-async def test_draining_hands_over_step_by_step() -> None:
-    """The process leads until it has settled, withdrawn and released the Lease."""
-    async with running_world() as world:
-        await world.lead_and_publish()
-        del world.story[:]
-        world.reservations.free.clear()
-        draining = asyncio.create_task(world.lifecycle.drain())
-        await asyncio.sleep(0.1)
-        assert world.lifecycle.refusal() == "shutting down"
-        assert world.lifecycle.late_refusal() == ""
-        assert world.elector.leading()
-        world.reservations.free.set()
-        await draining
-        assert world.story == ["settled", "cleared", "withdrawn", "released"]
-        assert world.reservations.refusal_when_cleared != ""
-        assert world.lifecycle.late_refusal() != ""
-
-
-async def test_the_lease_runs_out_if_offers_cannot_be_handed_over() -> None:
-    """A release would say that a successor can know every decision."""
-    async with running_world() as world:
-        await world.lead_and_publish()
-        world.reservations.hands_over = False
-        await world.lifecycle.drain()
-        assert world.story[-2:] == ["withdrawn", "ended"]
-
-
-async def test_draining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any step may hang."""
-    monkeypatch.setattr("app.runtime.leader_loop.DRAIN_TIMEOUT", 0.1)
-    monkeypatch.setattr("app.extender.published_service.WITHDRAW_TIMEOUT", 0.1)
-    async with running_world() as world:
-        await world.lead_and_publish()
-        world.reservations.free.clear()
-        world.publisher.hangs = True
-        async with asyncio.timeout(2):
-            await world.lifecycle.drain()
-        assert world.story[-2:] == ["cleared", "released"]
-
-
-async def test_a_follower_drains_without_withdrawing() -> None:
-    """It has not pointed the Service anywhere."""
-    async with running_world() as world:
-        await world.wait_until_competing()
-        await world.lifecycle.drain()
-        assert world.story == ["competes", "settled", "cleared", "released"]
-
-
-async def test_after_a_crash_the_lease_runs_out() -> None:
-    """A release would say that the decisions of the last answers are visible."""
-    world = World()
-    task = asyncio.create_task(world.lifecycle.run())
-    await world.lead()
-    world.cache.run_fails.set()
-    await asyncio.wait({task}, timeout=5)
-    assert world.story[-1] == "ended"
-    assert task.exception() is not None
-
-
-async def test_a_leader_with_a_problem_keeps_the_lease_silently_until_its_decisions_are_visible(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """No other process answers meanwhile; without the problem it goes on, and the period starts again."""
-    monkeypatch.setattr("app.extender.lifecycle.SILENT_SECONDS", 1.0)
-    async with running_world() as world:
-        await world.lead()
-        world.cache.problem = "nodes not heard of"
-        await asyncio.sleep(0.1)
-        assert world.lifecycle.refusal().startswith("not ready")
-        assert world.elector.enabled
-        world.cache.problem = ""
-        await asyncio.sleep(1.1)
-        assert world.elector.enabled
-        assert world.lifecycle.refusal() == ""
-        world.cache.problem = "nodes not heard of"
-        await until("the end of the lead", lambda: not world.elector.enabled)
-
-
-async def test_a_process_disabled_after_it_lost_the_lead_points_the_service_nowhere() -> None:
-    """While disabled no process competes, so no leader would do it."""
-    async with running_world() as world:
-        await world.lead_and_publish()
-        world.elector.won = False
-        await until("stepped down", lambda: bool(world.lifecycle.refusal()))
-        assert "withdrawn" not in world.story
-        world.config_map.data = {ENABLED: "false"}
-        world.elector.holder = ""
-        await until("withdrawn", lambda: "withdrawn" in world.story)
-        assert world.story.count("published") == 1
-
-
-async def test_the_placement_guard_is_published_by_the_leader_while_it_is_switched_on() -> None:
-    """A change of the setting takes effect at run time."""
-    async with running_world() as world:
-        await world.lead_and_publish()
-        await until("an empty slice", lambda: "guard emptied" in world.story)
-        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "observe"}
-        await until("the guard", lambda: "guard published" in world.story)
-        guard = world.lifecycle.state().guard
-        assert guard is not None
-        assert (guard.mode, guard.published, guard.problem) == ("observe", True, "")
-        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "off"}
-        await until("its end", lambda: world.story.count("guard emptied") > 1)
-        assert "withdrawn" not in world.story
-
-
-async def test_a_new_leader_points_the_placement_guard_here_while_it_catches_up() -> None:
-    """Until then API servers may wait for a process that has ended, a second for each placement."""
-    async with running_world() as world:
-        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "enforce"}
-        world.cache.caught_up.clear()
-        await world.wait_until_competing()
-        world.elector.win()
-        await until("the guard", lambda: "guard published" in world.story)
-        assert world.lifecycle.late_refusal() == "taking over from the last leader"
-        world.cache.caught_up.set()
-        await until("answering", lambda: not world.lifecycle.refusal())
-
-
-async def test_a_drained_leader_is_removed_from_both_services_before_it_returns() -> None:
-    """Both servers listen until then, and no placement is changed any more."""
-    async with running_world() as world:
-        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "enforce"}
-        await world.lead_and_publish()
-        await until("the guard", lambda: "guard published" in world.story)
-        await world.lifecycle.drain()
-        assert {"withdrawn", "guard withdrawn", "released"} <= set(world.story)
-        assert world.reservations.refusal_when_cleared != ""
-
-
-async def test_a_disabled_leader_is_removed_from_both_services() -> None:
-    """The guard knows no plan without the extender."""
-    async with running_world() as world:
-        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "enforce"}
-        await world.lead_and_publish()
-        await until("the guard", lambda: "guard published" in world.story)
-        world.config_map.data = {**world.config_map.data, ENABLED: "false"}
-        await until("the end", lambda: {"withdrawn", "guard withdrawn"} <= set(world.story))
-        assert world.lifecycle.refusal() != ""
-
-
-async def test_trouble_with_the_placement_guard_does_not_end_the_lead() -> None:
-    """kube-scheduler is answered as before."""
-    async with running_world() as world:
-        world.guard_publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
-        world.config_map.data = {**world.config_map.data, PLACEMENT_GUARD: "enforce"}
-        await world.lead_and_publish()
-        await until("the guard", lambda: world.guard_publisher.calls > 1)
-        guard = world.lifecycle.state().guard
-        assert guard is not None
-        assert guard.problem == "PUT slice: may not"
-        assert world.lifecycle.refusal() == ""
-        await world.lifecycle.drain()
-        assert "released" in world.story
+    world = run(take_over(prepare))
+    assert world.reservations.record is None
+    assert world.reservations.undisturbed == counted

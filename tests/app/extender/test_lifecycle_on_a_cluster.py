@@ -28,12 +28,11 @@ from devcluster.http_check import is_filtered
 from tests.builders import Object
 from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
+from tests.worlds.election_timing import ON_A_CLUSTER, election_flags
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
-LEASE_SECONDS = 4.0
-RENEW_SECONDS = 3.0
-FAST = ["--lease-duration", "4", "--renew-deadline", "3", "--retry-period", "0.5"]
+FAST = election_flags(ON_A_CLUSTER)
 ENABLED = "scheduler-extender-enabled"
 POD_SCHEDULING_TIMEOUT = "scheduler-extender-pod-scheduling-timeout"
 PREFIX = "longhorn_scheduler_extender"
@@ -364,9 +363,9 @@ def test_a_killed_leader_is_succeeded_within_its_lease(cluster: DevCluster, star
     took = until("the follower's answer", follower.answers)
     print(f"a killed leader was succeeded after {took:.1f} s")
     settling = SETTLE_TIMEOUT - (
-        LEASE_SECONDS - RENEW_SECONDS
+        ON_A_CLUSTER.lease_duration - ON_A_CLUSTER.renew_deadline
     )  # pods of earlier tests wait for a scheduler that is not there
-    assert LEASE_SECONDS - 1 < took < LEASE_SECONDS + settling + SLACK
+    assert ON_A_CLUSTER.lease_duration - 1 < took < ON_A_CLUSTER.lease_duration + settling + SLACK
 
 
 def test_a_leader_whose_lease_was_stolen_stops_answering(cluster: DevCluster, start: Callable[..., Candidate]) -> None:

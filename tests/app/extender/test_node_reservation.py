@@ -3,84 +3,374 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.extender.availability import CallerGoneError
-from app.extender.node_reservation import ADOPTED_SECONDS
 from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError
-from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.worlds.filter_request import caller_hung_up, fitting_nodes
-from tests.worlds.node_reservation import NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT, NodeReservationWorld
-from tests.worlds.two_nodes import NODES, claim_with_node, database_pod
+from tests.worlds.node_reservation import NodeReservationWorld
+from tests.worlds.timeline import play, rows
+from tests.worlds.two_nodes import claim_with_node, database_pod
 from tests.worlds.virtual_time import virtually
 
 SCHEDULING_WAIT = f"{PREFIX}_pod_scheduling_wait_duration_seconds"
 RESERVATION_WAIT = f"{PREFIX}_node_reservation_duration_seconds"
 
 
-@virtually
-async def test_the_first_request_is_answered_at_once() -> None:
-    """The wait for its pod begins after the answer."""
-    world = NodeReservationWorld()
-    world.create(0)
-    assert await world.filter(0) == ["a", "b"]
-    assert world.loop.time() == 0
+class World(NodeReservationWorld):
+    """The world with the events of timelines: requests wait at most 5 s, and nodes are reserved for at most 7 s."""
+
+    def __init__(self, *, best_effort: str = "require", drains: str = "", **timeouts: int) -> None:
+        super().__init__(options=FilterOptions(require_best_effort=best_effort == "require"), **timeouts)
+        if drains:
+            self.verbs = self.verbs_with(lambda: self.refusal, lambda: "")
+
+    def create_big(self, number: int) -> None:
+        """Creates a pod whose volume fits nowhere."""
+        self.cache.put(make.claim(f"data-{number}", 1000), database_pod(number))
+
+    def create_claim(self, number: int) -> None:
+        """Creates the claim of a pod that does not exist."""
+        self.cache.put(make.claim(f"data-{number}", 10))
+
+    def create_unseen(self, number: int, of: str = "pod") -> None:
+        """Creates a pod and its claim, of which no watch has delivered the pod, or the claim."""
+        objects = {"pod": database_pod(number), "claim": make.claim(f"data-{number}", 10)}
+        unseen = objects.pop(of)
+        self.cache.elsewhere[f"default/{unseen['metadata']['name']}"] = unseen
+        self.cache.put(*objects.values())
+        self.cache.fetch_seconds = 0.5
+
+    def show(self, number: int, node: str = "", **fields: Any) -> None:
+        """Delivers a pod of this name by the watch."""
+        self.cache.put(database_pod(number, "" if node == "none" else node, **fields))
+
+    def delete(self, number: int) -> None:
+        """Deletes a pod."""
+        self.cache.remove(database_pod(number))
+
+    def select(self, number: int, node: str) -> None:
+        """Selects a node for a pod's claim."""
+        self.cache.put(claim_with_node(number, node))
+
+    def reserved(self) -> frozenset[str]:
+        """The reserved nodes."""
+        return self.reservations.reserved_nodes()
+
+    def waits_for_pods(self, scheduled: str) -> list[float]:
+        """How many waits for a pod have ended with a node ("true") or without, and their seconds in all."""
+        label = {"pod_scheduled": scheduled}
+        return [self.observations(SCHEDULING_WAIT, **label), self.total(SCHEDULING_WAIT, **label)]
+
+    def ended_reservations(self, scheduled: str) -> float:
+        """How many reservations have ended with all replicas ("true") or without."""
+        return self.observations(RESERVATION_WAIT, replicas_scheduled=scheduled)
+
+    def seconds_of_reservations(self, scheduled: str) -> float:
+        """How long these were, in all."""
+        return self.total(RESERVATION_WAIT, replicas_scheduled=scheduled)
+
+    async def filter_and_hang_up(self, number: int) -> None:
+        """Sends /filter; the caller hangs up at once."""
+        await self.filter(number, caller_hung_up)
+
+    async def filter_and_hang_up_later(self, number: int) -> None:
+        """Sends /filter; the caller hangs up while it is evaluated."""
+        calls = iter([False, True])
+
+        async def hangs_up() -> bool:
+            return next(calls)
+
+        await self.filter(number, hangs_up)
+
+    async def filter_by_name(self, number: int) -> list[str]:
+        """Sends /filter for a pod without a UID, as in a request written by hand."""
+        return fitting_nodes(await self.decide(replace(make.as_pod(database_pod(number)), uid="")))
+
+    async def filter_without_claims(self) -> list[str]:
+        """Sends /filter for a pod without claims; returns the reasons."""
+        return [reason.name for reason in (await self.decide(make.as_pod(make.pod(name="free")))).reasons]
+
+    async def filter_together(self, *numbers: int) -> list[list[str]]:
+        """Sends several /filter at once."""
+        return list(await asyncio.gather(*(self.filter(number) for number in numbers)))
+
+    async def reasons(self, number: int, verb: str = "filter") -> list[str]:
+        """Sends /filter or /explain; returns the reason for each node."""
+        if verb == "explain":
+            return [reason.name for reason in (await self.explain(number)).decision.reasons]
+        return [reason.name for reason in (await self.decide(make.as_pod(database_pod(number)))).reasons]
+
+    async def nodes_for_preemption(self, number: int) -> list[str]:
+        """Sends /preempt; returns the nodes that fit."""
+        return fitting_nodes(await self.preempt(number))
+
+    async def adopt(self) -> None:
+        """Takes over."""
+        await self.reservations.adopt(float("inf"))
+
+    async def settle(self) -> None:
+        """Drains."""
+        await self.reservations.settle()
+
+    def refuse(self, reason: str = "") -> None:
+        """This process must not answer."""
+        self.refusal = reason
+
+    def lose_lead(self) -> None:
+        """Another process leads."""
+        self.refuse("follower")
+        self.reservations.clear()
+
+    def idle(self) -> None:
+        """Asserts that no node is reserved, and no pod is waited for."""
+        assert self.reserved() == frozenset()
+        assert self.cache.listeners == {}
+
+    async def end(self) -> None:
+        """Loses the lead, and asserts that nothing is left behind."""
+        self.reservations.clear()
+        await asyncio.sleep(0.001)
+        await self.assert_idle()
 
 
-@virtually
-async def test_the_next_request_waits_until_the_pod_has_a_node() -> None:
-    """The write lock is held until then; after that the node is reserved."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    await world.filter(0)
-    second = world.start_filter(1)
-    await asyncio.sleep(3)
-    assert not second.done()
-    world.bind(0, "a")
-    assert await second == ["b"]
-    assert world.loop.time() == 3
-    assert world.reservations.reserved_nodes() == {"a"}
-    assert world.observations(SCHEDULING_WAIT, pod_scheduled="true") == 1
-    assert world.total(SCHEDULING_WAIT, pod_scheduled="true") == pytest.approx(3)
+WAITING = {
+    "the first request is answered at once": """
+        # The wait for its pod begins after the answer.
+        0 create 0; filter 0 -> a b
+    """,
+    "the next request waits until the pod has a node": """
+        # The write lock is held until then; after that the node is reserved.
+        0 create 0 1; filter 0 -> a b; filter 1 -> waits
+        2.999 answer filter 1 -> waits
+        3 bind 0 a; answer filter 1 -> b; reserved -> a; waits_for_pods true -> 1 3
+    """,
+    "the next request waits at most for the pod-scheduling time-out": """
+        # No node is reserved afterwards.
+        0 create 0 1; filter 0 -> a b; filter 1 -> waits
+        4.999 answer filter 1 -> waits
+        5.001 answer filter 1 -> a b; waits_for_pods false -> 1 5; waits_for_pods true -> 0 0
+        5.002 bind 0 a
+        6 reserved -> none
+    """,
+    "requests are answered in the order of arrival": """
+        # One request is answered at a time.
+        0 world reservation_timeout=0
+        0 create 0 1 2 3; filter 2 -> a b; filter 0 -> waits; filter 3 -> waits; filter 1 -> waits
+        4.999 answer filter 0 -> waits
+        5.001 answer filter 0 -> a b; answer filter 3 -> waits
+        9.999 answer filter 3 -> waits
+        10.001 answer filter 3 -> a b; answer filter 1 -> waits
+        14.999 answer filter 1 -> waits
+        15.001 answer filter 1 -> a b
+    """,
+    "the next request does not wait for a pod that is refused everywhere": """
+        # The pod takes no space.
+        0 create_big 0; create 1; filter 0 -> none; filter 1 -> a b
+    """,
+    "a pod without claims needs no lock": """
+        # It is answered even while another pod holds the lock.
+        0 create 0; filter 0 -> a b; filter_without_claims -> NO_VOLUMES NO_VOLUMES
+    """,
+    "a request that fails releases the lock": """
+        # The pod's claim does not exist.
+        0 create 1; filter 0 -> MissingObjectError data-0 does not exist; filter 1 -> a b
+    """,
+    "a pod-scheduling time-out of 0 disables waiting and reservations": """
+        # The proposal says so.
+        0 world scheduling_timeout=0
+        0 create 0 1; filter 0 -> a b; bind 0 a; filter 1 -> a b; idle; waits_for_pods true -> 0 0; waits_for_pods false -> 0 0
+    """,
+    "a node-reservation time-out of 0 keeps the lock and reserves no node": """
+        # Requests still wait for each other.
+        0 world reservation_timeout=0
+        0 create 0 1; filter 0 -> a b; filter 1 -> waits
+        1 answer filter 1 -> waits; bind 0 a; answer filter 1 -> a b; waits_for_pods true -> 1 1
+        1 ended_reservations true -> 0; ended_reservations false -> 0
+    """,
+    "a second request for a pod ends the wait of the first": """
+        # kube-scheduler has given up the first attempt.
+        0 create 0 1; filter 0 -> a b
+        1 filter 0 -> a b; waits_for_pods false -> 1 1; filter 1 -> waits
+        5.5 answer filter 1 -> waits; bind 0 a; answer filter 1 -> b
+    """,
+    "simultaneous requests for one pod leave nothing behind": """
+        # The wait of the first request has not begun yet.
+        0 create 0; filter_together 0 0 0 -> waits
+        4.999 answer filter_together 0 0 0 -> waits
+        5.001 answer filter_together 0 0 0 -> a b a b a b; bind 0 a; reserved -> a; provision 0 a; list_replicas a 0
+        11 idle; ended_reservations true -> 1
+    """,
+    "volumes that only prefer their node need no reservation": """
+        # Their replicas may be on any node.
+        0 world best_effort=prefer
+        0 create 0 1; filter 0 -> a b; filter 1 -> a b; bind 0 a; adopt -> none; idle
+    """,
+}
+THE_POD = {
+    "the deletion of the pod ends the wait": """
+        # The next request is answered at once.
+        0 create 0 1; filter 0 -> a b; filter 1 -> waits
+        1 delete 0; answer filter 1 -> a b; waits_for_pods false -> 1 1
+    """,
+    "a successor of the same name ends the wait": """
+        # The pod that held the lock is gone.
+        0 create 0 1; filter 0 -> a b
+        1 show 0 b uid=another; filter 1 -> a b
+    """,
+    "a predecessor of the same name is not the pod": """
+        # A StatefulSet's new pod may be requested while the cache still has the old one.
+        0 create 0 1; create_unseen 0; show 0 b uid=old; filter 0 -> b; filter 1 -> waits
+        1 answer filter 1 -> waits; delete 0
+        2 answer filter 1 -> waits; show 0
+        3 answer filter 1 -> waits; bind 0 a; answer filter 1 -> b
+    """,
+    "nothing is reserved for a pod that does not exist": """
+        # The next request does not wait for it.
+        0 create_claim 0; create 1; filter 0 -> a b; filter 1 -> a b
+    """,
+    "a pod that the cache does not have yet holds the lock": """
+        # It does so until the cache has it with a node.
+        0 create_unseen 0; create 1; filter 0 -> a b; filter 1 -> waits
+        1 answer filter 1 -> waits; bind 0 a; answer filter 1 -> b
+    """,
+    "a pod without a UID is identified by its name": """
+        # A request may be written by hand.
+        0 create 0 1; filter_by_name 0 -> a b; bind 0 a; filter 1 -> b
+    """,
+    "a caller that hung up in the queue leaves nothing behind": """
+        # Its pod is not evaluated.
+        0 create 0 1 2; filter 0 -> a b; filter_and_hang_up 1 -> waits; filter 2 -> waits
+        4.999 answer filter 2 -> waits
+        5.001 answer filter_and_hang_up 1 -> CallerGoneError; answer filter 2 -> a b
+    """,
+    "a caller that hung up before its answer leaves nothing behind": """
+        # The next request does not wait for its pod.
+        0 create 0 1; filter_and_hang_up_later 0 -> CallerGoneError; filter 1 -> a b
+    """,
+    "a request that is cancelled in the queue leaves nothing behind": """
+        # The next request has its turn.
+        0 create 0 1 2; filter 0 -> a b; filter 1 -> waits; filter 2 -> waits
+        1 cancel filter 1; bind 0 a; answer filter 2 -> b
+    """,
+}
+RESERVING = {
+    "a node is reserved at most for the node-reservation time-out": """
+        # A replica that was placed on the other node never comes.
+        0 create 0; filter 0 -> a b; bind 0 a; provision 0 b; list_replicas b 0
+        6.99 reserved -> a
+        7.01 idle; ended_reservations false -> 1; seconds_of_reservations false -> 7
+    """,
+    "the order of watch events does not matter": """
+        # A node may list a replica before the watches deliver it.
+        0 create 0; filter 0 -> a b; bind 0 a
+        0.1 list_replicas a 0
+        0.6 reserved -> a; provision 0 a
+        0.9 idle; ended_reservations true -> 1
+    """,
+    "a reserved node is refused with its reason": """
+        # This holds in filter, explain and preempt; the other node is evaluated as usual.
+        0 create 0 1; filter 0 -> a b; bind 0 a; reasons 1 -> NODE_RESERVED ROOM; reasons 1 explain -> NODE_RESERVED ROOM
+        0 nodes_for_preemption 1 -> b
+    """,
+    "a pod that returns to its replicas needs no reservation": """
+        # It ignores reservations, makes none, and no request waits for it.
+        0 create 0 1; provision 1 a; list_replicas a 1; filter 0 -> a b; bind 0 a; reasons 1 -> HOME HOME_ELSEWHERE
+        0 bind 1 a; create 2; filter 2 -> b
+    """,
+}
+LEADERSHIP = {
+    "losing the lead frees everything and refuses queued requests": """
+        # A new leader decides about the pods. The ends of their waits were not seen.
+        0 create 0 1 2 3; filter 0 -> a b; bind 0 a; filter 1 -> b; filter 2 -> waits; filter 3 -> waits
+        1 lose_lead; answer filter 2 -> UnavailableError follower; answer filter 3 -> UnavailableError follower; idle
+        1 ended_reservations true -> 0; ended_reservations false -> 0; waits_for_pods false -> 0 0
+    """,
+    "a request under evaluation is not answered after the lead is lost": """
+        # The lead is checked again before the answer.
+        0 create_unseen 0 of=claim; filter 0 -> waits; refuse follower
+        0.501 answer filter 0 -> UnavailableError follower; idle
+    """,
+    "a draining process answers accepted requests": """
+        # It accepts no new requests.
+        0 world drains=yes
+        0 create 0 1 2; filter 0 -> a b; filter 1 -> waits
+        1 refuse draining; filter 2 -> UnavailableError draining; settle -> waits
+        2 bind 0 a; answer filter 1 -> b
+        3 answer settle -> waits; bind 1 b; answer settle -> none
+    """,
+    "a new leader reserves what the previous leader had reserved": """
+        # It reserves the nodes of bound pods whose replicas are not listed yet, and no others.
+        0 create 0 1 2 3; bind 0 a; provision 1 b; list_replicas b 1; bind 1 b; show 2 b phase=Running; show 3 b deleting=1
+        0 adopt -> none; reserved -> a; provision 0 a; list_replicas a 0
+        1 idle
+    """,
+    "a new leader reserves the nodes selected for pods that are not bound yet": """
+        # The reservations last until Longhorn lists the replicas.
+        0 create 0 1; select 0 a; adopt -> none; reserved -> a; filter 1 -> b; bind 1 b
+        1 provision 1 b; list_replicas b 1
+        14 reserved -> a; bind 0 a; provision 0 a; list_replicas a 0
+        15 idle
+    """,
+    "a node that was only selected is free once the pod is bound elsewhere": """
+        # The first binding failed, and the next attempt chose the other node.
+        0 create 0; select 0 a; adopt -> none; bind 0 b
+        1 reserved -> none
+    """,
+    "an adopted reservation does not refuse its own pod": """
+        # kube-scheduler has given up the attempt that selected the node.
+        0 create 0 1; select 0 a; adopt -> none; filter 0 -> a b
+    """,
+    "an adopted reservation lasts a minute at most": """
+        # A pod may be stuck for other reasons.
+        0 create 0; select 0 a; adopt -> none
+        59.9 reserved -> a
+        60.1 idle
+    """,
+    "a new leader adopts nothing while reservations are disabled": """
+        # Both time-outs are 0.
+        0 world scheduling_timeout=0 reservation_timeout=0
+        0 create 0 1; bind 0 a; select 1 a; adopt -> none; reserved -> none; idle
+    """,
+    "two pods may reserve one node": """
+        # It is free once the replicas of both are listed.
+        0 create 0 1; bind 0 a; bind 1 a; adopt -> none; reserved -> a; provision 0 a; list_replicas a 0
+        1 reserved -> a; provision 1 a; list_replicas a 0 1
+        2 idle
+    """,
+    "soon after a take-over a selected node stays reserved though binding is late": """
+        # After an outage of the API server binding takes longer. Later the time-out of the proposal counts.
+        0 create 0 1 2; adopt -> none; filter 0 -> a b; select 0 a; filter 1 -> waits
+        4.999 answer filter 1 -> waits
+        5.001 answer filter 1 -> b; waits_for_pods false -> 1 5
+        70 reserved -> none; filter 2 -> a b; select 2 a
+        76 reserved -> none
+    """,
+}
 
 
-@virtually
-async def test_the_next_request_waits_at_most_for_the_pod_scheduling_time_out() -> None:
-    """No node is reserved afterwards."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    await world.filter(0)
-    assert await world.filter(1) == ["a", "b"]
-    assert world.loop.time() == POD_SCHEDULING_TIMEOUT
-    assert world.observations(SCHEDULING_WAIT, pod_scheduled="false") == 1
-    assert world.observations(SCHEDULING_WAIT, pod_scheduled="true") == 0
-    world.bind(0, "a")  # too late
-    await asyncio.sleep(1)
-    assert world.reservations.reserved_nodes() == frozenset()
+@pytest.mark.parametrize("timeline", rows(WAITING, THE_POD))
+def test_one_request_is_answered_at_a_time(timeline: str) -> None:
+    """The next one waits for the pod of the last one."""
+    play(World, timeline)
 
 
-@virtually
-async def test_requests_are_answered_in_the_order_of_arrival() -> None:
-    """One request is answered at a time."""
-    world = NodeReservationWorld(reservation_timeout=0)
-    world.create(0, 1, 2, 3)
-    answered_pods: list[int] = []
+@pytest.mark.parametrize("timeline", rows(RESERVING))
+def test_a_node_is_reserved_until_its_replicas_are_placed(timeline: str) -> None:
+    """No other pod fits there meanwhile."""
+    play(World, timeline)
 
-    async def filter_pod(number: int) -> None:
-        await world.filter(number)
-        answered_pods.append(number)
 
-    await asyncio.gather(*(filter_pod(number) for number in (2, 0, 3, 1)))
-    assert answered_pods == [2, 0, 3, 1]
-    assert world.loop.time() == 3 * POD_SCHEDULING_TIMEOUT
+@pytest.mark.parametrize("timeline", rows(LEADERSHIP))
+def test_reservations_follow_the_lead(timeline: str) -> None:
+    """A process that does not lead reserves nothing; a new leader adopts what the cluster shows."""
+    play(World, timeline)
 
 
 @virtually
@@ -111,321 +401,6 @@ async def test_a_node_is_reserved_until_all_replicas_are_listed() -> None:
 
 
 @virtually
-async def test_a_node_is_reserved_at_most_for_the_node_reservation_time_out() -> None:
-    """A replica that was placed on the other node never comes."""
-    world = NodeReservationWorld()
-    world.create(0)
-    await world.filter(0)
-    world.bind(0, "a")
-    await asyncio.sleep(0)
-    world.provision(0, "b")
-    world.list_replicas("b", 0)
-    await asyncio.sleep(NODE_RESERVATION_TIMEOUT - 0.01)
-    assert world.reservations.reserved_nodes() == {"a"}
-    await asyncio.sleep(0.02)
-    await world.assert_idle()
-    assert world.observations(RESERVATION_WAIT, replicas_scheduled="false") == 1
-    assert world.total(RESERVATION_WAIT, replicas_scheduled="false") == pytest.approx(NODE_RESERVATION_TIMEOUT)
-
-
-@virtually
-async def test_the_order_of_watch_events_does_not_matter() -> None:
-    """A node may list a replica before the watches deliver it."""
-    world = NodeReservationWorld()
-    world.create(0)
-    await world.filter(0)
-    world.bind(0, "a")
-    await asyncio.sleep(0.1)
-    world.list_replicas("a", 0)
-    await asyncio.sleep(0.5)
-    assert world.reservations.reserved_nodes() == {"a"}
-    world.provision(0, "a")
-    await asyncio.sleep(0.3)
-    await world.assert_idle()
-    assert world.observations(RESERVATION_WAIT, replicas_scheduled="true") == 1
-
-
-@virtually
-async def test_a_reserved_node_is_refused_with_its_reason() -> None:
-    """This holds in filter, explain and preempt; the other node is evaluated as usual."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    await world.filter(0)
-    world.bind(0, "a")
-    await asyncio.sleep(0)
-    decision = await world.decide(make.as_pod(database_pod(1)))
-    assert list(decision.reasons) == [Reason.NODE_RESERVED, Reason.ROOM]
-    explanation = await world.explain(1)
-    assert list(explanation.decision.reasons) == [Reason.NODE_RESERVED, Reason.ROOM]
-    preemption = await world.preempt(1)
-    assert fitting_nodes(preemption) == ["b"]
-
-
-@virtually
-async def test_a_pod_that_returns_to_its_replicas_needs_no_reservation() -> None:
-    """It ignores reservations, makes none, and no request waits for it."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    world.provision(1, "a")
-    world.list_replicas("a", 1)
-    await world.filter(0)
-    world.bind(0, "a")
-    await asyncio.sleep(0)
-    decision = await world.decide(make.as_pod(database_pod(1)))
-    assert dict(zip(NODES, decision.reasons, strict=True)) == {"a": Reason.HOME, "b": Reason.HOME_ELSEWHERE}
-    world.bind(1, "a")
-    world.create(2)
-    assert await world.filter(2) == ["b"]
-    assert world.loop.time() == 0
-
-
-@virtually
-async def test_the_next_request_does_not_wait_for_a_pod_that_is_refused_everywhere() -> None:
-    """The pod takes no space."""
-    world = NodeReservationWorld()
-    world.cache.put(make.claim("data-0", 1000), database_pod(0))
-    world.create(1)
-    assert await world.filter(0) == []
-    assert await world.filter(1) == ["a", "b"]
-    assert world.loop.time() == 0
-
-
-@virtually
-async def test_a_pod_without_claims_needs_no_lock() -> None:
-    """It is answered even while another pod holds the lock."""
-    world = NodeReservationWorld()
-    world.create(0)
-    await world.filter(0)
-    decision = await world.decide(make.as_pod(make.pod(name="free")))
-    assert list(decision.reasons) == [Reason.NO_VOLUMES] * 2
-    assert world.loop.time() == 0
-
-
-@virtually
-async def test_a_request_that_fails_releases_the_lock() -> None:
-    """The pod's claim does not exist."""
-    world = NodeReservationWorld()
-    world.create(1)
-    with pytest.raises(ResolutionError, match="data-0 does not exist"):
-        await world.filter(0)
-    assert await world.filter(1) == ["a", "b"]
-    assert world.loop.time() == 0
-
-
-@virtually
-async def test_a_pod_scheduling_time_out_of_0_disables_waiting_and_reservations() -> None:
-    """The proposal says so."""
-    world = NodeReservationWorld(scheduling_timeout=0)
-    world.create(0, 1)
-    await world.filter(0)
-    world.bind(0, "a")
-    assert await world.filter(1) == ["a", "b"]
-    await world.assert_idle()
-    assert world.loop.time() == 0
-    assert all(world.observations(SCHEDULING_WAIT, pod_scheduled=label) == 0 for label in ("true", "false"))
-
-
-@virtually
-async def test_a_node_reservation_time_out_of_0_keeps_the_lock_and_reserves_no_node() -> None:
-    """Requests still wait for each other."""
-    world = NodeReservationWorld(reservation_timeout=0)
-    world.create(0, 1)
-    await world.filter(0)
-    second = world.start_filter(1)
-    await asyncio.sleep(1)
-    assert not second.done()
-    world.bind(0, "a")
-    assert await second == ["a", "b"]
-    assert world.observations(SCHEDULING_WAIT, pod_scheduled="true") == 1
-    assert all(world.observations(RESERVATION_WAIT, replicas_scheduled=label) == 0 for label in ("true", "false"))
-
-
-@virtually
-async def test_a_second_request_for_a_pod_ends_the_wait_of_the_first() -> None:
-    """kube-scheduler has given up the first attempt."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    await world.filter(0)
-    await asyncio.sleep(1)
-    assert await world.filter(0) == ["a", "b"]
-    assert world.loop.time() == 1
-    assert world.observations(SCHEDULING_WAIT, pod_scheduled="false") == 1
-    second = world.start_filter(1)
-    await asyncio.sleep(POD_SCHEDULING_TIMEOUT - 0.5)
-    assert not second.done()
-    world.bind(0, "a")
-    assert await second == ["b"]
-
-
-@virtually
-async def test_simultaneous_requests_for_one_pod_leave_nothing_behind() -> None:
-    """The wait of the first request has not begun yet."""
-    world = NodeReservationWorld()
-    world.create(0)
-    answers = await asyncio.gather(world.filter(0), world.filter(0), world.filter(0))
-    assert list(answers) == [["a", "b"]] * 3
-    world.bind(0, "a")
-    await asyncio.sleep(0)
-    world.provision(0, "a")
-    world.list_replicas("a", 0)
-    await asyncio.sleep(1)
-    await world.assert_idle()
-
-
-@virtually
-async def test_the_deletion_of_the_pod_ends_the_wait() -> None:
-    """The next request is answered at once."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    await world.filter(0)
-    second = world.start_filter(1)
-    await asyncio.sleep(1)
-    world.cache.remove(database_pod(0))
-    assert await second == ["a", "b"]
-    assert world.loop.time() == 1
-    assert world.observations(SCHEDULING_WAIT, pod_scheduled="false") == 1
-
-
-@virtually
-async def test_a_successor_of_the_same_name_ends_the_wait() -> None:
-    """The pod that held the lock is gone."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    await world.filter(0)
-    await asyncio.sleep(1)
-    world.cache.put(database_pod(0, uid="another", node="b"))
-    assert await world.filter(1) == ["a", "b"]
-    assert world.loop.time() == 1
-
-
-@virtually
-async def test_a_predecessor_of_the_same_name_is_not_the_pod() -> None:
-    """A StatefulSet's new pod may be requested while the cache still has the old one."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    world.cache.elsewhere["default/db-0"] = database_pod(0)
-    world.cache.put(database_pod(0, uid="old", node="b"))
-    await world.filter(0)
-    second = world.start_filter(1)
-    await asyncio.sleep(1)
-    assert not second.done()
-    world.cache.remove(database_pod(0))
-    await asyncio.sleep(1)
-    assert not second.done()
-    world.cache.put(database_pod(0))
-    await asyncio.sleep(1)
-    assert not second.done()
-    world.bind(0, "a")
-    assert await second == ["b"]
-
-
-@virtually
-async def test_nothing_is_reserved_for_a_pod_that_does_not_exist() -> None:
-    """The next request does not wait for it."""
-    world = NodeReservationWorld()
-    world.cache.put(make.claim("data-0", 10))
-    world.create(1)
-    assert await world.filter(0) == ["a", "b"]
-    assert await world.filter(1) == ["a", "b"]
-    assert world.loop.time() == 0
-
-
-@virtually
-async def test_a_pod_that_the_cache_does_not_have_yet_holds_the_lock() -> None:
-    """It does so until the cache has it with a node."""
-    world = NodeReservationWorld()
-    world.cache.put(make.claim("data-0", 10))
-    world.cache.elsewhere["default/db-0"] = database_pod(0)
-    world.create(1)
-    await world.filter(0)
-    second = world.start_filter(1)
-    await asyncio.sleep(1)
-    assert not second.done()
-    world.bind(0, "a")
-    assert await second == ["b"]
-
-
-@virtually
-async def test_a_pod_without_a_uid_is_identified_by_its_name() -> None:
-    """A request may be written by hand."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    pod = replace(make.as_pod(database_pod(0)), uid="")
-    await world.decide(pod)
-    world.bind(0, "a")
-    assert await world.filter(1) == ["b"]
-    assert world.loop.time() == 0
-
-
-@virtually
-async def test_a_caller_that_hung_up_in_the_queue_leaves_nothing_behind() -> None:
-    """Its pod is not evaluated."""
-    world = NodeReservationWorld()
-    world.create(0, 1, 2)
-    await world.filter(0)
-    second = world.start_filter(1, caller_hung_up)
-    third = world.start_filter(2)
-    await asyncio.sleep(POD_SCHEDULING_TIMEOUT)
-    with pytest.raises(CallerGoneError):
-        await second
-    assert await third == ["a", "b"]
-    assert world.loop.time() == POD_SCHEDULING_TIMEOUT
-
-
-@virtually
-async def test_a_caller_that_hung_up_before_its_answer_leaves_nothing_behind() -> None:
-    """The next request does not wait for its pod."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    calls = iter([False, True])
-
-    async def hangs_up() -> bool:
-        return next(calls)
-
-    with pytest.raises(CallerGoneError):
-        await world.filter(0, hangs_up)
-    assert await world.filter(1) == ["a", "b"]
-    assert world.loop.time() == 0
-
-
-@virtually
-async def test_a_request_that_is_cancelled_in_the_queue_leaves_nothing_behind() -> None:
-    """The next request has its turn."""
-    world = NodeReservationWorld()
-    world.create(0, 1, 2)
-    await world.filter(0)
-    second = world.start_filter(1)
-    third = world.start_filter(2)
-    await asyncio.sleep(1)
-    second.cancel()
-    world.bind(0, "a")
-    assert await third == ["b"]
-
-
-@virtually
-async def test_losing_the_lead_frees_everything_and_refuses_queued_requests() -> None:
-    """A new leader decides about the pods."""
-    world = NodeReservationWorld()
-    world.create(0, 1, 2, 3)
-    await world.filter(0)
-    world.bind(0, "a")
-    await asyncio.sleep(0)
-    await world.filter(1)
-    queued = [world.start_filter(2), world.start_filter(3)]
-    await asyncio.sleep(1)
-    world.refusal = "not the leader"
-    world.reservations.clear()
-    for task in queued:
-        with pytest.raises(UnavailableError, match="not the leader"):
-            await task
-    await world.assert_idle()
-    assert world.loop.time() == 1
-    # Their ends were not seen.
-    assert all(world.observations(RESERVATION_WAIT, replicas_scheduled=label) == 0 for label in ("true", "false"))
-    assert world.observations(SCHEDULING_WAIT, pod_scheduled="false") == 0
-
-
-@virtually
 async def test_losing_the_lead_right_after_an_answer_releases_the_lock() -> None:
     """The wait is cancelled before it has begun."""
     world = NodeReservationWorld()
@@ -434,159 +409,6 @@ async def test_losing_the_lead_right_after_an_answer_releases_the_lock() -> None
     world.reservations.clear()
     assert await world.filter(1) == ["a", "b"]
     assert world.loop.time() == 0
-
-
-@virtually
-async def test_a_request_under_evaluation_is_not_answered_after_the_lead_is_lost() -> None:
-    """The lead is checked again before the answer."""
-    world = NodeReservationWorld()
-    world.cache.put(database_pod(0))
-    world.cache.elsewhere["default/data-0"] = make.claim("data-0", 10)
-    request = world.start_filter(0)
-    await asyncio.sleep(0)
-    world.refusal = "not the leader"
-    with pytest.raises(UnavailableError):
-        await request
-    await world.assert_idle()
-
-
-@virtually
-async def test_a_draining_process_answers_accepted_requests() -> None:
-    """It accepts no new requests."""
-    world = NodeReservationWorld()
-    world.verbs = world.verbs_with(lambda: world.refusal, lambda: "")
-    world.create(0, 1, 2)
-    await world.filter(0)
-    accepted = world.start_filter(1)
-    await asyncio.sleep(1)
-    world.refusal = "shutting down"
-    with pytest.raises(UnavailableError, match="shutting down"):
-        await world.filter(2)
-    settled = asyncio.create_task(world.reservations.settle())
-    await asyncio.sleep(1)
-    world.bind(0, "a")
-    assert await accepted == ["b"]
-    await asyncio.sleep(1)
-    assert not settled.done()
-    world.bind(1, "b")
-    await settled
-    assert world.loop.time() == 3
-
-
-@virtually
-async def test_a_new_leader_reserves_what_the_previous_leader_had_reserved() -> None:
-    """It reserves the nodes of bound pods whose replicas are not listed yet, and no others."""
-    world = NodeReservationWorld()
-    world.create(0, 1, 2, 3)
-    world.bind(0, "a")
-    world.provision(1, "b")
-    world.list_replicas("b", 1)
-    world.bind(1, "b")
-    world.cache.put(database_pod(2, "b", phase="Running"), database_pod(3, "b", deleting=True))
-    await world.reservations.adopt(math.inf)
-    assert world.reservations.reserved_nodes() == {"a"}
-    world.provision(0, "a")
-    world.list_replicas("a", 0)
-    await asyncio.sleep(1)
-    await world.assert_idle()
-
-
-@virtually
-async def test_a_new_leader_reserves_the_nodes_selected_for_pods_that_are_not_bound_yet() -> None:
-    """The reservations last until Longhorn lists the replicas."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    world.cache.put(claim_with_node(0, "a"))
-    await world.reservations.adopt(math.inf)
-    assert world.reservations.reserved_nodes() == {"a"}
-    assert await world.filter(1) == ["b"]
-    world.bind(1, "b")
-    await asyncio.sleep(1)
-    world.provision(1, "b")
-    world.list_replicas("b", 1)
-    await asyncio.sleep(POD_SCHEDULING_TIMEOUT + NODE_RESERVATION_TIMEOUT + 1)
-    assert world.reservations.reserved_nodes() == {"a"}
-    world.bind(0, "a")
-    world.provision(0, "a")
-    world.list_replicas("a", 0)
-    await asyncio.sleep(1)
-    await world.assert_idle()
-
-
-@virtually
-async def test_a_node_that_was_only_selected_is_free_once_the_pod_is_bound_elsewhere() -> None:
-    """The first binding failed, and the next attempt chose the other node."""
-    world = NodeReservationWorld()
-    world.create(0)
-    world.cache.put(claim_with_node(0, "a"))
-    await world.reservations.adopt(math.inf)
-    world.bind(0, "b")
-    await asyncio.sleep(1)
-    assert world.reservations.reserved_nodes() == frozenset()
-
-
-@virtually
-async def test_an_adopted_reservation_does_not_refuse_its_own_pod() -> None:
-    """kube-scheduler has given up the attempt that selected the node."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    world.cache.put(claim_with_node(0, "a"))
-    await world.reservations.adopt(math.inf)
-    assert await world.filter(0) == ["a", "b"]
-
-
-@virtually
-async def test_an_adopted_reservation_lasts_a_minute_at_most() -> None:
-    """A pod may be stuck for other reasons."""
-    world = NodeReservationWorld()
-    world.create(0)
-    world.cache.put(claim_with_node(0, "a"))
-    await world.reservations.adopt(math.inf)
-    await asyncio.sleep(ADOPTED_SECONDS - 0.1)
-    assert world.reservations.reserved_nodes() == {"a"}
-    await asyncio.sleep(0.2)
-    await world.assert_idle()
-
-
-@virtually
-async def test_a_new_leader_adopts_nothing_while_reservations_are_disabled() -> None:
-    """Both time-outs are 0."""
-    world = NodeReservationWorld(scheduling_timeout=0, reservation_timeout=0)
-    world.create(0, 1)
-    world.bind(0, "a")
-    world.cache.put(claim_with_node(1, "a"))
-    await world.reservations.adopt(math.inf)
-    assert world.reservations.reserved_nodes() == frozenset()
-    await world.assert_idle()
-
-
-@virtually
-async def test_volumes_that_only_prefer_their_node_need_no_reservation() -> None:
-    """Their replicas may be on any node."""
-    world = NodeReservationWorld(options=FilterOptions(require_best_effort=False))
-    world.create(0, 1)
-    await world.filter(0)
-    assert await world.filter(1) == ["a", "b"]
-    world.bind(0, "a")
-    await world.reservations.adopt(math.inf)
-    await world.assert_idle()
-    assert world.loop.time() == 0
-
-
-@virtually
-async def test_two_pods_may_reserve_one_node() -> None:
-    """It is free once the replicas of both are listed."""
-    world = NodeReservationWorld()
-    world.create(0, 1)
-    world.bind(0, "a")
-    world.bind(1, "a")
-    await world.reservations.adopt(math.inf)
-    for number in (0, 1):
-        assert world.reservations.reserved_nodes() == {"a"}
-        world.provision(number, "a")
-        world.list_replicas("a", *range(number + 1))
-        await asyncio.sleep(1)
-    await world.assert_idle()
 
 
 @virtually
@@ -611,22 +433,3 @@ async def test_explain_and_preempt_are_not_answered_after_the_lead_is_lost() -> 
         await world.preempt(0)
     with pytest.raises(UnavailableError, match="lost"):
         await world.explain(0)
-
-
-@virtually
-async def test_soon_after_a_take_over_a_selected_node_stays_reserved_though_binding_is_late() -> None:
-    """After an outage of the API server binding takes longer. Later the time-out of the proposal counts."""
-    world = NodeReservationWorld()
-    world.create(0, 1, 2)
-    await world.reservations.adopt(math.inf)
-    await world.filter(0)
-    world.cache.put(claim_with_node(0, "a"))
-    assert await world.filter(1) == ["b"]
-    assert world.loop.time() == POD_SCHEDULING_TIMEOUT
-    assert world.observations(SCHEDULING_WAIT, pod_scheduled="false") == 1
-    await asyncio.sleep(ADOPTED_SECONDS + POD_SCHEDULING_TIMEOUT)
-    assert world.reservations.reserved_nodes() == frozenset()
-    await world.filter(2)
-    world.cache.put(claim_with_node(2, "a"))
-    await asyncio.sleep(POD_SCHEDULING_TIMEOUT + 1)
-    assert world.reservations.reserved_nodes() == frozenset()

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.metrics import Metrics
-from app.extender.nudger import MAX_DECISIONS, REVIEW_INTERVAL, TURN_INTERVAL, UNSEEN_SECONDS, NudgePatch, Nudger
+from app.extender.nudger import MAX_DECISIONS, TURN_INTERVAL, NudgePatch, Nudger
 from app.extender.offers import Offers
 from app.extender.refusals import MAX_REMEMBERED, RefusedPods
 from app.kube.client import ApiError
@@ -25,12 +25,12 @@ from scheduler_core.extender.nudge import BURST, NUDGES_PER_SECOND, PENDING_NUDG
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
-from tests.builders import Object
 from tests.worlds.fake_api import FakeApi, connect_client, failing
 from tests.worlds.filter_request import caller_waits
 from tests.worlds.state_source import FakeStateSource
+from tests.worlds.timeline import play, rows
 from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, two_nodes
-from tests.worlds.virtual_time import run, virtual_loop, virtually
+from tests.worlds.virtual_time import virtual_loop, virtually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -87,6 +87,7 @@ class World:
         self.patches_may_end = asyncio.Event()
         self.on_patched: Callable[[Pod], object] | None = None
         self.contenders_read: list[float] = []
+        self._task: asyncio.Task[None] | None = None
         self.nudger = Nudger(
             self.cache,
             self.evaluator,
@@ -153,21 +154,356 @@ class World:
         """Sends /filter for the pod of this number."""
         return await self.offers.filter(make.as_pod(database_pod(number)), NODES, caller_waits)
 
+    def requested(self, *numbers: int) -> None:
+        """Reports that /filter is asked about the pods."""
+        for number in numbers:
+            self.nudger.note_request(make.as_pod(database_pod(number)))
+
+    def refuse_on(self, number: int, *nodes: str) -> None:
+        """Reports that /filter has refused the pod on these nodes; kube-scheduler has excluded the others."""
+        self.nudger.note_refusal(make.as_pod(database_pod(number)), list(nodes))
+
+    def create_and_refuse_up_to(self, number: int) -> None:
+        """Creates so many pods, and reports that /filter has refused them."""
+        self.create_and_refuse(*range(number))
+
+    def decline(self, number: int, *, lacking: str = "insufficient_Longhorn_storage", node: str = "") -> None:
+        """Writes kube-scheduler's message about a pod's last attempt; the pod may have a node by now."""
+        raw = database_pod(number, node)
+        message = f"0/2 nodes are available: 2 {lacking.replace('_', ' ')}. preemption: 0/2 nodes are available"
+        raw["status"]["conditions"] = [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        ]
+        self.cache.put(raw)
+
+    def select(self, number: int, node: str = "") -> None:
+        """Selects a node for a pod's claim, or none any more."""
+        self.cache.put(claim_with_node(number, node, 60))
+
+    def create_claim(self, number: int, *, storage_class: str = "longhorn") -> None:
+        """Creates or changes a pod's claim alone."""
+        self.cache.put(make.claim(f"data-{number}", 60, storage_class=storage_class))
+
+    def create_class(self, name: str) -> None:
+        """Creates a StorageClass."""
+        self.cache.put(make.storage_class(name))
+
+    def delete_claim(self, number: int) -> None:
+        """Deletes a pod's claim."""
+        self.cache.remove(make.claim(f"data-{number}", 60))
+
+    def delete(self, number: int) -> None:
+        """Deletes a pod."""
+        self.cache.remove(database_pod(number))
+
+    def show(self, number: int, node: str = "", **fields: Any) -> None:
+        """Delivers a pod by the watch."""
+        self.cache.put(database_pod(number, node, **fields))
+
+    def bind_during_the_next_evaluation(self, number: int, node: str) -> None:
+        """kube-scheduler is faster."""
+        self.evaluator.after_filter = lambda: self.show(number, node)
+
+    def pods_ask_when_nudged(self) -> None:
+        """kube-scheduler sends /filter after each nudge."""
+        self.on_patched = self.nudger.note_request
+
+    def next_patch_finds_no_pod(self) -> None:
+        """The pod is gone by then."""
+        self.patch_outcomes.append(False)
+
+    def hold_patches_of(self, number: int) -> None:
+        """The API server does not answer patches of this pod."""
+        self.slow_pods.add(f"db-{number}")
+
+    def nudged(self) -> list[str]:
+        """The nudged pods, in order."""
+        return self.names
+
+    def nudged_first(self) -> list[str]:
+        """The nudged pods by their first nudges."""
+        return list(dict.fromkeys(self.names))
+
+    def counted(self) -> list[str]:
+        """What the metrics counted."""
+        return self.results
+
+    def remembered(self) -> list[str]:
+        """The remembered pods."""
+        return self.remembered_pods
+
+    def evaluations(self) -> int:
+        """How many evaluations the nudger has made."""
+        return len(self.evaluator.evaluated)
+
+    def contenders_reads(self) -> int:
+        """How often the nudger has read the contenders since the last time."""
+        number = len(self.contenders_read)
+        self.contenders_read.clear()
+        return number
+
+    def oldest_wait(self) -> float:
+        """How long the pod waits that was refused first."""
+        return self.nudger.oldest_wait
+
+    def fetched(self) -> list[str]:
+        """The objects that were read from the API server."""
+        return self.cache.fetched
+
+    def offers_outstanding(self) -> int:
+        """How many offers count against requests."""
+        return self.offers.ledger.outstanding
+
+    async def ask(self, number: int) -> list[bool]:
+        """Sends /filter; returns for each node whether the pod fits."""
+        return [reason.fits for reason in (await self.filter(number)).reasons]
+
+    def adopt(self) -> None:
+        """Takes over."""
+        self.nudger.adopt()
+
+    def clear(self) -> None:
+        """Loses the lead."""
+        self.nudger.clear()
+
+    def run(self) -> None:
+        """Starts the nudger."""
+        self._task = asyncio.create_task(self.nudger.run())
+
+    async def end(self) -> None:
+        """Stops the nudger, and asserts that it leaves no task behind."""
+        if self._task is not None:
+            assert not self._task.done()
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            assert self._task.cancelled()
+        self.offers.clear()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Runs the nudger, and asserts that it leaves no task behind."""
-        before = asyncio.all_tasks()
-        task = asyncio.create_task(self.nudger.run())
-        try:
-            yield
-            assert not task.done()
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-        self.offers.clear()
-        await asyncio.sleep(0)
-        assert task.cancelled()
-        assert asyncio.all_tasks() <= before
+        self.run()
+        yield
+        await self.end()
+
+
+FITTING = {
+    "only as many pods are nudged as fit together, those refused first": """
+        # There is space for two of three pods.
+        0 run; create_and_refuse 1
+        0.1 create_and_refuse 0 2
+        1.1 fill a b space=60
+        4.1 nudged -> db-1 db-0
+    """,
+    "pending nudges of one node add up": """
+        # Only as many pods are nudged as the node has space for.
+        0 run; create_and_refuse 0 1 2 3 size=40
+        1 fill a space=90
+        4 nudged -> db-0 db-1
+    """,
+    "without reservations, too, only as many pods are nudged as fit together": """
+        # kube-scheduler must not be flooded.
+        0 world reservation_timeout=0
+        0 run; create_and_refuse 0 1 2
+        2 evaluations -> 1; fill a b space=60
+        5 nudged -> db-0 db-1
+    """,
+    "offered space is not free": """
+        # The third pod is nudged once a pod with an offer is deleted.
+        0 fill a b space=60; create 0; create 1; create 2; ask 0 -> yes no; ask 1 -> no yes; run; refuse 2
+        3 nudged -> none; delete 0
+        4 nudged -> db-2
+    """,
+    "a pending nudge does not compete with requests": """
+        # The ledger of offers never has it.
+        0 run; create_and_refuse 0; create 1; fill a space=60
+        1 nudged -> db-0; offers_outstanding -> 0; ask 1 -> yes no
+    """,
+    "a pod is nudged only for the nodes it was refused on": """
+        # kube-scheduler itself has excluded the other nodes.
+        0 run; create 0; refuse_on 0 b; fill a space=60
+        2 nudged -> none; fill b space=60
+        3 nudged -> db-0
+    """,
+    "a slow patch does not hold up other nudges": """
+        # Patches do not wait for each other.
+        0 hold_patches_of 0; run; create_and_refuse 0 1; fill a b space=60
+        1 nudged -> db-1
+    """,
+    "of a thousand equivalent pods one is evaluated while it does not fit": """
+        # When some fit, only as many are evaluated.
+        0 run; create_and_refuse_up_to 1000
+        1 evaluations -> 1; fill a space=10
+        2 evaluations -> 2; fill a space=60
+        3 evaluations -> 4; nudged -> db-0
+    """,
+    "objects that a refused pod names and the state lacks are not fetched": """
+        # A watch will deliver them; a GET per review would be a flood.
+        0 run; create_and_refuse 0 1; delete_claim 0; create_claim 1 storage_class=later; fill a b space=60
+        10 nudged -> none; fetched -> none; create_claim 0; create_class later
+        11 nudged_first -> db-0 db-1
+    """,
+}
+WHEN = {
+    "a nudged pod is left alone until kube-scheduler should have retried it": """
+        # Changes do not matter meanwhile.
+        0 run; create_and_refuse 0; fill a space=60
+        0.5 nudged -> db-0; fill b space=1
+        1 fill b space=2
+        2 fill b space=3
+        2.9 fill b space=4
+        3 nudged -> db-0
+    """,
+    "a nudge without a request gives way to other pods": """
+        # The first pod may lack CPU, so it is not requested; its back-off grows.
+        0 run; create_and_refuse 0 1
+        1 fill a space=60
+        15 nudged_first -> db-0 db-1
+    """,
+    "without changes pods are only reviewed periodically": """
+        # Some space becomes free by time alone.
+        0 run; create_and_refuse 0
+        29 evaluations -> 1
+        59 evaluations -> 2; nudged -> none
+    """,
+    "without remembered pods the nudger is idle": """
+        # It does not read the contenders.
+        0 run
+        1000 contenders_reads -> 0; create_and_refuse 0
+        1000.3 contenders_reads -> 2
+        1001 requested 0
+        1002 contenders_reads -> 3; fill a space=60
+        2000 contenders_reads -> 0
+    """,
+    "the wait of the pod that was refused first is known": """
+        # A later refusal changes nothing; without pods it is 0.
+        0 oldest_wait -> 0; create_and_refuse 0
+        30 create_and_refuse 1
+        40 oldest_wait -> 40; requested 0; oldest_wait -> 10
+    """,
+}
+FORGETTING = {
+    "a requested pod is forgotten": """
+        # It gets an answer, not a nudge.
+        0 run; create_and_refuse 0; requested 0; remembered -> none; fill a space=60
+        100 nudged -> none
+    """,
+    "a requested pod ends its pending nudge": """
+        # Its offer counts instead, if it has one, and the next pod has its turn.
+        0 run; create_and_refuse 0 1; pods_ask_when_nudged; fill a space=60
+        0.6 nudged -> db-0 db-1
+    """,
+    "a deleted pod is forgotten": """
+        # Free space does not matter.
+        0 run; create_and_refuse 0
+        1 remembered -> db-0; delete 0; fill a space=60
+        2 remembered -> none; nudged -> none
+    """,
+    "a bound pod is forgotten": """
+        0 run; create_and_refuse 0
+        1 remembered -> db-0; show 0 a; fill a space=60
+        2 remembered -> none; nudged -> none
+    """,
+    "a finished pod is forgotten": """
+        0 run; create_and_refuse 0
+        1 remembered -> db-0; show 0 phase=Failed; fill a space=60
+        2 remembered -> none; nudged -> none
+    """,
+    "a pod that is being deleted is forgotten": """
+        0 run; create_and_refuse 0
+        1 remembered -> db-0; show 0 deleting=1; fill a space=60
+        2 remembered -> none; nudged -> none
+    """,
+    "a pod whose name another pod has is forgotten": """
+        0 run; create_and_refuse 0
+        1 remembered -> db-0; show 0 uid=uid-of-another; fill a space=60
+        2 remembered -> none; nudged -> none
+    """,
+    "a pod that no watch has delivered yet is not gone": """
+        # The cache may still have an earlier pod of the name.
+        0 create_claim 0; show 0 uid=uid-of-its-predecessor; run; refuse 0
+        1 remembered -> db-0; fill a space=60
+        2 nudged -> db-0
+    """,
+    "a pod that no watch ever delivers is forgotten": """
+        # It was deleted before the watch delivered it.
+        0 create_claim 0; run; refuse 0
+        59 remembered -> db-0
+        91 remembered -> none
+    """,
+    "a pod that is gone when it is patched is forgotten": """
+        # It counts as gone, and the next pod has its turn.
+        0 next_patch_finds_no_pod; run; create_and_refuse 0 1; fill a space=60
+        1 nudged -> db-0 db-1; counted -> gone patched; remembered -> db-1
+    """,
+    "a pod whose node is selected after its refusal is forgotten": """
+        # Its nudges would be wasted: kube-scheduler is binding it.
+        0 run; create_and_refuse 0
+        1 select 0 a
+        2 remembered -> none; fill a b space=60
+        32 nudged -> none
+    """,
+    "a pod that is refused with a selected node is nudged": """
+        # Its binding failed: the claim keeps the node that was selected before.
+        0 run; create 0; select 0 a; refuse 0
+        1 remembered -> db-0; fill b space=60
+        2 nudged -> db-0
+    """,
+    "a refused pod is forgotten when another node is selected": """
+        0 run; create 0; select 0 a; refuse 0
+        1 remembered -> db-0; select 0 b
+        2 remembered -> none
+    """,
+    "a refused pod is forgotten when its node is selected again": """
+        # The claim had lost it meanwhile.
+        0 run; create 0; select 0 a; refuse 0
+        1 remembered -> db-0; select 0
+        2 remembered -> db-0; select 0 a
+        3 remembered -> none
+    """,
+    "a pod that is bound during its evaluation is not nudged": """
+        # kube-scheduler was faster.
+        0 bind_during_the_next_evaluation 0 a; run; create_and_refuse 0; fill a space=60
+        1 nudged -> none; remembered -> none
+    """,
+    "losing the lead forgets everything": """
+        # The next leader nudges the pods.
+        0 run; create_and_refuse 0 1
+        1 clear; remembered -> none; fill a space=60
+        101 nudged -> none
+    """,
+    "after a take-over pods whose conditions name a reason of the extender are remembered": """
+        # They may be nudged for any Longhorn node. Other pods are left alone; the bound one takes what is free on its node.
+        0 create 0; create 1; create 2; create 3; decline 0; decline 1 lacking=Insufficient_cpu; decline 3 node=a; adopt
+        0 remembered -> db-0; run; fill a b space=60
+        1 nudged -> db-0
+    """,
+    "after a take-over pods with a selected node are not nudged": """
+        # The previous leader's answer led to that node; the condition is older.
+        0 create 0; create 1; decline 0; decline 1; select 0 a; adopt; remembered -> db-1; run; fill a b space=60
+        30 nudged_first -> db-1
+    """,
+}
+
+
+@pytest.mark.parametrize("timeline", rows(FITTING))
+def test_refused_pods_that_fit_are_nudged(timeline: str) -> None:
+    """As many as fit together."""
+    play(World, timeline)
+
+
+@pytest.mark.parametrize("timeline", rows(WHEN))
+def test_pods_are_reviewed_and_nudged_at_intervals(timeline: str) -> None:
+    """Changes and time cause reviews; nudges have a back-off."""
+    play(World, timeline)
+
+
+@pytest.mark.parametrize("timeline", rows(FORGETTING))
+def test_pods_that_need_no_nudge_are_forgotten(timeline: str) -> None:
+    """Others stay remembered."""
+    play(World, timeline)
 
 
 @virtually
@@ -202,174 +538,6 @@ async def test_a_nudge_is_logged_with_its_pod_and_its_wait() -> None:
     (line,) = [entry for entry in logs if entry["event"] == "nudged"]
     assert (line["pod"], line["uid"]) == ("default/db-0", "uid-0")
     assert 5 <= line["waited"] <= 5.5
-
-
-@virtually
-async def test_only_as_many_pods_are_nudged_as_fit_together_those_refused_first() -> None:
-    """There is space for two of three pods."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(1)
-        await asyncio.sleep(0.1)
-        world.create_and_refuse(0, 2)
-        await asyncio.sleep(1)
-        world.fill("a", "b", space=60)
-        await asyncio.sleep(PENDING_NUDGE_LIFETIME)
-        assert world.names == ["db-1", "db-0"]
-
-
-@virtually
-async def test_pending_nudges_of_one_node_add_up() -> None:
-    """Only as many pods are nudged as the node has space for."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0, 1, 2, 3, size=40)
-        await asyncio.sleep(1)
-        world.fill("a", space=90)
-        await asyncio.sleep(PENDING_NUDGE_LIFETIME)
-        assert world.names == ["db-0", "db-1"]
-
-
-@virtually
-async def test_without_reservations_too_only_as_many_pods_are_nudged_as_fit_together() -> None:
-    """kube-scheduler must not be flooded."""
-    world = World(reservation_timeout=0)
-    async with world.running():
-        world.create_and_refuse(0, 1, 2)
-        await asyncio.sleep(2)
-        assert len(world.evaluator.evaluated) == 1
-        world.fill("a", "b", space=60)
-        await asyncio.sleep(PENDING_NUDGE_LIFETIME)
-        assert world.names == ["db-0", "db-1"]
-
-
-@virtually
-async def test_a_nudged_pod_is_left_alone_until_kube_scheduler_should_have_retried_it() -> None:
-    """Changes do not matter meanwhile."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0)
-        world.fill("a", space=60)
-        for step in range(10):
-            await asyncio.sleep(PENDING_NUDGE_LIFETIME / 10)
-            world.fill("b", space=step)
-        assert world.names == ["db-0"]
-
-
-@virtually
-async def test_a_nudge_without_a_request_gives_way_to_other_pods() -> None:
-    """The first pod may lack CPU, so it is not requested; its back-off grows."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0, 1)
-        await asyncio.sleep(1)
-        world.fill("a", space=60)
-        await asyncio.sleep(5 * PENDING_NUDGE_LIFETIME)
-        assert world.names[0] == "db-0"
-        assert "db-1" in world.names
-
-
-@virtually
-async def test_offered_space_is_not_free() -> None:
-    """The third pod is nudged once a pod with an offer is deleted."""
-    world = World()
-    world.fill("a", "b", space=60)
-    for number in (0, 1, 2):
-        world.create(number)
-    for number in (0, 1):
-        await world.filter(number)
-    async with world.running():
-        world.refuse(2)
-        await asyncio.sleep(3)
-        assert world.patches == []
-        world.cache.remove(database_pod(0))
-        await asyncio.sleep(1)
-        assert world.names == ["db-2"]
-
-
-@virtually
-async def test_a_pending_nudge_does_not_compete_with_requests() -> None:
-    """The ledger of offers never has it."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0)
-        world.create(1)
-        world.fill("a", space=60)
-        await asyncio.sleep(1)
-        assert world.names == ["db-0"]
-        assert world.offers.ledger.outstanding == 0
-        decision = await world.filter(1)
-        assert [reason.fits for reason in decision.reasons] == [True, False]
-
-
-@virtually
-async def test_without_changes_pods_are_only_reviewed_periodically() -> None:
-    """Some space becomes free by time alone."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0)
-        await asyncio.sleep(REVIEW_INTERVAL - 1)
-        assert world.evaluator.evaluated == ["db-0"]
-        await asyncio.sleep(REVIEW_INTERVAL)
-        assert world.evaluator.evaluated == ["db-0", "db-0"]
-        assert world.patches == []
-
-
-@virtually
-async def test_without_remembered_pods_the_nudger_is_idle() -> None:
-    """It does not read the contenders."""
-    world = World()
-    async with world.running():
-        await asyncio.sleep(1000)
-        assert world.contenders_read == []
-        world.create_and_refuse(0)
-        await asyncio.sleep(1)
-        assert world.contenders_read
-        world.nudger.note_request(make.as_pod(database_pod(0)))
-        await asyncio.sleep(1)
-        world.contenders_read.clear()
-        world.fill("a", space=60)
-        await asyncio.sleep(1000)
-        assert world.contenders_read == []
-
-
-@virtually
-async def test_the_wait_of_the_pod_that_was_refused_first_is_known() -> None:
-    """A later refusal changes nothing; without pods it is 0."""
-    world = World()
-    assert world.nudger.oldest_wait == 0
-    world.create_and_refuse(0)
-    await asyncio.sleep(30)
-    world.create_and_refuse(1)
-    await asyncio.sleep(10)
-    assert world.nudger.oldest_wait == 40
-    world.nudger.note_request(make.as_pod(database_pod(0)))
-    assert world.nudger.oldest_wait == 10
-
-
-@virtually
-async def test_a_requested_pod_is_forgotten() -> None:
-    """It gets an answer, not a nudge."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0)
-        world.nudger.note_request(make.as_pod(database_pod(0)))
-        assert world.remembered_pods == []
-        world.fill("a", space=60)
-        await asyncio.sleep(100)
-        assert world.patches == []
-
-
-@virtually
-async def test_a_requested_pod_ends_its_pending_nudge() -> None:
-    """Its offer counts instead, if it has one, and the next pod has its turn."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0, 1)
-        world.on_patched = world.nudger.note_request
-        world.fill("a", space=60)
-        await asyncio.sleep(2 * TURN_INTERVAL + 0.1)
-        assert world.names == ["db-0", "db-1"]
 
 
 @virtually
@@ -416,34 +584,6 @@ async def test_many_pods_are_nudged_at_a_limited_rate() -> None:
         assert len(world.patches) >= BURST + NUDGES_PER_SECOND
         await asyncio.sleep(5)
         assert sorted(world.names) == sorted(f"db-{number}" for number in range(200))
-
-
-POD_ENDS: dict[str, Callable[[World], None]] = {
-    "deleted": lambda world: world.cache.remove(database_pod(0)),
-    "bound": lambda world: world.cache.put(database_pod(0, "a")),
-    "finished": lambda world: world.cache.put(database_pod(0, phase="Failed")),
-    "being deleted": lambda world: world.cache.put(database_pod(0, deleting=True)),
-    "another of its name": lambda world: world.cache.put(database_pod(0, uid="uid-of-another")),
-}
-
-
-@pytest.mark.parametrize("how", POD_ENDS)
-def test_a_pod_that_needs_no_node_any_more_is_forgotten(how: str) -> None:
-    """Free space does not matter."""
-
-    async def scenario() -> None:
-        world = World()
-        async with world.running():
-            world.create_and_refuse(0)
-            await asyncio.sleep(1)
-            assert world.remembered_pods == ["db-0"]
-            POD_ENDS[how](world)
-            world.fill("a", space=60)
-            await asyncio.sleep(1)
-            assert world.remembered_pods == []
-            assert world.patches == []
-
-    run(scenario())
 
 
 PATH = "/api/v1/namespaces/default/pods"
@@ -506,45 +646,6 @@ async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path
 
 
 @virtually
-async def test_a_pod_that_no_watch_has_delivered_yet_is_not_gone() -> None:
-    """The cache may still have an earlier pod of the name."""
-    world = World()
-    world.cache.put(make.claim("data-0", 60), database_pod(0, uid="uid-of-its-predecessor"))
-    async with world.running():
-        world.refuse(0)
-        await asyncio.sleep(1)
-        assert world.remembered_pods == ["db-0"]
-        world.fill("a", space=60)
-        await asyncio.sleep(1)
-        assert world.names == ["db-0"]
-
-
-@virtually
-async def test_a_pod_that_no_watch_ever_delivers_is_forgotten() -> None:
-    """It was deleted before the watch delivered it."""
-    world = World()
-    world.cache.put(make.claim("data-0", 60))
-    async with world.running():
-        world.refuse(0)
-        await asyncio.sleep(UNSEEN_SECONDS + REVIEW_INTERVAL + 1)
-        assert world.remembered_pods == []
-
-
-@virtually
-async def test_a_pod_that_is_gone_when_it_is_patched_is_forgotten() -> None:
-    """It counts as gone, and the next pod has its turn."""
-    world = World()
-    world.patch_outcomes = [False]
-    async with world.running():
-        world.create_and_refuse(0, 1)
-        world.fill("a", space=60)
-        await asyncio.sleep(1)
-        assert world.names == ["db-0", "db-1"]
-        assert world.results == ["gone", "patched"]
-        assert world.remembered_pods == ["db-1"]
-
-
-@virtually
 async def test_a_failed_patch_is_repeated_after_the_back_off_and_logged_once_per_kind() -> None:
     """Neither a refusal nor a time-out ends the loop."""
     world = World()
@@ -561,171 +662,6 @@ async def test_a_failed_patch_is_repeated_after_the_back_off_and_logged_once_per
             assert world.results == ["failed"] * 4 + ["patched"]
     warnings = [entry["problem"] for entry in logs if entry["log_level"] == "warning"]
     assert warnings == ["PATCH: no", "PATCH: no answer"]
-
-
-@virtually
-async def test_a_slow_patch_does_not_hold_up_other_nudges() -> None:
-    """Patches do not wait for each other."""
-    world = World()
-    world.slow_pods = {"db-0"}
-    async with world.running():
-        world.create_and_refuse(0, 1)
-        world.fill("a", "b", space=60)
-        await asyncio.sleep(1)
-        assert world.names == ["db-1"]
-
-
-def unschedulable_pod(number: int, message: str) -> Object:
-    """The pod db-<number>, whose condition has kube-scheduler's message about its last attempt."""
-    raw = database_pod(number)
-    raw["status"]["conditions"] = [
-        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    ]
-    return raw
-
-
-@virtually
-async def test_after_a_take_over_pods_whose_conditions_name_a_reason_of_the_extender_are_remembered() -> None:
-    """They may be nudged for any Longhorn node. Other pods are left alone."""
-    world = World()
-    for number in range(4):
-        world.create(number, 60)
-    refused = "0/2 nodes are available: 2 insufficient Longhorn storage. preemption: 0/2 nodes are available"
-    world.cache.put(unschedulable_pod(0, refused), unschedulable_pod(1, "0/2 nodes are available: 2 Insufficient cpu."))
-    bound = unschedulable_pod(3, refused)
-    bound["spec"]["nodeName"] = "a"
-    world.cache.put(bound)
-    world.nudger.adopt()
-    assert world.remembered_pods == ["db-0"]
-    async with world.running():
-        # The bound pod takes what is free on its node.
-        world.fill("a", "b", space=60)
-        await asyncio.sleep(1)
-        assert world.names == ["db-0"]
-
-
-@virtually
-async def test_after_a_take_over_pods_with_a_selected_node_are_not_nudged() -> None:
-    """The previous leader's answer led to that node; the condition is older."""
-    world = World()
-    world.create(0)
-    world.create(1)
-    refused = "0/2 nodes are available: 2 insufficient Longhorn storage. preemption: 0/2 nodes are available"
-    world.cache.put(unschedulable_pod(0, refused), unschedulable_pod(1, refused), claim_with_node(0, "a", 60))
-    world.nudger.adopt()
-    assert world.remembered_pods == ["db-1"]
-    async with world.running():
-        world.fill("a", "b", space=60)
-        await asyncio.sleep(30)
-        assert set(world.names) == {"db-1"}
-
-
-@virtually
-async def test_a_pod_whose_node_is_selected_after_its_refusal_is_forgotten() -> None:
-    """Its nudges would be wasted: kube-scheduler is binding it."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0)
-        await asyncio.sleep(1)
-        world.cache.put(claim_with_node(0, "a", 60))
-        await asyncio.sleep(1)
-        assert world.remembered_pods == []
-        world.fill("a", "b", space=60)
-        await asyncio.sleep(30)
-        assert world.patches == []
-
-
-@virtually
-async def test_a_pod_that_is_refused_with_a_selected_node_is_nudged() -> None:
-    """Its binding failed: the claim keeps the node that was selected before."""
-    world = World()
-    async with world.running():
-        world.create(0)
-        world.cache.put(claim_with_node(0, "a", 60))
-        world.refuse(0)
-        await asyncio.sleep(1)
-        assert world.remembered_pods == ["db-0"]
-        world.fill("b", space=60)
-        await asyncio.sleep(1)
-        assert world.names == ["db-0"]
-
-
-@virtually
-async def test_a_refused_pod_is_forgotten_when_its_selected_node_changes() -> None:
-    """Another node was selected, or the same one again after the claim had lost it."""
-    world = World()
-    async with world.running():
-        for number, later_nodes in enumerate((("b",), ("", "a"))):
-            world.create(number)
-            world.cache.put(claim_with_node(number, "a", 60))
-            world.refuse(number)
-            for node in later_nodes:
-                await asyncio.sleep(1)
-                assert world.remembered_pods == [f"db-{number}"]
-                world.cache.put(claim_with_node(number, node, 60))
-            await asyncio.sleep(1)
-            assert world.remembered_pods == []
-
-
-@virtually
-async def test_losing_the_lead_forgets_everything() -> None:
-    """The next leader nudges the pods."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0, 1)
-        await asyncio.sleep(1)
-        world.nudger.clear()
-        assert world.remembered_pods == []
-        world.fill("a", space=60)
-        await asyncio.sleep(100)
-        assert world.patches == []
-
-
-@virtually
-async def test_a_pod_that_is_bound_during_its_evaluation_is_not_nudged() -> None:
-    """kube-scheduler was faster."""
-    world = World()
-
-    world.evaluator.after_filter = lambda: world.cache.put(database_pod(0, "a"))
-    async with world.running():
-        world.create_and_refuse(0)
-        world.fill("a", space=60)
-        await asyncio.sleep(1)
-        assert world.patches == []
-        assert world.remembered_pods == []
-
-
-@virtually
-async def test_objects_that_a_refused_pod_names_and_the_state_lacks_are_not_fetched() -> None:
-    """A watch will deliver them; a GET per review would be a flood."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0, 1)
-        world.cache.remove(make.claim("data-0", 60))
-        world.cache.put(make.claim("data-1", 60, storage_class="later"))
-        world.fill("a", "b", space=60)
-        await asyncio.sleep(10)
-        assert (world.patches, world.cache.fetched) == ([], [])
-        world.cache.put(make.claim("data-0", 60), make.storage_class("later"))
-        await asyncio.sleep(1)
-        assert sorted(world.names) == ["db-0", "db-1"]
-
-
-@virtually
-async def test_of_a_thousand_equivalent_pods_one_is_evaluated_while_it_does_not_fit() -> None:
-    """When some fit, only as many are evaluated."""
-    world = World()
-    async with world.running():
-        world.create_and_refuse(*range(1000))
-        await asyncio.sleep(1)
-        assert len(world.evaluator.evaluated) == 1
-        world.fill("a", space=10)
-        await asyncio.sleep(1)
-        assert len(world.evaluator.evaluated) == 2
-        world.fill("a", space=60)
-        await asyncio.sleep(1)
-        assert len(world.evaluator.evaluated) == 4
-        assert len(world.patches) == 1
 
 
 @virtually
@@ -782,21 +718,6 @@ def test_equal_candidate_lists_are_stored_once() -> None:
         refused_pods.remember(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES), 0.0)
     assert len(refused_pods) == MAX_REMEMBERED
     assert len({id(refusal.candidates) for refusal in refused_pods.oldest_first()}) == 1
-
-
-@virtually
-async def test_a_pod_is_nudged_only_for_the_nodes_it_was_refused_on() -> None:
-    """kube-scheduler itself has excluded the other nodes."""
-    world = World()
-    async with world.running():
-        world.create(0)
-        world.nudger.note_refusal(make.as_pod(database_pod(0)), ["b"])
-        world.fill("a", space=60)
-        await asyncio.sleep(2)
-        assert world.patches == []
-        world.fill("b", space=60)
-        await asyncio.sleep(1)
-        assert world.names == ["db-0"]
 
 
 @virtually

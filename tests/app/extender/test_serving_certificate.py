@@ -43,7 +43,7 @@ class Candidate:
 
     async def check(self) -> None:
         """Compares once, as `run` does at an interval."""
-        await self.certificate._check()
+        await self.certificate.check()
 
     async def serial(self, bundle: bytes, *, strict: bool = True) -> int:
         """The serial number that this candidate shows to a client with this bundle."""
@@ -155,7 +155,7 @@ async def test_a_new_leader_checks_at_once(world: World) -> None:
     began = asyncio.get_running_loop().time()
     candidate.certificate.adopt()
     await until("the certificate", lambda: candidate.certificate.ready)
-    assert asyncio.get_running_loop().time() - began < serving_certificate._RETRY_INTERVAL
+    assert asyncio.get_running_loop().time() - began < serving_certificate.RETRY_INTERVAL
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -392,7 +392,7 @@ async def test_an_api_server_that_does_not_answer_is_a_problem(world: World, mon
     monkeypatch.setattr(serving_certificate, "CALL_SECONDS", 0.1)
     world.api.always["GET", SECRET] = silent
     leader = await world.candidate()
-    assert await leader.certificate._check() == serving_certificate._RETRY_INTERVAL
+    assert await leader.certificate.check() == serving_certificate.RETRY_INTERVAL
     assert leader.certificate.problem == f"GET {SECRET}: no answer within 0.1 s"
 
 

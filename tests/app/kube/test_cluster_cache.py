@@ -246,7 +246,7 @@ async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None
             b.clear()
             cache.replace("claims", {("default", "b"): world.snapshot.claims["default", "c"]})
             assert b.is_set()
-        assert cache._listeners == {}
+        assert cache.listeners == {}
 
 
 async def test_a_listener_may_name_the_same_object_twice(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_a_listener_may_name_the_same_object_twice(tmp_path: Path) -> None
         key = "claims", ("default", "a")
         with world.cache.listening(key, key, ("claims", ("default", "b"))):
             pass
-        assert world.cache._listeners == {}
+        assert world.cache.listeners == {}
 
 
 class TestFetch:

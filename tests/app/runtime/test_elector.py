@@ -11,9 +11,7 @@ import pytest
 
 from app.kube.client import ConnectError, KubeClient
 from app.runtime.elector import Elector, boot_clock
-from scheduler_core.leadership.election import ElectionTiming
-
-SHORT = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry_period=0.5)
+from tests.worlds.election_timing import IN_PROCESS
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -67,7 +65,7 @@ def test_two_processes_of_one_name_are_two_candidates() -> None:
 
 def test_without_a_cluster_an_elector_has_a_problem_and_goes_on_trying() -> None:
     """The problem is one line."""
-    elector = Elector(fail, "pod", "longhorn-system", SHORT)
+    elector = Elector(fail, "pod", "longhorn-system", IN_PROCESS)
     elector.start()
     until(lambda: elector.problem)
     assert elector.problem == "no cluster to talk to: see --kubeconfig"
@@ -79,7 +77,7 @@ def test_without_a_cluster_an_elector_has_a_problem_and_goes_on_trying() -> None
 
 def test_a_connection_that_hangs_times_out() -> None:
     """It has half the renew deadline."""
-    elector = Elector(hang, "pod", "longhorn-system", SHORT)
+    elector = Elector(hang, "pod", "longhorn-system", IN_PROCESS)
     started = time.monotonic()
     elector.start()
     until(lambda: elector.problem)
@@ -108,7 +106,7 @@ def test_an_elector_stops_in_time_while_a_call_hangs(release: bool) -> None:
 
 def test_an_elector_whose_thread_dies_does_not_lead(capsys: pytest.CaptureFixture[str]) -> None:
     """The process should end: `alive` is false."""
-    elector = Elector(break_down, "pod", "longhorn-system", SHORT)
+    elector = Elector(break_down, "pod", "longhorn-system", IN_PROCESS)
     elector.start()
     until(lambda: not elector.alive)
     assert not elector.leading()
@@ -124,7 +122,7 @@ def test_an_elector_disabled_before_its_start_does_not_compete() -> None:
         connected.set()
         return await fail()
 
-    elector = Elector(connect, "pod", "longhorn-system", SHORT)
+    elector = Elector(connect, "pod", "longhorn-system", IN_PROCESS)
     elector.enable(False)
     elector.start()
     assert not connected.wait(0.5)

@@ -41,9 +41,9 @@ def cache_of(*nodes: str) -> tuple[SchedulerCache, RecordingQueueHandler]:
     handler = RecordingQueueHandler()
     cache = unwatched_cache(handler)
     for kind in SERVICES:
-        cache._cache.replace(kind, {})
+        cache.objects.replace(kind, {})
     for name in nodes:
-        cache._cache.change("nodes", name, Node(name, cpu=4000, memory=8 << 30, pods=10))
+        cache.objects.change("nodes", name, Node(name, cpu=4000, memory=8 << 30, pods=10))
     return cache, handler
 
 
@@ -65,10 +65,10 @@ def pods_on(state: GenericClusterState, node: str) -> list[str]:
 def test_an_assumed_pod_counts_once_on_its_node() -> None:
     """It counts before and after the watch shows it on its node."""
     cache, _ = cache_of("a")
-    cache._cache.change("pods", KEY, pending_pod())
+    cache.objects.change("pods", KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     assert (pods_on(cache.state, "a"), cache.state.nodes["a"].requested_cpu) == (["web"], 1000)
-    cache._cache.change("pods", KEY, on_node(pending_pod(), "a"))
+    cache.objects.change("pods", KEY, on_node(pending_pod(), "a"))
     assert (pods_on(cache.state, "a"), cache.state.nodes["a"].requested_cpu) == (["web"], 1000)
     assert cache.assumed_nodes == {}
 
@@ -78,30 +78,30 @@ def test_the_observer_gets_the_node_of_an_assumed_pod_and_its_end() -> None:
     cache, _ = cache_of("a")
     observer = RecordingBindingObserver()
     cache.subscribe(observer)
-    cache._cache.change("pods", KEY, pending_pod())
-    cache._cache.change("pods", ("shop", "other"), on_node(pending_pod("other"), "a"))
+    cache.objects.change("pods", KEY, pending_pod())
+    cache.objects.change("pods", ("shop", "other"), on_node(pending_pod("other"), "a"))
     cache.assume(pending_pod(), "a")
     assert observer.bound_pods == {}
-    cache._cache.change("pods", KEY, on_node(pending_pod(), "b"))
+    cache.objects.change("pods", KEY, on_node(pending_pod(), "b"))
     assert observer.bound_pods == {KEY: (pending_pod(), "b")}
-    cache._cache.replace("pods", {})
+    cache.objects.replace("pods", {})
     assert observer.bound_pods == {}
 
 
 def test_a_late_event_without_a_node_does_not_end_an_assumption() -> None:
     """The event may be older than the Binding."""
     cache, handler = cache_of("a")
-    cache._cache.change("pods", KEY, pending_pod())
+    cache.objects.change("pods", KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     handler.pending.clear()
-    cache._cache.change("pods", KEY, pending_pod(labels=frozenset({("late", "event")})))
+    cache.objects.change("pods", KEY, pending_pod(labels=frozenset({("late", "event")})))
     assert (pods_on(cache.state, "a"), handler.pending) == (["web"], {})
 
 
 def test_a_forgotten_pod_frees_its_node() -> None:
     """Unschedulable pods are retried, because they may fit now."""
     cache, handler = cache_of("a")
-    cache._cache.change("pods", KEY, pending_pod())
+    cache.objects.change("pods", KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     retries = handler.retries
     cache.forget(pending_pod())
@@ -111,10 +111,10 @@ def test_a_forgotten_pod_frees_its_node() -> None:
 def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
     """The first Binding fails after a second pod of the name was assumed."""
     cache, handler = cache_of("a", "b")
-    cache._cache.change("pods", KEY, pending_pod())
+    cache.objects.change("pods", KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     second = pending_pod(uid="2")
-    cache._cache.change("pods", KEY, second)
+    cache.objects.change("pods", KEY, second)
     assert (pods_on(cache.state, "a"), handler.pending) == ([], {KEY: second})
     cache.assume(second, "b")
     cache.forget(pending_pod())
@@ -124,18 +124,18 @@ def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
 def test_a_deleted_pod_does_not_count() -> None:
     """An assumed pod is deleted, too, if a new list does not have it."""
     cache, handler = cache_of("a")
-    cache._cache.change("pods", KEY, pending_pod())
+    cache.objects.change("pods", KEY, pending_pod())
     cache.assume(pending_pod(), "a")
-    cache._cache.replace("pods", {})
+    cache.objects.replace("pods", {})
     assert (pods_on(cache.state, "a"), cache.assumed_nodes, handler.pending) == ([], {}, {})
 
 
 def test_a_new_list_keeps_assumed_pods() -> None:
     """The list may be older than the Binding."""
     cache, _ = cache_of("a")
-    cache._cache.change("pods", KEY, pending_pod())
+    cache.objects.change("pods", KEY, pending_pod())
     cache.assume(pending_pod(), "a")
-    cache._cache.replace("pods", {KEY: pending_pod()})
+    cache.objects.replace("pods", {KEY: pending_pod()})
     assert pods_on(cache.state, "a") == ["web"]
 
 
@@ -144,13 +144,13 @@ def test_only_changes_that_may_help_cause_a_retry() -> None:
     cache, handler = cache_of()
     counts = []
     changes: tuple[Callable[[], None], ...] = (
-        lambda: cache._cache.change("nodes", "a", Node("a")),
-        lambda: cache._cache.change("nodes", "a", Node("a")),
-        lambda: cache._cache.change("services", ("shop", "web"), Service("shop", "web")),
-        lambda: cache._cache.change("pods", KEY, pending_pod()),
-        lambda: cache._cache.change("pods", KEY, on_node(pending_pod(), "a")),
-        lambda: cache._cache.change("pods", KEY, None),
-        lambda: cache._cache.change("nodes", "a", None),
+        lambda: cache.objects.change("nodes", "a", Node("a")),
+        lambda: cache.objects.change("nodes", "a", Node("a")),
+        lambda: cache.objects.change("services", ("shop", "web"), Service("shop", "web")),
+        lambda: cache.objects.change("pods", KEY, pending_pod()),
+        lambda: cache.objects.change("pods", KEY, on_node(pending_pod(), "a")),
+        lambda: cache.objects.change("pods", KEY, None),
+        lambda: cache.objects.change("nodes", "a", None),
     )
     for apply_change in changes:
         before = handler.retries
@@ -164,9 +164,9 @@ def test_changes_do_not_pile_up_while_the_state_is_not_read() -> None:
     cache, _ = cache_of("a")
     assert pods_on(cache.state, "a") == []
     for number in range(2 * _MAX_PENDING):
-        cache._cache.change("pods", ("shop", f"p{number}"), on_node(pending_pod(f"p{number}"), "a"))
-        cache._cache.change("pods", ("shop", f"p{number - 1}"), None)
-    assert len(cache._cache._pending) <= _MAX_PENDING
+        cache.objects.change("pods", ("shop", f"p{number}"), on_node(pending_pod(f"p{number}"), "a"))
+        cache.objects.change("pods", ("shop", f"p{number - 1}"), None)
+    assert len(cache.objects._pending) <= _MAX_PENDING
     assert pods_on(cache.state, "a") == [f"p{number}"]
 
 
@@ -192,14 +192,14 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
         seen = cache.pod(key)
         _ = cache.state
         if step == "wait":
-            cache._cache.change("pods", key, pending_pod(name, uid))
+            cache.objects.change("pods", key, pending_pod(name, uid))
         elif step == "bind":
-            cache._cache.change("pods", key, on_node(pending_pod(name, uid), node))
+            cache.objects.change("pods", key, on_node(pending_pod(name, uid), node))
         elif step == "finish":
             finished = replace(pending_pod(name, uid).pod, node_name=node, finished=True)
-            cache._cache.change("pods", key, PendingPod(finished))
+            cache.objects.change("pods", key, PendingPod(finished))
         elif step == "gone":
-            cache._cache.change("pods", key, None)
+            cache.objects.change("pods", key, None)
         elif step == "assume" and cache.needs_scheduling(seen) and key not in cache.assumed_nodes:
             cache.assume(cast("PendingPod", seen), node)
             handler.dequeue(key)
@@ -207,13 +207,13 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
             cache.forget(PendingPod(cache._assumed[key].pod))
             handler.enqueue(cast("PendingPod", seen))
         elif step == "node":
-            cache._cache.change("nodes", node, Node(node, cpu=int(uid)))
+            cache.objects.change("nodes", node, Node(node, cpu=int(uid)))
         elif step == "no node":
-            cache._cache.change("nodes", node, None)
+            cache.objects.change("nodes", node, None)
         else:
-            cache._cache.replace("pods", dict(cache._cache._objects["pods"]))
+            cache.objects.replace("pods", dict(cache.objects._objects["pods"]))
         updated = cache.state
-        cache._cache._state = None
+        cache.objects._state = None
         assert _contents(updated) == _contents(cache.state)
         for bound_key, (bound_pod, _) in observer.bound_pods.items():
             current = cache.pod(bound_key)
@@ -221,7 +221,7 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
             assert (current.pod.uid, current.pod.finished) == (bound_pod.pod.uid, False)
         assert handler.pending.keys() == {
             key
-            for key, entry in cache._cache._objects["pods"].items()
+            for key, entry in cache.objects._objects["pods"].items()
             if entry.needs_node and key not in cache.assumed_nodes
         }
 

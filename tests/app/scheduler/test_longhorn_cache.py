@@ -72,7 +72,7 @@ def empty_cache() -> LonghornCache:
 def counted_uids(longhorn: LonghornCache) -> list[str]:
     """UIDs of bound pods whose Binding the cache does not show yet."""
     longhorn._drop_shown_pods()
-    return [pod.uid for pod in longhorn._bound.values()]
+    return [pod.uid for pod in longhorn.bound.values()]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def policy_inputs(new_longhorn_cache: Callable[[], LonghornCache]) -> tuple[Poli
     """A policy's inputs, and the cache they observe, with one pending pod."""
     cluster = unwatched_cache(RecordingQueueHandler())
     inputs = PolicyInputs(cluster, new_longhorn_cache)
-    cluster._cache.replace("pods", {KEY: pending_pod()})
+    cluster.objects.replace("pods", {KEY: pending_pod()})
     return inputs, cluster
 
 
@@ -128,9 +128,9 @@ async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() ->
     inputs.want(frozenset({LONGHORN}))
     cluster.assume(pending_pod(), "a")
     assert counted_uids(longhorn) == []
-    cluster._cache.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
-    assert [pod.node_name for pod in longhorn._bound.values()] == ["a"]
-    cluster._cache.change("pods", KEY, None)
+    cluster.objects.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    assert [pod.node_name for pod in longhorn.bound.values()] == ["a"]
+    cluster.objects.change("pods", KEY, None)
     assert counted_uids(longhorn) == []
 
 
@@ -140,8 +140,8 @@ async def test_a_cache_that_is_not_listed_yet_gets_no_bindings() -> None:
     inputs, cluster = policy_inputs(lambda: longhorn)
     inputs.want(frozenset({LONGHORN}))
     cluster.assume(pending_pod(), "a")
-    cluster._cache.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
-    assert longhorn._bound == {}
+    cluster.objects.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    assert longhorn.bound == {}
 
 
 def four_disks() -> tuple[list[Object], Object]:
@@ -177,7 +177,7 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
     path = write_policy(tmp_path / "policy.json", {"name": "LonghornVolumeFit"})
     async with running_scheduler_with_policy_file(api, tmp_path, path) as scheduler:
         await until("the cluster", lambda: not scheduler.problem)
-        longhorn = scheduler._policy_sources._inputs.longhorn
+        longhorn = scheduler.policy_sources._inputs.longhorn
         assert longhorn is not None
         cache = longhorn.cache
         apply_change = cache.change
@@ -192,7 +192,7 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
         monkeypatch.setattr(cache, "change", delay_pods)
         await api.put(PODS, first)
         await until("the first pod", lambda: len(api.bindings) == 1)
-        await until("the end of its assumption", lambda: not scheduler._cache.assumed_nodes)
+        await until("the end of its assumption", lambda: not scheduler.cache.assumed_nodes)
         await api.put(PODS, second)
         await until("the refusal", lambda: api.events_with("FailedScheduling"))
         await until("the delayed change", lambda: any(value and value.node_name for _, _, value in delayed))

@@ -103,7 +103,7 @@ async def test_the_watch_event_of_the_condition_causes_no_attempt(tmp_path: Path
             return has_metric(scheduler, f'attempts_total{{result="unschedulable"}} {times}.0')
 
         await until("the first attempt", lambda: has_failed(1))
-        (item,) = scheduler._queue._pods.values()
+        (item,) = scheduler.queue.pods.values()
         item.attempts = 9
         now[0] = 1.0
         await until("the second attempt", lambda: has_failed(2))
@@ -142,7 +142,7 @@ async def test_the_condition_of_a_pod_that_is_bound_meanwhile_stays_true(tmp_pat
     with capture_logs() as logs:
         async with running_scheduler(api, tmp_path) as scheduler:
             await until("the condition", lambda: api.condition("big"))
-            await scheduler._recorder.wait_until_written()
+            await scheduler.recorder.wait_until_written()
     assert (api.condition("big"), api.status_requests) == (scheduled, 1)
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
@@ -163,7 +163,7 @@ async def test_a_pod_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> 
     with capture_logs() as logs:
         async with running_scheduler(api, tmp_path) as scheduler:
             await until("the attempts", lambda: api.status_requests >= 2)
-            await scheduler._recorder.wait_until_written()
+            await scheduler.recorder.wait_until_written()
             assert has_metric(scheduler, 'write_failures_total{what="condition"} 0.0')
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 

@@ -60,11 +60,11 @@ async def test_a_changed_policy_ends_a_back_off(tmp_path: Path) -> None:
     api = SchedulingApi(node("a"), pod("picky", nodeSelector={"gpu": "yes"}))
     async with running_scheduler_with_policy_file(api, tmp_path, path) as scheduler:
         await until("the refusal", lambda: api.condition("picky"))
-        (item,) = scheduler._queue._pods.values()
+        (item,) = scheduler.queue.pods.values()
         item.attempts = 16
         await until("another attempt", lambda: item.attempts == 17)
         item.last_attempt -= MAX_BACKOFF_AFTER_CHANGE
-        assert (scheduler._queue.next_due() or 0) > monotonic() + 30
+        assert (scheduler.queue.next_due() or 0) > monotonic() + 30
         write_policy(path, RESOURCES)
         await until("the pod", lambda: api.bindings)
 
@@ -117,7 +117,7 @@ async def test_longhorns_objects_are_watched_while_the_policy_reads_them(tmp_pat
         assert api.open_watches == CLASSIC_WATCHES
         write_policy(path, RESOURCES, LONGHORN)
         await until("the watches", lambda: api.open_watches == ALL_WATCHES)
-        await until("the policy", lambda: scheduler._policy_sources.current()[0].reads_longhorn)
+        await until("the policy", lambda: scheduler.policy_sources.current()[0].reads_longhorn)
         await api.put(PODS, pod("second", volumes=volumes))
         await until("the refusal", lambda: api.condition("second"))
         assert "nowhere" in api.condition("second")["message"]
@@ -144,8 +144,8 @@ async def test_a_scheduler_that_loses_the_lease_during_a_decision_reports_nothin
         api.plans["get"] = [lose_lease]
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         await api.put(PODS, pod("web", volumes=volumes))
-        await until("the attempt", lambda: [item.attempts for item in scheduler._queue._pods.values()] == [1])
-        await scheduler._recorder.wait_until_written()
+        await until("the attempt", lambda: [item.attempts for item in scheduler.queue.pods.values()] == [1])
+        await scheduler.recorder.wait_until_written()
         assert (api.event_requests, api.condition("web")) == (0, None)
         assert has_metric(scheduler, 'attempts_total{result="unschedulable"} 0.0')
         leading = True
@@ -179,7 +179,7 @@ async def test_a_policy_waits_until_everything_it_reads_is_listed(tmp_path: Path
             assert len(logged_problems()) <= 2
             del api.always["get"]
             api.add(volumes)
-            await until("the policy", lambda: scheduler._policy_sources.current()[0].reads_longhorn)
+            await until("the policy", lambda: scheduler.policy_sources.current()[0].reads_longhorn)
             assert has_metric(scheduler, "policy_pending 0.0")
 
 

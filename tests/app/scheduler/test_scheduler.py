@@ -61,7 +61,7 @@ async def test_a_change_that_may_help_ends_a_back_off(tmp_path: Path) -> None:
             return has_metric(scheduler, f'attempts_total{{result="unschedulable"}} {times}.0')
 
         await until("the first attempt", lambda: has_failed(1))
-        (item,) = scheduler._queue._pods.values()
+        (item,) = scheduler.queue.pods.values()
         item.attempts = 9
         now[0] = 1.0
         await until("the second attempt", lambda: has_failed(2))
@@ -107,7 +107,7 @@ async def test_a_binding_that_fails_repeatedly_backs_off(tmp_path: Path) -> None
         await until("the first attempt", lambda: has_failed(1))
         now[0] = 1.0
         await until("the second attempt", lambda: has_failed(2))
-        (item,) = scheduler._queue._pods.values()
+        (item,) = scheduler.queue.pods.values()
         item.attempts = 9
         now[0] = 3.0
         await until("the third attempt", lambda: has_failed(3))
@@ -215,10 +215,10 @@ async def test_a_former_leader_with_due_pods_does_not_busy_wait(tmp_path: Path) 
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path, leads=leads, clock=lambda: now[0]) as scheduler:
         await until("the condition", lambda: api.condition("big"))
-        await scheduler._recorder.wait_until_written()
+        await scheduler.recorder.wait_until_written()
 
         def cache_shows_condition() -> bool:
-            seen = scheduler._cache.pod(("shop", "big"))
+            seen = scheduler.cache.pod(("shop", "big"))
             return bool(seen and seen.kube_pod and seen.kube_pod.unschedulable)
 
         await until("the condition's watch event", cache_shows_condition)

@@ -1,0 +1,7 @@
+"""Fixtures of the tests of manifests."""
+
+from __future__ import annotations
+
+from tests.worlds.command_line import process_logging, run
+
+__all__ = ["process_logging", "run"]
