@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import aiohttp
@@ -28,10 +29,12 @@ class AnswerMemory:
 
     Args:
         process: what this process may use in all, in bytes; None: the limit of its container
+        resident: what it uses, in bytes
     """
 
-    def __init__(self, process: int | None = None) -> None:
+    def __init__(self, process: int | None = None, resident: Callable[[], int] = resident_memory) -> None:
         self._process = memory_limit() if process is None else process
+        self._resident = resident
         self.event = max(_MIN_EVENT, self._process // _EVENT)
         self._received = 0
 
@@ -63,7 +66,7 @@ class AnswerMemory:
         Raises:
             AnswerTooLargeError: there is none
         """
-        if resident_memory() > self._process:
+        if self._resident() > self._process:
             raise AnswerTooLargeError(
                 f"the list has no end, or too many objects for this process: {objects} so far, and it may use "
                 f"{format_bytes(self._process)} of memory"

@@ -317,7 +317,9 @@ async def test_pages_without_end_are_read_again(tmp_path: Path) -> None:
         return web.json_response({"metadata": {"resourceVersion": "1", "continue": str(pages)}, "items": items})
 
     api.always["list"] = next_page
-    async with running_reflector(tmp_path, api=api, memory=AnswerMemory(resident_memory() + 32 * MIB)) as world:
+    async with running_reflector(
+        tmp_path, api=api, memory=AnswerMemory(1000 * MIB, lambda: pages * 100 * MIB)
+    ) as world:
         await until("the problem", lambda: "the list has no end" in world.status.problem)
         assert world.handler.calls == []
         del api.always["list"]
