@@ -10,7 +10,7 @@ PORT ?= 9504
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
 TIERS = $(BIN)/python -m tests.tiers
 
-.PHONY: help run dev test test-all test-rest soak check audit unit e2e e2e-report controlplane lint bench lock wheels image sbom screenshots clean
+.PHONY: help run dev test test-all test-rest soak check audit unit mutants e2e e2e-report controlplane lint bench lock wheels image sbom screenshots clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ audit: .venv/dev ## look for known vulnerabilities of the locked dependencies (a
 
 unit: .venv/dev
 	@$(TIERS) unit
+
+mutants: .venv/dev ## put each of the defects in tests/mutants into a copy of the product: its tests must fail; ARGS=--help tells more
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: .venv/dev
 	@$(TIERS) lint

@@ -1,4 +1,4 @@
-"""Pauses between repetitions double up to a bound."""
+"""Pauses between repetitions double up to a bound, and a token bucket limits a rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.backoff import Backoff
+from scheduler_core.backoff import Backoff, TokenBucket
 
 _seconds = st.floats(min_value=0.001, max_value=1e6)
 
@@ -35,3 +35,14 @@ def test_no_delay_is_shorter_than_the_one_before_or_exceeds_the_bound(
     following = backoff.delay(attempt + 1)
     assert min(shortest, longest) <= delay <= following <= longest
     assert following in (2 * delay, longest)
+
+
+def test_burst_is_free_after_a_pause_and_the_next_token_comes_at_the_rate() -> None:
+    """Three at once, then one every half second; a pause fills the bucket again, and never beyond the burst."""
+    bucket = TokenBucket(rate=2.0, burst=3)
+    taken: list[float] = []
+    for now in (0.0, 0.0, 0.0, 0.4, 0.5, 0.5, 1.0, 100.0, 100.0, 100.0, 100.0, 100.5):
+        if bucket.ready_at <= now:
+            bucket = bucket.after(now)
+            taken.append(now)
+    assert taken == [0.0, 0.0, 0.0, 0.5, 1.0, 100.0, 100.0, 100.0, 100.5]

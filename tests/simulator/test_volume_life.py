@@ -325,6 +325,18 @@ async def test_cordon_evicts_only_if_the_policy_says_so(policy: str, moves: bool
     assert len(world.places("v")) == 1
 
 
+@pytest.mark.parametrize(("replicas", "copies"), [(1, 1), (2, 0)])
+async def test_cordon_copies_the_last_replica_if_the_policy_says_so(replicas: int, copies: int) -> None:
+    """A replica with a healthy one elsewhere stays, also once that one is its copy."""
+    policy = "block-for-eviction-if-contains-last-replica"
+    disks = ("50Gi", "50Gi", "50Gi")
+    world = await start_volume(*disks, locality=DISABLED, replicas=replicas, node="a", node_drain_policy=policy)
+    home, *_ = world.places("v")
+    await world.api.patch(f"/api/v1/nodes/{home}", {"metadata": {}, "spec": {"unschedulable": True}})
+    await world.settle()
+    assert len(world.places("v")) == replicas + copies
+
+
 async def test_storage_capacity_follows_the_nodes_status() -> None:
     """Each node has one object per class that waits for a consumer."""
     world = await start_volume("50Gi", node="a")

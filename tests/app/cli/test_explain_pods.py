@@ -150,6 +150,14 @@ def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(ru
     assert json.loads(run(*arguments).out)["pod"] == "shop/db-2"
 
 
+def test_of_a_claims_pods_one_that_waits_is_asked_about(run: Run, tmp_path: Path) -> None:
+    """The other one has its node already."""
+    pods = [pod("data", name=name, namespace="shop", node=node) for name, node in (("db-0", "a"), ("db-1", ""))]
+    snapshot = write(tmp_path, [*two_nodes()[:-1], *pods])
+    answer = json.loads(run("explain", "--snapshot", snapshot, "--claim", "shop/data", "-o", "json").out)
+    assert answer["pod"] == "shop/db-1"
+
+
 def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) -> None:
     """As if a pod mounted it and nothing else."""
     snapshot = write(tmp_path, two_nodes()[:-1])

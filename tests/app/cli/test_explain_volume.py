@@ -41,12 +41,14 @@ def test_the_first_rule_that_fails_ends_the_list(node: Object, rule: str) -> Non
     """Rules after it are not evaluated, as in Longhorn."""
     answer = explanation(node)
     entry = answer.nodes["n1"]
-    (last,) = [
-        rules[-1]
+    (rules, *_) = [
+        rules
         for rules in (entry.rules, *(disk_entry.rules for disk_entry in entry.disks.values()))
         if not rules[-1].passed
-    ][:1]
-    assert (last.rule, last.passed) == (rule, False)
+    ]
+    assert rules[-1].rule == rule
+    assert rule not in [passed.rule for passed in rules[:-1]]
+    assert not any(disk_entry.candidate for disk_entry in entry.disks.values())
     assert answer.candidates == []
 
 

@@ -177,6 +177,21 @@ def test_what_kube_scheduler_filters_is_kept() -> None:
     assert (redacted["spec"], redacted["status"]) == (node["spec"], node["status"])
 
 
+@pytest.mark.parametrize(
+    ("provisioner", "kept"),
+    [
+        pytest.param(PROVISIONER, {"numberOfReplicas": "2"}, id="what Longhorn's placement needs"),
+        pytest.param("example.com/other", None, id="nothing of another driver's"),
+    ],
+)
+def test_parameters_that_decide_nothing_are_left_out(provisioner: str, kept: dict[str, str] | None) -> None:
+    """They may name secrets."""
+    secret = {"csi.storage.k8s.io/node-publish-secret-name": "s3cret", "restuserkey": "s3cret"}
+    raw = make.storage_class(provisioner=provisioner)
+    redacted = redact_object({**raw, "parameters": {"numberOfReplicas": "2", **secret}})
+    assert redacted.get("parameters") == kept
+
+
 class _RecordingParameters(dict[str, str]):
     """Parameters that record which of them are read."""
 

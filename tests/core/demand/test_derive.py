@@ -153,7 +153,9 @@ def test_an_evicting_replica_does_not_end_the_demand() -> None:
 
 
 @pytest.mark.parametrize(
-    "ended", [pod("x", node="a", phase="Succeeded"), pod("x", node="a", deleting=True)], ids=["finished", "deleting"]
+    "ended",
+    [pod("x", node="a", phase="Succeeded"), pod("x", node="a", phase="Failed"), pod("x", node="a", deleting=True)],
+    ids=["finished", "failed", "deleting"],
 )
 def test_a_finished_or_deleted_pod_demands_nothing(ended: Object) -> None:
     """Its volume may still be attached, and is then demanded by that."""

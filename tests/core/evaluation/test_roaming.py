@@ -146,6 +146,14 @@ def test_a_volume_roams_while_some_of_its_replicas_have_no_place() -> None:
     assert world.counted()
 
 
+def test_a_volume_roams_while_a_failed_replica_has_no_successor() -> None:
+    """One of two has failed."""
+    failed = make.replica("r-failed", "vol-x", "c", size=6, failed=True)
+    world = World(bound("x", "c", numberOfReplicas=2), failed, pod("x", "a"))
+    world.switch_off("a")
+    assert world.counted()
+
+
 def test_a_volume_does_not_roam_from_a_node_that_cannot_attach_it() -> None:
     """Longhorn does not place it before it is attached."""
     assert not World(make.claim("x", 6), pod("x", "elsewhere")).counted()

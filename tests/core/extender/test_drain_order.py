@@ -17,7 +17,7 @@ from scheduler_core.extender.what_if.cluster_changes import Drain, SetSetting
 from scheduler_core.extender.what_if.predicted_cluster import WhatIfError
 from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.situation import Situation
-from tests.builders import claim, persistent_volume, pod, replica, volume
+from tests.builders import GI, claim, persistent_volume, pod, replica, volume
 from tests.worlds.predicted_clusters import (
     OPTIONS,
     add_labels,
@@ -119,6 +119,18 @@ def test_a_volume_with_one_replica_blocks_its_node_in_any_order() -> None:
     assert order_of(start, "a", "b").blocked == {"a": ("a holds the last healthy replica of volume vol-data-db-0",)}
     moved = after(start, SetSetting("node-drain-policy", "block-for-eviction"))
     assert order_of(moved, "a", "b").complete
+
+
+def test_a_step_says_what_it_copies_at_least_and_at_most() -> None:
+    """The replica leaves the first node for the second one, which then copies it, or for the third one."""
+    start = situation(
+        node("a", listed={"db-0-a": 30}),
+        node("b"),
+        node("c"),
+        running("db-0", "c", replicas=["a"], locality="disabled"),
+    )
+    order = order_of(after(start, SetSetting("node-drain-policy", "block-for-eviction")), "a", "b", courses=6)
+    assert [(step.node, step.copied_bytes) for step in order.steps] == [("a", (30 * GI, 30 * GI)), ("b", (0, 30 * GI))]
 
 
 @pytest.mark.parametrize("used", [True, False])

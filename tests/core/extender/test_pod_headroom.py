@@ -6,7 +6,13 @@ import random
 from dataclasses import replace
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.extender.planning.pod_headroom import Headroom, closest_node, fill_with_pods, summarize_headroom
+from scheduler_core.extender.planning.pod_headroom import (
+    Headroom,
+    HeadroomOrder,
+    closest_node,
+    fill_with_pods,
+    summarize_headroom,
+)
 from scheduler_core.extender.what_if.cluster_additions import Workload
 from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.model import generic, kube
@@ -37,6 +43,14 @@ def test_pods_fit_until_every_disk_is_full() -> None:
     assert (result.least, result.most, dict(result.nodes)) == (3, 3, {"a": (2, 2), "b": (1, 1)})
     assert result.refusals == {"2 insufficient Longhorn storage": 5}
     assert not result.limit_reached
+
+
+def test_headroom_is_what_every_order_reaches() -> None:
+    """The order with the fewest pods is the one to look at."""
+    orders = [HeadroomOrder(("a", "a", "b")), HeadroomOrder(("a", "b"))]
+    result = summarize_headroom(orders, 3)
+    assert (result.least, result.most, dict(result.nodes)) == (2, 3, {"a": (1, 2), "b": (1, 1)})
+    assert (result.tightest, result.limit_reached) == (orders[1], False)
 
 
 def test_the_limit_ends_an_order() -> None:

@@ -1,0 +1,39 @@
+"""A map with a limited weight drops what was used longest ago."""
+
+from __future__ import annotations
+
+from scheduler_core.lru import LruMap
+
+
+def test_entry_used_longest_ago_is_dropped() -> None:
+    """Reading is a use."""
+    dropped: list[str] = []
+    entries: LruMap[str, int] = LruMap(2, on_evict=dropped.append)
+    entries.put("a", 1)
+    entries.put("b", 2)
+    assert entries.get("a") == 1
+    entries.put("c", 3)
+    assert dropped == ["b"]
+    assert list(entries) == ["a", "c"]
+
+
+def test_weight_of_all_entries_is_limited() -> None:
+    """An entry that is replaced weighs nothing any more, and one that alone is too heavy stays."""
+    entries: LruMap[str, str] = LruMap(5, weight=len)
+    entries.put("a", "123")
+    entries.put("a", "12")
+    entries.put("b", "123")
+    assert list(entries) == ["a", "b"]
+    entries.put("c", "123456")
+    assert list(entries) == ["c"]
+
+
+def test_copy_is_independent() -> None:
+    """What is put into one is not in the other, and both know their weight."""
+    entries: LruMap[str, int] = LruMap(2)
+    entries.put("a", 1)
+    twin = entries.copy()
+    twin.put("b", 2)
+    twin.put("c", 3)
+    assert list(entries) == ["a"]
+    assert list(twin) == ["b", "c"]

@@ -1,0 +1,1 @@
+"""Defects of the product, each with the tests that must notice it: `make mutants`."""

@@ -1,0 +1,52 @@
+"""The table of mutations fits the tree, so that it cannot rot: each one applies, has tests, and every package has two."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import chain
+
+import pytest
+
+from tests.mutants.table import ROOT, DoesNotApplyError, Mutation, read_mutations
+
+MUTATIONS = read_mutations()
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_mutation_applies_to_the_present_tree(mutation: Mutation) -> None:
+    """The text to replace occurs once, and what replaces it is other Python."""
+    source = (ROOT / mutation.file).read_text()
+    mutated = mutation.apply(source)
+    compile(mutated, mutation.file, "exec")
+    assert mutated != source
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_tests_of_a_mutation_exist(mutation: Mutation) -> None:
+    """A test is a file or a folder, or a function of a file."""
+    assert mutation.tests
+    for test in mutation.tests:
+        path, _, function = test.partition("::")
+        assert (ROOT / path).exists(), path
+        assert not function or re.search(rf"^(async )?def {function}\(", (ROOT / path).read_text(), re.MULTILINE)
+
+
+def test_there_are_sixty_mutations_with_different_names() -> None:
+    """A name selects one mutation."""
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 60
+
+
+def test_every_package_has_two_mutations() -> None:
+    """Packages of the core, of the app and of the simulator."""
+    counts = Counter(mutation.package for mutation in MUTATIONS)
+    modules = chain.from_iterable((ROOT / top).rglob("*.py") for top in ("scheduler_core", "app", "simulator"))
+    packages = {str(path.parent.relative_to(ROOT)) for path in modules if path.name != "__init__.py"}
+    assert {package for package in packages if counts[package] < 2} == set()
+
+
+def test_text_that_occurs_twice_does_not_apply() -> None:
+    """It is not known which of the two would be changed."""
+    mutation = Mutation("a name", "file.py", "x", "y", ())
+    with pytest.raises(DoesNotApplyError, match="occurs 2 times"):
+        mutation.apply("x = x")
