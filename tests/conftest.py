@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from tests.control_plane import ControlPlane
 
 # A fifth of the API server's work was garbage collection (its own profile, size run); memory is plentiful. Child processes inherit this.
 os.environ.setdefault("GOGC", "400")
+
+# A run in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each worker, and each program that a test starts, would compile hundreds of modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -247,8 +247,14 @@ def test_watching_ends_with_a_signal(extender_url: str, tmp_path: Path) -> None:
     while screen.count(b"web-0") < 2 and time.monotonic() < deadline:
         screen += os.read(main, 65536)
     process.send_signal(2)
-    _, errors = process.communicate(timeout=30)
-    os.close(main)
+    try:
+        _, errors = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    finally:
+        os.close(main)
     assert (process.returncode, errors) == (0, b"")
     assert screen.count(b"web-0") >= 2
 
