@@ -69,9 +69,13 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
     if image.deleting:
         withdrawals = _withdrawals(snapshot, snapshot.schedules.keys())
         return ImageDecision((*withdrawals, RemoveFinalizer(RequestKind.BACKING_IMAGE, image.name)))
-    disks = image.wanted_disks | image.copy_states.keys() | snapshot.needed_disks
+    # An answer to a withdrawn request looks like a grant: a copy could begin on it before the image requests again.
+    needed_disks = {
+        uuid for uuid in snapshot.needed_disks if uuid in image.wanted_disks or not _has_old_answer(snapshot, uuid)
+    }
+    disks = image.wanted_disks | image.copy_states.keys() | needed_disks
     strays = _withdrawals(snapshot, snapshot.schedules.keys() - disks)
-    added = tuple(sorted(snapshot.needed_disks - image.wanted_disks))
+    added = tuple(sorted(needed_disks - image.wanted_disks))
     if image.size <= 0:
         # Nothing can be requested without a size: one copy is made without, because only that reveals the size.
         first_copy = tuple(snapshot.candidates[:1]) if not disks else ()
@@ -191,4 +195,10 @@ def _holds_space(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 def _would_grant(snapshot: ImageSnapshot, uuid: str) -> bool:
     space = snapshot.space.get(uuid)
-    return space is not None and space.grants(snapshot.image.size)
+    return space is not None and space.grants(snapshot.image.size) and not _has_old_answer(snapshot, uuid)
+
+
+def _has_old_answer(snapshot: ImageSnapshot, uuid: str) -> bool:
+    """Whether a disk that the image has left has yet to release its answer."""
+    schedule = snapshot.schedules.get(uuid)
+    return schedule is not None and snapshot.image.name in schedule.status.backing_images

@@ -219,6 +219,15 @@ def test_a_request_on_a_disk_that_is_not_the_replica_s_is_withdrawn() -> None:
     assert object_writes(decision) == [request("B", 0)]
 
 
+def test_a_replica_returns_to_a_disk_once_its_old_answer_there_is_released() -> None:
+    """The answer looks like a grant, so the replica could start before its request is written again."""
+    left = replace(schedule("a"), status=DiskScheduleStatus(replicas={"other": grant(2500), "r0": grant(50)}))
+    full = schedule("b", x=(60, grant(60)))
+    assert object_writes(decide([replica_on("")], [left, full])) == []
+    assert "has yet to release" in message(decide([replica_on("")], [left, full]))
+    assert object_writes(decide([replica_on("")], [schedule("a"), full]))[0] == AssignReplica("r0", "a", "A", "/data")
+
+
 def test_replicas_that_are_deleted_or_wait_for_an_attachment_get_no_writes() -> None:
     """The replica controller releases deleted ones; a strict-local volume needs a node first."""
     assert object_writes(decide([replica_on("a", deleting=True)], [schedule("a", r0=(50, grant(50)))])) == []
@@ -583,6 +592,11 @@ def image_request(disk: str, size: int) -> SetRequirement:
     return SetRequirement(disk, RequestKind.BACKING_IMAGE, "i", size)
 
 
+def with_old_answer(entry: DiskSchedule) -> DiskSchedule:
+    """Returns the DiskSchedule with an answer to a request for the image that is withdrawn."""
+    return replace(entry, status=replace(entry.status, backing_images={"i": grant(50)}))
+
+
 @pytest.mark.parametrize(
     ("decision", "writes", "ready"),
     [
@@ -646,6 +660,23 @@ def image_request(disk: str, size: int) -> SetRequirement:
             (image_request("B", 0),),
             "A",
             id="a request on a disk that the image has left",
+        ),
+        pytest.param(
+            decide_image(
+                image("A", copy_states={"A": "ready"}),
+                image_schedule("a", 50, grant(50)),
+                with_old_answer(image_schedule("b")),
+                needed="B",
+            ),
+            (),
+            "A",
+            id="a replica needs it where an old answer is not released yet",
+        ),
+        pytest.param(
+            decide_image(image(), with_old_answer(image_schedule("a"))),
+            (),
+            "",
+            id="chosen again only after an old answer is released",
         ),
         pytest.param(
             decide_image(image(copy_states={"B": "ready"}), image_schedule("a"), image_schedule("b")),
