@@ -18,7 +18,7 @@ carries it out, each write against the version that was read; `schedule_writer` 
     volume_controller          places, requests and sizes of a volume's replicas
     replica_controller         releases deleted replicas
     backing_image_controller   copies of backing images
-    orphan_requests            how long requests wait for an object that does not exist
+    orphan_controller          withdraws requests whose object does not exist
     manager_detection          whether longhorn-manager runs, which allocates by itself
     lifecycle                  when the controllers run: caches, leadership, shutdown
     metrics                    metrics for Prometheus

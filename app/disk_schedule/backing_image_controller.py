@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import structlog
-
-from app.disk_schedule.controller import Controller, ControllerContext
+from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import ImageObject, VolumeObject, read_image
-from app.disk_schedule.orphan_requests import OrphanRequests
 from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES
 from app.runtime.work_queue import Requeue
@@ -17,12 +14,9 @@ from scheduler_core.disk_schedule.backing_image_placement import candidate_disks
 from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
 from scheduler_core.disk_schedule.conditions import NO_DISK
 from scheduler_core.disk_schedule.replica_release import changed_names
-from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.longhorn import Replica, Volume
-
-log = structlog.get_logger("controllers")
 
 
 class UnreadableError(CoreError):
@@ -37,10 +31,6 @@ class ImageController(Controller):
 
     name = "backing-image"
 
-    def __init__(self, context: ControllerContext) -> None:
-        self._orphans = OrphanRequests(context.orphans_after, context.clock)
-        super().__init__(context)
-
     def subscribe(self) -> None:
         """Subscribes to images, DiskSchedules, replicas and volumes.
 
@@ -53,15 +43,10 @@ class ImageController(Controller):
         self.cache.volumes.subscribe(self._on_volume_change)
 
     def all_keys(self) -> Iterable[str]:
-        """Returns the names of all images, existing or requested."""
-        requested = {name for each in self.cache.schedules.readable().values() for name in each.spec.backing_images}
-        return sorted(requested | self.cache.images.all().keys())
+        """Returns the names of all images."""
+        return self.cache.images.all()
 
-    def _on_image_change(
-        self, name: str, _before: ImageObject | Fault | None, after: ImageObject | Fault | None
-    ) -> None:
-        if after is None and self._running:
-            self._orphans.mark_deleted(name)
+    def _on_image_change(self, name: str, _before: object, _after: object) -> None:
         self.enqueue(name)
 
     def _on_schedule_change(
@@ -69,9 +54,7 @@ class ImageController(Controller):
     ) -> None:
         old = before if isinstance(before, DiskSchedule) else DiskSchedule("")
         new = after if isinstance(after, DiskSchedule) else DiskSchedule("")
-        new_requests = new.spec.backing_images.keys() - old.spec.backing_images.keys()
-        orphans = {name for name in new_requests if self.cache.images.get(name) is None}
-        for name in sorted(orphans | changed_names(old.status.backing_images, new.status.backing_images)):
+        for name in sorted(changed_names(old.status.backing_images, new.status.backing_images)):
             self.enqueue(name)
 
     def _on_replica_change(self, _name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
@@ -100,9 +83,7 @@ class ImageController(Controller):
         schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
         raw = await self.writer.read(LONGHORN_BACKING_IMAGES, key)
         if raw is None:
-            await self._withdraw_orphans(key, schedules, ReadObjects(cached_schedules))
             return None
-        self._orphans.stop_waiting(key)
         snapshot = self._snapshot(raw, key, schedules)
         decision = decide_image(snapshot)
         read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
@@ -134,20 +115,6 @@ class ImageController(Controller):
         volumes = [each.volume for name in names if isinstance(each := self.cache.volumes.value(name), VolumeObject)]
         replicas = [self.cache.replicas.value(each) for name in names for each in self.cache.disks.replicas_of(name)]
         return volumes, [each for each in replicas if isinstance(each, Replica)]
-
-    async def _withdraw_orphans(self, name: str, schedules: dict[str, DiskSchedule], read_objects: ReadObjects) -> None:
-        """Withdraws the requests for an image that does not exist."""
-        disks = sorted(
-            uuid for uuid, each in schedules.items() if name in each.spec.backing_images and not each.keeps_requests
-        )
-        if disks and (wait := self._orphans.remaining_wait(name)) > 0:
-            self.queue.add_later(name, wait)
-            return
-        if disks:
-            log.info("a request is withdrawn: there is no such backing image", image=name)
-        withdrawals = (SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0, stray=True) for uuid in disks)
-        await self.writer.write_all(withdrawals, read_objects)
-        self._orphans.stop_waiting(name)
 
 
 def _read_image(raw: bytes, name: str) -> ImageObject:

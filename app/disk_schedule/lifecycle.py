@@ -30,6 +30,7 @@ from app.disk_schedule.manager_detection import ManagerPods, list_manager_pods, 
 from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.node_controller import NodeController
 from app.disk_schedule.object_events import NoEvents, ObjectEventRecorder
+from app.disk_schedule.orphan_controller import OrphanController
 from app.disk_schedule.replica_controller import ReplicaController
 from app.disk_schedule.volume_controller import VolumeController
 from app.disk_schedule.watches import ControllerCache
@@ -47,7 +48,7 @@ log = structlog.get_logger("controllers")
 
 LEASE: Final = "longhorn-disk-schedule"
 ORPHAN_SECONDS: Final = 300.0
-_ALLOCATING: Final = (NodeController, Allocator, VolumeController, ReplicaController, ImageController)
+_ALLOCATING: Final = (NodeController, Allocator, VolumeController, ReplicaController, ImageController, OrphanController)
 _OBSERVING: Final = (NodeController, Mirror)
 
 

@@ -9,6 +9,9 @@ watch delivers it. After 409 the watch is about to deliver a newer version: the 
 A change of a request was decided from some version of the DiskSchedule. It is applied to a newer version only if that has the
 same request and the same answer for this name: what else changed does not concern it. Otherwise it fails like a conflict, and
 is decided again. So neither other requests on the disk nor other writers hold it up.
+
+A withdrawal is left out if its object is on the disk. The object is read after the version to which the withdrawal is applied,
+for every version anew: a controller that places the object there afterwards, and requests its bytes, makes another version.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, DiskSch
 
 Put = Callable[[str, Mapping[str, Any], str], Awaitable[InformerObject[DiskSchedule]]]
 """Replaces a DiskSchedule, or its status, at the version in the body; the arguments are name, body and subresource."""
+IsOnDisk = Callable[[SetRequirement], Awaitable[bool]]
+"""Reads whether the object of a request is on the disk now."""
 Decide = Callable[[InformerObject[DiskSchedule], DiskSchedule], Mapping[str, Any] | None]
 """Returns the body of the status to write, None if it is up to date."""
 
@@ -72,11 +77,13 @@ class ScheduleWriter:
     Args:
         schedules: the cache, which has the newest version
         put: writes
+        is_on_disk: asked before a request is withdrawn
     """
 
-    def __init__(self, schedules: Informer[DiskSchedule], put: Put) -> None:
+    def __init__(self, schedules: Informer[DiskSchedule], put: Put, is_on_disk: IsOnDisk) -> None:
         self._schedules = schedules
         self._put = put
+        self._is_on_disk = is_on_disk
         self._disks: defaultdict[str, _Disk] = defaultdict(_Disk)
 
     async def set_requirement(self, write: SetRequirement, decided_from: DiskSchedule) -> None:
@@ -137,7 +144,7 @@ class ScheduleWriter:
                         if change.write.size:
                             change.error = _conflict(name, "there is no DiskSchedule that can be read by now")
                     break
-                spec = _apply(changes, cached.value)
+                spec = _apply(await self._without_needed_requests(changes), cached.value)
                 if spec is cached.value.spec:
                     break
                 try:
@@ -151,6 +158,13 @@ class ScheduleWriter:
         finally:
             for change in changes:
                 change.done = True
+
+    async def _without_needed_requests(self, changes: list[_Change]) -> list[_Change]:
+        """Returns the changes except withdrawals whose object is on the disk."""
+        withdrawals = [change for change in changes if not change.write.size]
+        on_disk = await asyncio.gather(*(self._is_on_disk(change.write) for change in withdrawals))
+        needed = [change for change, is_on_disk in zip(withdrawals, on_disk, strict=True) if is_on_disk]
+        return [change for change in changes if change not in needed]
 
     async def _wait_for_newer(self, cached: InformerObject[DiskSchedule], error: ApiError, attempt: int) -> None:
         """Waits for the version that a conflict was with.

@@ -35,7 +35,7 @@ from scheduler_core.disk_schedule.replica_release import changed_names
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
 from scheduler_core.disk_schedule.writes import AssignReplica, SetRequirement, SetVolumeCondition, Write
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fault, RequestKind
+from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica
 
@@ -102,14 +102,20 @@ class VolumeController(Controller):
         """Decides from the caches, and writes.
 
         A decision without writes costs no call. The objects of a decision that needs to be sure are read from the API server
-        before, after the DiskSchedules, and it is made again (see `_needs_reading`).
+        before, after the DiskSchedules, and it is made again (see `_needs_reading`). So are the DiskSchedules of replicas that
+        are to leave bytes they hold: their disk may be there again.
         """
         cached = self.cache.volumes.get(key)
         if cached is None:
             return None
         schedules = self.cache.schedules.all()
-        decision, read_objects = self._decide(schedules, cached, self._cached_replicas(key))
-        if _needs_reading(decision.writes, schedules):
+        replicas = self._cached_replicas(key)
+        decision, read_objects = self._decide(schedules, cached, replicas)
+        disks_to_leave = _disks_to_leave(decision.writes, replicas, ReadableObjects(schedules))
+        if disks_to_leave or _needs_reading(decision.writes):
+            for uuid in disks_to_leave:
+                await self.writer.read_schedule(uuid)
+            schedules = self.cache.schedules.all()
             raw = await self.writer.read(LONGHORN_VOLUMES, key)
             if raw is None:
                 return None
@@ -124,15 +130,17 @@ class VolumeController(Controller):
         finally:
             for assignment in assignments:
                 self.cache.disks.refresh(assignment.replica)
-        self._record_events(cached.raw, condition_of(cached.raw), decision.writes)
+        self._record_events(cached.raw, condition_of(cached.raw), decision.writes, _places(replicas))
         return Requeue.WAITING if decision.requeue else None
 
-    def _record_events(self, raw: bytes, before: Condition | None, writes: Iterable[Write]) -> None:
+    def _record_events(
+        self, raw: bytes, before: Condition | None, writes: Iterable[Write], places: Mapping[str, str]
+    ) -> None:
         """Records what a person must know of a decision that was carried out.
 
-        A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
+        A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so. `places` are the
+        UUIDs of the replicas' disks before, by the replica's name.
         """
-        withdrawn: dict[str, str] = {}
         for write in writes:
             match write:
                 case SetVolumeCondition(condition):
@@ -142,11 +150,9 @@ class VolumeController(Controller):
                         self.context.events.record("Volume", raw, "Allocated", "every replica holds its bytes")
                     elif condition.status != "True" and condition.reason != ALLOCATION_PENDING and not unchanged:
                         self.context.events.record("Volume", raw, condition.reason, condition.message, normal=False)
-                case SetRequirement() if write.size == 0 and not write.stray:
-                    withdrawn[write.name] = write.disk
-                case AssignReplica(replica, node, disk) if replica in withdrawn:
+                case AssignReplica(replica, node, disk) if places.get(replica):
                     target = f"moves to disk {disk} on node {node}" if disk else "has no place now"
-                    message = f"replica {replica} leaves disk {withdrawn[replica]} and {target}"
+                    message = f"replica {replica} leaves disk {places[replica]} and {target}"
                     self.context.events.record("Volume", raw, "ReplicaMoved", message)
                 case _:
                     pass
@@ -205,15 +211,32 @@ class VolumeController(Controller):
         return (SetVolumeCondition(replace(wanted, last_transition_time=since or self.context.timestamp)),)
 
 
-def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObject[DiskSchedule]]) -> bool:
+def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
+    """Returns the UUIDs of the replicas' disks, by the replica's name."""
+    return {each.name: each.value.disk_id for each in replicas if isinstance(each.value, Replica)}
+
+
+def _disks_to_leave(
+    writes: Iterable[Write], replicas: Iterable[InformerObject[Replica]], schedules: Mapping[str, DiskSchedule]
+) -> frozenset[str]:
+    """Returns the UUIDs of disks where a replica holds bytes that it is to leave."""
+    places = _places(replicas)
+    leaving = {write.replica: places.get(write.replica, "") for write in writes if isinstance(write, AssignReplica)}
+    allocations = {
+        uuid: schedules[uuid].status.replicas.get(name) for name, uuid in leaving.items() if uuid in schedules
+    }
+    return frozenset(uuid for uuid, allocation in allocations.items() if allocation is not None and allocation.size)
+
+
+def _needs_reading(writes: Iterable[Write]) -> bool:
     """Whether a decision from caches must be made again from newer objects.
 
     They are read, so that they are certainly newer than the cached DiskSchedules.
 
     It need not be if every write finds out by itself that the cache is behind: the place of a replica is written against the
-    version of the Replica, and its request follows from that; a condition is written against the version of the volume. A
-    request that was rejected and holds nothing can be withdrawn whatever the Replica says. But a size, another request or the
-    direction of an expansion follows from several objects together.
+    version of the Replica, and its request follows from that; a condition is written against the version of the volume; a
+    withdrawal reads its object. But a size, another request or the direction of an expansion follows from several objects
+    together.
     """
     assigned: set[str] = set()
     for write in writes:
@@ -224,24 +247,11 @@ def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObje
                 if condition.reason in _EXPANSION_REASONS:
                     return True
             case SetRequirement():
-                if (
-                    write.stray
-                    or write.name in assigned
-                    or _withdraws_after_rejection(write, schedules.get(write.disk))
-                ):
-                    continue
-                return True
+                if write.size and write.name not in assigned:
+                    return True
             case _:
                 return True
     return False
-
-
-def _withdraws_after_rejection(write: SetRequirement, cached: InformerObject[DiskSchedule] | None) -> bool:
-    """Whether a write withdraws a request that was rejected and holds nothing."""
-    if write.size or cached is None or isinstance(cached.value, Fault):
-        return False
-    allocation = cached.value.status.allocations(write.kind).get(write.name)
-    return allocation is not None and allocation.state is AllocationState.REJECTED and not allocation.size
 
 
 def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:

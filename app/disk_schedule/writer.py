@@ -92,7 +92,7 @@ class ObjectWriter:
         self._namespace = namespace
         self._cache = cache
         self._allowed = allowed
-        self.schedules = ScheduleWriter(cache.schedules, self.put_schedule)
+        self.schedules = ScheduleWriter(cache.schedules, self.put_schedule, self._is_on_disk)
 
     async def read(self, resource: Resource, name: str) -> bytes | None:
         """Returns an object as it is now, None if there is none.
@@ -106,6 +106,16 @@ class ObjectWriter:
             if error.not_found:
                 return None
             raise
+
+    async def read_schedule(self, name: str) -> None:
+        """Reads a DiskSchedule into the cache, as it is now.
+
+        Raises:
+            ApiError: as read
+        """
+        raw = await self.read(DISK_SCHEDULES, name)
+        if raw is not None:
+            store_raw(self._cache.schedules, decode_schedule, raw)
 
     async def list_all(self, resource: Resource) -> list[bytes]:
         """Returns all objects of a kind as the API server has them.
@@ -220,7 +230,7 @@ class ObjectWriter:
 
     async def _set_requirement(self, write: SetRequirement, read_objects: ReadObjects) -> None:
         schedule = read_objects.schedules[write.disk].value
-        if isinstance(schedule, Fault) or (write.stray and await self._is_on_disk(write)):
+        if isinstance(schedule, Fault):
             return
         await self.schedules.set_requirement(write, schedule)
         newest = self._cache.schedules.get(write.disk)
@@ -228,12 +238,12 @@ class ObjectWriter:
             read_objects.schedules[write.disk] = newest
 
     async def _is_on_disk(self, write: SetRequirement) -> bool:
-        """Whether the object of a stray request is on the disk after all.
+        """Whether the object of a request is on the disk, as the API server has it now.
 
-        The object is read once more. If it cannot be read, it may be on the disk.
+        An object that is being deleted is not. If it cannot be read, it may be.
         """
         raw = await self.read(_OBJECTS[write.kind], write.name)
-        if raw is None:
+        if raw is None or header(raw).deleting:
             return False
         if write.kind is RequestKind.BACKING_IMAGE:
             image = convert.backing_image_copies(raw)

@@ -61,16 +61,21 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
     """Decides what to write for a backing image.
 
     The disks are the union of spec and status: a copy that is on a disk occupies it, wanted or not. A copy that was
-    rejected before it began is removed, unless a replica needs it there, and tried on another disk. A DiskSchedule that is
+    rejected before it began is removed, unless a replica needs it there, and tried on another disk; its request is withdrawn
+    by the next decision, for which it is not on the disk any more. A DiskSchedule that is
     being deleted gets no larger requests; the one that follows it does.
     """
     image = snapshot.image
     if image.deleting:
         withdrawals = _withdrawals(snapshot, snapshot.schedules.keys())
         return ImageDecision((*withdrawals, RemoveFinalizer(RequestKind.BACKING_IMAGE, image.name)))
-    disks = image.wanted_disks | image.copy_states.keys() | snapshot.needed_disks
-    strays = _withdrawals(snapshot, snapshot.schedules.keys() - disks, stray=True)
-    added = tuple(sorted(snapshot.needed_disks - image.wanted_disks))
+    # An answer to a withdrawn request looks like a grant: a copy could begin on it before the image requests again.
+    needed_disks = {
+        uuid for uuid in snapshot.needed_disks if uuid in image.wanted_disks or not _has_old_answer(snapshot, uuid)
+    }
+    disks = image.wanted_disks | image.copy_states.keys() | needed_disks
+    strays = _withdrawals(snapshot, snapshot.schedules.keys() - disks)
+    added = tuple(sorted(needed_disks - image.wanted_disks))
     if image.size <= 0:
         # Nothing can be requested without a size: one copy is made without, because only that reveals the size.
         first_copy = tuple(snapshot.candidates[:1]) if not disks else ()
@@ -89,7 +94,6 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
     return ImageDecision(
         writes=(
             *strays,
-            *_withdrawals(snapshot, refused),
             *_copy_changes(image, (*added, *new_disks), tuple(sorted(refused))),
             *requests,
         ),
@@ -121,11 +125,11 @@ def _copy_changes(
     return (ChangeCopies(image.name, added, removed),) if added or removed else ()
 
 
-def _withdrawals(snapshot: ImageSnapshot, disks: AbstractSet[str], *, stray: bool = False) -> tuple[Write, ...]:
+def _withdrawals(snapshot: ImageSnapshot, disks: AbstractSet[str]) -> tuple[Write, ...]:
     """Returns withdrawals of the image's requests on some disks."""
     name = snapshot.image.name
     return tuple(
-        SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0, stray=stray)
+        SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0)
         for uuid in sorted(disks)
         if uuid in snapshot.schedules and name in snapshot.schedules[uuid].spec.backing_images
     )
@@ -191,4 +195,10 @@ def _holds_space(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 def _would_grant(snapshot: ImageSnapshot, uuid: str) -> bool:
     space = snapshot.space.get(uuid)
-    return space is not None and space.grants(snapshot.image.size)
+    return space is not None and space.grants(snapshot.image.size) and not _has_old_answer(snapshot, uuid)
+
+
+def _has_old_answer(snapshot: ImageSnapshot, uuid: str) -> bool:
+    """Whether a disk that the image has left has yet to release its answer."""
+    schedule = snapshot.schedules.get(uuid)
+    return schedule is not None and snapshot.image.name in schedule.status.backing_images

@@ -61,7 +61,8 @@ class PlacementView:
 def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
     """Chooses the disk where a replica requests space, if any.
 
-    The replica's present place is disregarded and not chosen again: it was refused there. Of the disks Longhorn might pick,
+    The replica's present place is disregarded and not chosen again: it was refused there. A disk that it has left is chosen again
+    once its bytes there are released. Of the disks Longhorn might pick,
     the one with the most bytes left wins, ties by node and disk name. `replicas` are all of the volume.
     """
     if waits_for_attachment(volume):
@@ -169,7 +170,20 @@ class _Needs:
     def grants(self, uuid: str) -> bool:
         """Whether the disk would grant the replica and its image."""
         space = self._view.space.get(uuid)
-        return space is not None and uuid != self._replica.disk_id and space.grants(self.of(uuid))
+        return (
+            space is not None
+            and uuid != self._replica.disk_id
+            and not self._has_old_answer(uuid)
+            and space.grants(self.of(uuid))
+        )
+
+    def _has_old_answer(self, uuid: str) -> bool:
+        """Whether the disk, which the replica has left, has yet to release its answer.
+
+        It looks like a grant: placed there again, the replica could start on it before the new request is written.
+        """
+        schedule = self._view.schedules.get(uuid)
+        return schedule is not None and self._replica.name in schedule.status.replicas
 
     def _close(self, node: Node) -> Iterator[Disk]:
         """Yields a node's disks, closed if their DiskSchedule would not grant the request.
@@ -208,6 +222,8 @@ class _Needs:
     def _describe(self, uuid: str, space: DiskSpace) -> str:
         if uuid == self._replica.disk_id and not space.problem:
             return f"{space}, but has refused it"
+        if self._has_old_answer(uuid) and not space.problem:
+            return f"{space}, but has yet to release what the replica requested before"
         if space.grants(self.of(uuid)):
             return f"{space}, but Longhorn's rules exclude it (tags, anti-affinity, its own limits or a node that is not ready)"
         return str(space)

@@ -12,21 +12,20 @@ from scheduler_core.model.disk_schedule import Allocations, DiskSchedule, Reques
 from scheduler_core.model.longhorn import Replica
 
 
-def release_replica(name: str, replica: Replica | None, schedules: Mapping[str, DiskSchedule]) -> tuple[Write, ...]:
-    """Returns the writes that release a deleted replica.
+def release_replica(replica: Replica, schedules: Mapping[str, DiskSchedule]) -> tuple[Write, ...]:
+    """Returns the writes that release a replica that is being deleted; none for any other replica.
 
-    The replica is being deleted or does not exist; there are no writes for any other replica. The finalizer is removed last,
-    so that a replica never disappears while it has a request. A request for a replica that does not exist comes from a volume
-    controller that was about to write it when the replica was deleted; it is `stray` (see `writes.SetRequirement`).
+    The finalizer is removed last, so that a replica never disappears while it has a request.
     """
-    if replica is not None and not replica.deleting:
+    if not replica.deleting:
         return ()
+    name = replica.name
     withdrawals = tuple(
-        SetRequirement(uuid, RequestKind.REPLICA, name, 0, stray=replica is None)
+        SetRequirement(uuid, RequestKind.REPLICA, name, 0)
         for uuid, schedule in sorted(schedules.items())
         if name in schedule.spec.replicas
     )
-    return withdrawals if replica is None else (*withdrawals, RemoveFinalizer(RequestKind.REPLICA, name))
+    return (*withdrawals, RemoveFinalizer(RequestKind.REPLICA, name))
 
 
 def changed_names(before: Allocations, after: Allocations) -> frozenset[str]:

@@ -115,9 +115,10 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     """Decides what to write for a volume; `now` is RFC 3339.
 
     A replica without a place gets one, which is noted in the Replica, and its size is requested there. A replica that was
-    rejected before it ever ran, or whose disk is gone by then, loses request and place and is tried on another disk; a replica
-    with data stays and keeps its request. A place without a request is given up, too, if the disk has no room for it any more. A request on a disk that is not the replica's is withdrawn. A replica without a size gets one, or it would never
-    count as one that has to grow. A volume that is being deleted is left to the replica controller. A new volume gets its first
+    rejected before it ever ran, or whose disk is gone by then, loses its place and is tried on another disk; a replica with data
+    stays and keeps its request. A place without a request is given up, too, if the disk has no room for it any more. A request
+    on a disk that is not the replica's is withdrawn, so a place is always given up before its request. A replica without a size
+    gets one, or it would never count as one that has to grow. A volume that is being deleted is left to the replica controller. A new volume gets its first
     condition when it is placed, or when that takes long: most are placed within a second.
     """
     if snapshot.volume.deleting:
@@ -227,10 +228,10 @@ def _is_recent(time: str, now: str) -> bool:
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     """Returns withdrawals of requests on other disks than the replica's.
 
-    Such a request was left by a controller that was stopped, or whose cache was behind.
+    The replica has left such a disk, or the request is from a controller whose cache was behind.
     """
     return tuple(
-        SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0, stray=True)
+        SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
         for entry in allocations
         for uuid in sorted(snapshot.disks_with_request(entry.name))
         if uuid != entry.replica.disk_id
@@ -272,8 +273,6 @@ def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaA
             choice = choose_disk(view, snapshot.volume, entry.replica, snapshot.replicas)
         else:
             choice = DiskChoice(None)
-        if entry.replica.disk_id and entry.has_request:
-            writes.append(SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, 0))
         if choice.candidate is not None:
             disk = choice.candidate.disk
             writes += [

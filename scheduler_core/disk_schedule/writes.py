@@ -15,22 +15,21 @@ from scheduler_core.model.kube import Condition
 class SetRequirement:
     """Request `size` bytes for `name` on a disk; 0 withdraws the request.
 
+    A request is withdrawn after its object has left the disk, and caches of two kinds are not equally new. So the caller reads
+    the Replica (or BackingImage) from the API server, after the DiskSchedule version that it is about to change, and leaves the
+    request alone if the object is on this disk and not being deleted.
+
     Attributes:
         disk: the disk's UUID, which is the DiskSchedule's name
         kind: what `name` is
         name: the Replica or BackingImage
         size: bytes
-        stray: the object is, as far as the decision could see, not on this disk. Caches of two kinds are not equally new, so
-            the caller reads the Replica (or BackingImage) once more from the API server, after it has read the DiskSchedule
-            version that it is about to change, and leaves the request alone if the object says that it is on this disk
-            after all.
     """
 
     disk: str
     kind: RequestKind
     name: str
     size: int
-    stray: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A random campaign against the DiskSchedule controllers on a real API server.
 
 Users create, expand and delete volumes and images; the test plays Longhorn's instances (a replica runs, and an image is copied,
-only after its bytes are granted); disks fill up, nodes vanish, UUIDs are replaced; DiskSchedules are deleted, lost, edited and
+only after its bytes are granted); disks fill up, nodes and disks vanish, some for a moment, UUIDs are replaced; DiskSchedules are deleted, lost, edited and
 forged; processes are killed and stopped. Now and then everything comes to rest, and every volume is either placed or says why not.
 """
 
@@ -54,6 +54,8 @@ class Campaign:
         self._random = random.Random(seed)  # noqa: S311 # a seed makes it repeatable
         self._numbers = itertools.count()
         self._paused: dict[Process, float] = {}
+        # When a node or its disk, which is missing for a moment, is there again.
+        self._blinking: dict[str, float] = {}
         self._choices: list[Callable[[], None]] = [
             *[self.create_volume] * 5,
             *[self.delete_volume] * 4,
@@ -71,15 +73,19 @@ class Campaign:
             *[self.lose_disk_schedule] * 2,
             *[self.remove_node] * 1,
             *[self.replace_uuid] * 1,
+            *[self.blink_node] * 3,
+            *[self.blink_disk] * 3,
             *[self.restore_nodes] * 3,
         ]
 
     def run(self, operations: int) -> None:
         """Carries out operations; one that another writer has overtaken does nothing."""
         for _ in range(operations):
-            self._resume_paused(time.monotonic())
+            now = time.monotonic()
+            self._resume_paused(now)
             operation = self._random.choice(self._choices)
             try:
+                self._end_blinks(now)
                 operation()
             except ApiError as error:
                 if not (error.conflict or error.not_found or error.status == 422):
@@ -185,7 +191,7 @@ class Campaign:
             request = (
                 {"ghost": 5 * GI} if not names or self._random.random() < 0.5 else {self._random.choice(names): None}
             )
-            self._longhorn.patch(DISK_SCHEDULES, uuid, {"spec": {"replicas": request}})
+            self._forge(uuid, {"spec": {"replicas": request}})
 
     def delete_disk_schedule(self) -> None:
         """By hand, as with kubectl delete."""
@@ -209,15 +215,37 @@ class Campaign:
         status = {"diskStatus": {"disk-1": {"diskUUID": f"{node}-disk-other"}}}
         self._longhorn.patch(LONGHORN_NODES, node, {"status": status}, "status")
 
+    def blink_node(self) -> None:
+        """A node's object is missing for a moment."""
+        node = self._random.choice(NODES)
+        self._longhorn.delete(LONGHORN_NODES, node)
+        self._blinking[node] = time.monotonic() + self._random.uniform(0.1, 2.5)
+
+    def blink_disk(self) -> None:
+        """A node's status does not list its disk for a moment."""
+        node = self._random.choice(NODES)
+        self._longhorn.patch(LONGHORN_NODES, node, {"status": {"diskStatus": {"disk-1": None}}}, "status")
+        self._blinking[node] = time.monotonic() + self._random.uniform(0.1, 2.5)
+
+    def _end_blinks(self, now: float) -> None:
+        for node in [node for node, until in self._blinking.items() if until <= now]:
+            del self._blinking[node]
+            self._restore_node(node, self._items(LONGHORN_NODES).get(node))
+
     def restore_nodes(self) -> None:
         """All nodes are there, with their disks."""
         nodes = self._items(LONGHORN_NODES)
         for node in NODES:
-            if node not in nodes:
-                self._longhorn.create(builders.longhorn_node(node, {"disk-1": builders.disk(100_000, available=100)}))
-            elif nodes[node]["status"]["diskStatus"]["disk-1"]["diskUUID"] != f"{node}-disk-1":
-                status = {"diskStatus": {"disk-1": {"diskUUID": f"{node}-disk-1"}}}
-                self._longhorn.patch(LONGHORN_NODES, node, {"status": status}, "status")
+            self._restore_node(node, nodes.get(node))
+
+    def _restore_node(self, node: str, current: Object | None) -> None:
+        wanted = builders.longhorn_node(node, {"disk-1": builders.disk(100_000, available=100)})
+        if current is None:
+            self._longhorn.create(wanted)
+            return
+        disk = (current.get("status") or {}).get("diskStatus", {}).get("disk-1", {})
+        if disk.get("diskUUID") != f"{node}-disk-1":
+            self._longhorn.patch(LONGHORN_NODES, node, {"status": wanted["status"]}, "status")
 
     def start_over(self) -> None:
         """All processes end, all DiskSchedules are lost, and the processes start beside what runs."""
@@ -279,7 +307,7 @@ class Campaign:
     def _items(self, resource: Resource) -> dict[str, Object]:
         return self._longhorn.items(resource)
 
-    def _forge(self, uuid: str, body: Any, subresource: str) -> None:
+    def _forge(self, uuid: str, body: Any, subresource: str = "") -> None:
         path = DISK_SCHEDULES.path(self._longhorn.namespace, uuid, subresource)
         version = self._longhorn.cluster.api.patch(path, body)["metadata"]["resourceVersion"]
         self._monitor.forged.add(version)

@@ -1,4 +1,6 @@
-"""Monitors every version of every DiskSchedule and Replica, and reports over-allocations and lost bytes.
+"""Monitors every version of every DiskSchedule and Replica.
+
+It reports over-allocations, lost bytes, and requests that are withdrawn although the replica is on the disk.
 
 The versions of a disk are compared across DiskSchedules that are deleted and created again.
 """
@@ -9,6 +11,7 @@ import asyncio
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -19,17 +22,42 @@ from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.disk_schedule.replica_stage import has_run
-from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, DiskScheduleStatus, Fault, RequestKind
+from scheduler_core.model.disk_schedule import (
+    AllocationState,
+    DiskSchedule,
+    DiskScheduleStatus,
+    Fault,
+    RequestKind,
+    Requests,
+)
 from scheduler_core.model.longhorn import Replica
 
 _START_SECONDS = 20.0
+
+
+class _ReplicaHistory(Informer[Replica]):
+    """The replicas, with all of their versions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._versions: defaultdict[str, list[tuple[int, Replica | Fault]]] = defaultdict(list)
+
+    def _set(self, name: str, new: InformerObject[Replica] | None) -> None:
+        super()._set(name, new)
+        if new is not None:
+            self._versions[name].append((int(new.version), new.value))
+
+    def was_on_disk(self, name: str, uuid: str, version: int) -> bool:
+        """Whether a replica was on a disk, and not being deleted, when an object got this version."""
+        *_, last = (None, *(value for each, value in self._versions[name] if each < version))
+        return isinstance(last, Replica) and last.disk_id == uuid and not last.deleting
 
 
 class DiskScheduleMonitor:
     """Watches one namespace, while entered.
 
     Attributes:
-        forged: the resourceVersions of statuses that a test has written itself
+        forged: the resourceVersions of statuses and requests that a test has written itself
         grants: the number of grants, growth included
         rejections: the number of rejected requests
         relists: how often all objects were listed; with each list after the first, versions may have been missed
@@ -46,15 +74,23 @@ class DiskScheduleMonitor:
         # By disk UUID; the last version of one that is gone stays.
         self._schedules: dict[str, DiskSchedule] = {}
         self._statuses: dict[str, DiskScheduleStatus] = {}
-        self._replicas = Informer[Replica]()
+        # By disk UUID, the requests in the last version of its present DiskSchedule.
+        self._requests: dict[str, Requests] = {}
+        self._withdrawals: list[tuple[str, str, str]] = []
+        self._replicas = _ReplicaHistory()
         self._listed = threading.Event()
         self._end = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._watch()), name="monitor")
 
     @property
     def faults(self) -> list[str]:
-        """What was wrong, as sentences; a forged status is not the controllers' fault."""
-        return [fault for version, fault in self._faults if version not in self.forged]
+        """What was wrong, as sentences; a forged version is not the controllers' fault."""
+        withdrawn = [
+            (version, f"{uuid}: the request of {name} was withdrawn, which is on the disk")
+            for version, uuid, name in self._withdrawals
+            if self._replicas.was_on_disk(name, uuid, int(version))
+        ]
+        return [fault for version, fault in (*self._faults, *withdrawn) if version not in self.forged]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -92,10 +128,15 @@ class DiskScheduleMonitor:
         """Receives a version from the reflector."""
         name = str(key)
         if value is None:
+            self._requests.pop(name, None)
             return
         if isinstance(value.value, Fault):
             self._faults.append((value.version, f"{name}: {value.value}"))
             return
+        requests = value.value.spec.replicas
+        withdrawn = self._requests.get(name, {}).keys() - requests.keys()
+        self._withdrawals += [(value.version, name, replica) for replica in sorted(withdrawn)]
+        self._requests[name] = requests
         before = self._schedules.get(name, DiskSchedule(name))
         is_new_status = value.value.status not in (before.status, self._statuses.get(name))
         self._statuses[name] = value.value.status

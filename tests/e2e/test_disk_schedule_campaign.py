@@ -1,6 +1,7 @@
 """Random operations with kills: no byte is promised twice, nothing is left over, and every volume says the truth.
 
-DISK_SCHEDULE_OPERATIONS says how many, SOAK_SEED which.
+DISK_SCHEDULE_OPERATIONS says how many, SOAK_SEED with which seed first, DISK_SCHEDULE_SEEDS with how many seeds. All seeds use one
+control plane, each in a namespace of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
 
 OPERATIONS = int(os.environ.get("DISK_SCHEDULE_OPERATIONS", "300"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
+SEEDS = int(os.environ.get("DISK_SCHEDULE_SEEDS", "1"))
 _BETWEEN_RESTS = 150
 
 pytestmark = [
@@ -26,24 +28,31 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevCluster, Path]]:
+    """A control plane with Longhorn's definitions and the controllers' manifests."""
+    with DevCluster(tmp_path_factory.mktemp("disk-schedule-campaign"), ClusterOptions()) as cluster:
+        yield cluster, install(cluster)
+
+
 @pytest.fixture
-def longhorn(tmp_path: Path) -> Iterator[Longhorn]:
-    """A control plane, and a namespace in it."""
-    with DevCluster(tmp_path, ClusterOptions()) as cluster:
-        namespace = Longhorn(cluster, install(cluster))
-        yield namespace
-        namespace.stop()
+def longhorn(installation: tuple[DevCluster, Path]) -> Iterator[Longhorn]:
+    """A namespace for one seed."""
+    namespace = Longhorn(*installation)
+    yield namespace
+    namespace.stop()
 
 
 @pytest.mark.campaign
-def test_random_operations_with_kills_end_in_a_true_state(longhorn: Longhorn) -> None:
+@pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
+def test_random_operations_with_kills_end_in_a_true_state(longhorn: Longhorn, seed: int) -> None:
     """Two processes work at the same time; in every third round they start over beside what runs."""
     longhorn.add_nodes(dict.fromkeys(NODES, 100.0))
     options = ("--no-leader-elect", "--release-orphans-after", "3")
     processes = [longhorn.start(f"controller-{number}", *options) for number in range(2)]
     longhorn.wait_ready()
     with DiskScheduleMonitor(longhorn.cluster.kubeconfig, longhorn.namespace) as monitor:
-        campaign = Campaign(longhorn, processes, monitor, SEED)
+        campaign = Campaign(longhorn, processes, monitor, seed)
         for number in range(max(1, OPERATIONS // _BETWEEN_RESTS)):
             campaign.run(_BETWEEN_RESTS)
             if number % 3 == 1:

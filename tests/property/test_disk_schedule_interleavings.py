@@ -14,6 +14,7 @@ from random import Random
 
 import pytest
 
+from scheduler_core.disk_schedule.conditions import gone_disk
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.model.disk_schedule import (
     Allocation,
@@ -35,6 +36,7 @@ from tests.worlds.disk_schedule_interleaving import (
     advance,
     check,
     check_at_rest,
+    copier,
     disk_controller,
     finish,
     image_controller,
@@ -42,6 +44,7 @@ from tests.worlds.disk_schedule_interleaving import (
     replica_controller,
     scheduled_bytes,
     settle,
+    starter,
     stored_bytes,
     volume_controller,
     world,
@@ -134,7 +137,7 @@ def advance_and_check(api: World, actor: Actor) -> bool:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_thousand_random_operations_with_kills_lose_and_double_no_bytes(seed: int) -> None:
-    """Up to eight actors of five controllers run at once, several for the same object; some are killed."""
+    """Up to eight actors of five controllers, and of those that start replicas and copy images, run at once; some are killed."""
     random = Random(seed)  # noqa: S311 # a seed makes it repeatable
     numbers = itertools.count()
     api = world({"a": 150 * GI, "b": 100 * GI, "c": 60 * GI}, {})
@@ -344,6 +347,29 @@ def image_with_full_disk(api: World) -> None:
     api.available["a"] = 10 * GI
 
 
+def returned_disk(api: World) -> None:
+    """A replica holds its bytes and never ran; its disk was missing for a moment, which its DiskSchedule still says."""
+    add_volume(api, "v", 50 * GI)
+    api.put("replica", "v-0", replace(api.objects["replica", "v-0"][1], node_id="a", disk_id="a-uuid"))
+    schedule = api.schedule("a")
+    api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, replicas={"v-0": 50 * GI})))
+    finish(disk_controller(api, "a-uuid"))
+    api.listed["a"] = ()
+    finish(disk_controller(api, "a-uuid"))
+    assert gone_disk(api.schedule("a"))
+    assert api.schedule("a").status.storage_scheduled == 50 * GI
+    api.listed["a"] = ("a",)
+
+
+def held_copy(api: World) -> None:
+    """A copy that has not begun holds its bytes on a disk whose DiskSchedule is being deleted."""
+    api.put("image", "i", BackingImageCopies("i", 50 * GI, 1, wanted_disks=frozenset({"a-uuid"})))
+    schedule = api.schedule("a")
+    api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, backing_images={"i": 50 * GI})))
+    finish(disk_controller(api, "a-uuid"))
+    api.put("schedule", "a-uuid", replace(api.schedule("a"), deleting=True))
+
+
 SCENARIOS = [
     new_volume,
     full_disk,
@@ -352,6 +378,8 @@ SCENARIOS = [
     expansion_without_request,
     unrequested_replica,
     image_with_full_disk,
+    returned_disk,
+    held_copy,
 ]
 
 
@@ -369,20 +397,24 @@ def test_two_leaders_and_a_disk_controller_interrupt_each_other_anywhere_and_are
     scenario(start)
 
     def leader(api: World) -> Actor:
-        return image_controller(api, "i") if scenario is image_with_full_disk else volume_controller(api, "v")
+        images = {image_with_full_disk, held_copy}
+        return image_controller(api, "i") if scenario in images else volume_controller(api, "v")
 
     makers: dict[str, Callable[[World], Actor]] = {
         "old leader": leader,
         "new leader": leader,
         "disk": lambda api: disk_controller(
-            api,
-            "a-uuid" if scenario in {new_volume, full_disk, unrequested_replica, image_with_full_disk} else "b-uuid",
+            api, "b-uuid" if scenario in {expansion, half_done_expansion, expansion_without_request} else "a-uuid"
         ),
     }
     if scenario is unrequested_replica:
         del makers["new leader"]
         makers["user"] = lambda api: delete_replica(api, "v-0")
         makers["replica"] = lambda api: replica_controller(api, "v-0")
+    if scenario is returned_disk:
+        makers["starter"] = lambda api: starter(api, "v-0")
+    if scenario is held_copy:
+        makers["copier"] = lambda api: copier(api, "i")
     settled: defaultdict[int, list[World]] = defaultdict(list)
     for turns in itertools.product(makers, makers, makers, makers):
         if any(first == second for first, second in itertools.pairwise(turns)):

@@ -23,6 +23,7 @@ from app.disk_schedule.informer import (
 from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.node_controller import NodeController
 from app.disk_schedule.object_events import NoEvents
+from app.disk_schedule.orphan_controller import OrphanController
 from app.disk_schedule.replica_controller import ReplicaController
 from app.disk_schedule.volume_controller import VolumeController
 from app.disk_schedule.watches import ControllerCache
@@ -42,6 +43,7 @@ ALL: tuple[type[Controller], ...] = (
     VolumeController,
     ReplicaController,
     ImageController,
+    OrphanController,
     Mirror,
 )
 Reconciled = set[tuple[str, str]]

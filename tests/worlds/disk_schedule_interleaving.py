@@ -252,15 +252,56 @@ def volume_controller(api: World, name: str) -> Actor:
             api.put("replica", key, replace(replica, current_state="running"), seen)
 
 
+def starter(api: World, name: str) -> Actor:
+    """Starts a replica, as another program does: it reads the Replica, then the answer, and writes against the version read."""
+    yield
+    version, replica = api.get("replica", name)
+    if replica is None or replica.deleting or replica.current_state or not replica.size:
+        return
+    yield
+    _, schedule = api.get("schedule", replica.disk_id)
+    answer = schedule.status.replicas.get(name) if schedule else None
+    if answer is not None and answer.size >= replica.size:
+        yield
+        api.put("replica", name, replace(replica, current_state="running"), version)
+
+
+def copier(api: World, name: str) -> Actor:
+    """Copies an image to the disks that hold its bytes, as `starter` starts a replica."""
+    yield
+    version, image = api.get("image", name)
+    if image is None or image.deleting:
+        return
+    yield
+    schedules = api.all("schedule")
+    answers = {
+        uuid: schedules[uuid][1].status.backing_images.get(name) for uuid in image.wanted_disks & schedules.keys()
+    }
+    copies = {uuid: "ready" for uuid, answer in sorted(answers.items()) if answer and answer.size >= image.size > 0}
+    if copies.keys() - image.copy_states.keys():
+        yield
+        api.put("image", name, replace(image, copy_states={**copies, **image.copy_states}), version)
+
+
 def replica_controller(api: World, name: str) -> Actor:
-    """Releases the space of a deleted replica."""
+    """Releases the space of a deleted replica; withdraws the requests for one that is gone."""
     yield
     schedules = api.all("schedule")
     yield
-    replicas = {key: entry for key, entry in api.all("replica").items() if key == name}
-    replica = replicas[name][1] if name in replicas else None
-    writes = release_replica(name, replica, {key: entry[1] for key, entry in schedules.items()})
-    yield from perform(api, writes, {"schedule": schedules, "replica": replicas}, ("", 0))
+    version, replica = api.get("replica", name)
+    if replica is None:
+        writes = orphan_withdrawals(RequestKind.REPLICA, name, schedules)
+    else:
+        writes = release_replica(replica, {key: entry[1] for key, entry in schedules.items()})
+    seen = {"schedule": schedules, "replica": {name: (version, replica)}}
+    yield from perform(api, writes, seen, ("", 0))
+
+
+def orphan_withdrawals(kind: RequestKind, name: str, schedules: dict[str, tuple[int, Any]]) -> tuple[Write, ...]:
+    """Withdrawals of all requests for an object that does not exist."""
+    return tuple(
+        SetRequirement(uuid, kind, name, 0) for uuid, entry in schedules.items() if name in entry[1].spec.requests(kind)
+    )
 
 
 def image_controller(api: World, name: str) -> Actor:
@@ -274,8 +315,7 @@ def image_controller(api: World, name: str) -> Actor:
     yield
     version, image = api.get("image", name)
     if image is None:
-        requested = [uuid for uuid, schedule in values.items() if name in schedule.spec.backing_images]
-        withdrawals = tuple(SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0, stray=True) for uuid in requested)
+        withdrawals = orphan_withdrawals(RequestKind.BACKING_IMAGE, name, schedules)
         yield from perform(api, withdrawals, {"schedule": schedules}, ("", 0))
         return
     cluster = cluster_of(api)
@@ -301,7 +341,11 @@ def image_controller(api: World, name: str) -> Actor:
 def perform(
     api: World, writes: tuple[Write, ...], seen: dict[str, dict[str, tuple[int, Any]]], volume: tuple[str, int]
 ) -> Actor:
-    """Makes the writes one by one, each against the version read or written last."""
+    """Makes the writes one by one, each against the version read or written last.
+
+    A request is changed in any newer version that has the same request and answer, and withdrawn only if the object, which is
+    read after that version, is not on the disk. A change that changes nothing makes no version.
+    """
 
     def put(kind: str, name: str, **changed: object) -> None:
         version, value = seen[kind][name]
@@ -311,12 +355,8 @@ def perform(
     for write in writes:
         yield
         match write:
-            case SetRequirement(disk, kind, name, size):
-                if write.stray:
-                    if is_there(api, disk, kind, name):
-                        continue
-                    yield
-                put("schedule", disk, spec=set_requirement(seen["schedule"][disk][1].spec, kind, name, size))
+            case SetRequirement():
+                yield from set_request(api, write, seen["schedule"])
             case AssignReplica(name, node, disk):
                 put("replica", name, node_id=node, disk_id=disk)
             case SetReplicaSize(name, size):
@@ -332,15 +372,46 @@ def perform(
                 api.remove(key, name, seen[key][name][0])
 
 
-def is_there(api: World, disk: str, kind: RequestKind, name: str) -> bool:
+def set_request(api: World, write: SetRequirement, seen: dict[str, tuple[int, Any]]) -> Actor:
+    """Changes a request as `ScheduleWriter` does; after a conflict it goes on with the newer version."""
+    decided_from = entry_of(seen[write.disk][1], write)
+    while True:
+        version, schedule = api.get("schedule", write.disk)
+        if schedule is None or entry_of(schedule, write) != decided_from:
+            if schedule is not None and schedule.spec.requests(write.kind).get(write.name, 0) == write.size:
+                break
+            raise ConflictError
+        if not write.size:
+            yield
+            if is_there(api, write):
+                break
+            yield
+        after = replace(schedule, spec=set_requirement(schedule.spec, write.kind, write.name, write.size))
+        if after == schedule:
+            break
+        try:
+            api.put("schedule", write.disk, after, version)
+        except ConflictError:
+            continue
+        break
+    seen[write.disk] = api.get("schedule", write.disk)
+
+
+def entry_of(schedule: DiskSchedule, write: SetRequirement) -> tuple[object, ...]:
+    """What a change of a request is decided from."""
+    requests = schedule.spec.requests(write.kind)
+    return requests.get(write.name), schedule.status.allocations(write.kind).get(write.name), schedule.deleting
+
+
+def is_there(api: World, write: SetRequirement) -> bool:
     """Reads an object again; returns whether it is on a disk."""
-    _, value = api.get("replica" if kind is RequestKind.REPLICA else "image", name)
-    if value is None:
+    _, value = api.get("replica" if write.kind is RequestKind.REPLICA else "image", write.name)
+    if value is None or value.deleting:
         return False
     return (
-        value.disk_id == disk
-        if kind is RequestKind.REPLICA
-        else disk in value.wanted_disks or disk in value.copy_states
+        value.disk_id == write.disk
+        if write.kind is RequestKind.REPLICA
+        else write.disk in value.wanted_disks or write.disk in value.copy_states
     )
 
 
@@ -360,15 +431,19 @@ def finish(actor: Actor) -> None:
 
 
 def check(api: World) -> None:
-    """Asserts that every running replica and every copy has its bytes allocated on its disk."""
+    """Asserts that every running replica and every copy requests its bytes on its disk, and holds them."""
     for name, (_, replica) in api.all("replica").items():
         if replica.current_state == "running" and not replica.deleting:
-            answer = api.objects["schedule", replica.disk_id][1].status.replicas.get(name)
+            schedule = api.objects["schedule", replica.disk_id][1]
+            answer = schedule.status.replicas.get(name)
+            assert name in schedule.spec.replicas, f"{name} runs and requests nothing"
             assert answer is not None, f"{name} runs and holds nothing"
             assert answer.size >= replica.size, f"{name} runs with {replica.size} and holds {answer.size}"
     for name, (_, image) in api.all("image").items():
         for uuid in () if image.deleting else image.copy_states:
-            answer = api.objects["schedule", uuid][1].status.backing_images.get(name)
+            schedule = api.objects["schedule", uuid][1]
+            answer = schedule.status.backing_images.get(name)
+            assert name in schedule.spec.backing_images, f"{name} is copied and requests nothing"
             assert answer is not None, f"{name} is copied and holds nothing"
             assert answer.size >= image.size, f"{name} is copied with {image.size} and holds {answer.size}"
 
@@ -377,6 +452,8 @@ def names(api: World, kind: str) -> list[str]:
     """Names of a kind that a controller reconciles; for replicas and images also requested ones."""
     if kind == "nodes":
         return ["all"]
+    if kind in {"starter", "copier"}:
+        return list(api.all("replica" if kind == "starter" else "image"))
     all_names = set(api.all(kind))
     if kind in {"replica", "image"}:
         request_kind = RequestKind.REPLICA if kind == "replica" else RequestKind.BACKING_IMAGE
@@ -392,6 +469,8 @@ CONTROLLERS: dict[str, Callable[[World, str], Actor]] = {
     "volume": volume_controller,
     "replica": replica_controller,
     "image": image_controller,
+    "starter": starter,
+    "copier": copier,
 }
 
 

@@ -128,8 +128,8 @@ class DiskScheduling:
 
     async def release(self) -> None:
         """The replica controller releases the space of deleted replicas."""
-        for name, replica in list(self.world.store.replicas.models.items()):
-            await self._write_all(release_replica(name, replica, self.schedules))
+        for replica in list(self.world.store.replicas.models.values()):
+            await self._write_all(release_replica(replica, self.schedules))
 
     async def settle(self) -> None:
         """Runs all controllers and the simulator until a round writes nothing."""

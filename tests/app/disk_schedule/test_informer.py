@@ -17,7 +17,7 @@ from app.disk_schedule.informer import (
     read_volume,
     reuse_written,
 )
-from app.disk_schedule.orphan_requests import OrphanRequests
+from app.disk_schedule.orphan_controller import OrphanRequests
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.disk_schedule import Fault
 from scheduler_core.model.longhorn import Replica

@@ -76,9 +76,14 @@ def annotate(body: Object) -> None:
     body["metadata"]["annotations"] = {"count": "1"}
 
 
+async def is_gone(_: SetRequirement) -> bool:
+    """No object of a request is on the disk."""
+    return False
+
+
 async def change(server: Server, *writes: SetRequirement) -> list[BaseException | None]:
     """Makes changes at the same time; returns their errors."""
-    writer = ScheduleWriter(server.cache, server.put)
+    writer = ScheduleWriter(server.cache, server.put, is_gone)
     decided_from = server.cached()
     return list(
         await asyncio.gather(*(writer.set_requirement(write, decided_from) for write in writes), return_exceptions=True)
@@ -154,7 +159,7 @@ def test_a_status_is_decided_again_from_the_version_that_was_faster() -> None:
             seen.append(len(schedule.spec.replicas))
             return with_status(cached.raw, DiskScheduleStatus(storage_scheduled=len(schedule.spec.replicas)))
 
-        await ScheduleWriter(server.cache, server.put).write_status("u", decide)
+        await ScheduleWriter(server.cache, server.put, is_gone).write_status("u", decide)
         return server, seen
 
     server, seen = asyncio.run(run())
@@ -166,7 +171,7 @@ def test_a_request_as_wanted_already_is_not_written() -> None:
 
     async def run() -> tuple[Server, list[BaseException | None]]:
         server = Server(r=5)
-        writer = ScheduleWriter(server.cache, server.put)
+        writer = ScheduleWriter(server.cache, server.put, is_gone)
         decided_from = server.cached()
         await writer.set_requirement(request("r", 5), decided_from)
         server.cache.change("u", None)
@@ -177,3 +182,23 @@ def test_a_request_as_wanted_already_is_not_written() -> None:
     server, [error] = asyncio.run(run())
     assert isinstance(error, ApiError)
     assert (error.conflict, server.puts) == (True, [])
+
+
+def test_an_object_is_read_after_each_version_from_which_its_request_is_withdrawn() -> None:
+    """It is placed there again after the first reading, and its request is as before: the withdrawal is left out."""
+
+    async def run() -> tuple[Server, list[int]]:
+        server = Server(r=5)
+        readings: list[int] = []
+        server.foreign = [annotate]
+
+        async def is_on_disk(_: SetRequirement) -> bool:
+            readings.append(server.version)
+            return len(readings) > 1
+
+        writer = ScheduleWriter(server.cache, server.put, is_on_disk)
+        await writer.set_requirement(request("r", 0), server.cached())
+        return server, readings
+
+    server, readings = asyncio.run(run())
+    assert (server.requests, readings, server.puts) == ({"r": 5}, [1, 2], [])

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from app.disk_schedule.informer import model_reader, read_volume
+from app.disk_schedule.informer import model_reader, read_schedule, read_volume
 from app.disk_schedule.volume_controller import VolumeController
 from app.kube.client import KubeClient
+from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Node
 from tests import builders
 from tests.builders import Object
 from tests.worlds.controllers import BAD_NODE, RecordingApi, World, put, read_replica
+from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.fake_api import serve
 
 
@@ -56,3 +58,45 @@ def test_a_place_without_disk_schedule_is_cleared_if_no_node_lists_its_disk(tmp_
     """The replica never ran, so it may go elsewhere."""
     result, [body] = reconcile(tmp_path, [])
     assert (result, body["spec"]["diskID"]) == (Requeue.WAITING, "")
+
+
+def held_disk(reason: str) -> Object:
+    """The DiskSchedule of n-disk-1, where r holds its bytes; `reason` says why the disk is gone, "" if it is there."""
+    status = "False" if reason else "True"
+    condition = {"type": "Schedulable", "status": status, "reason": reason, "message": reason}
+    raw = disk_schedule(replicas={"r": 5}, answers={"r": ("scheduled", 5)})
+    raw["status"] |= {"conditions": [condition]}
+    return raw
+
+
+@pytest.mark.parametrize(("reason", "disk"), [("NodeMissing", [""]), ("", [])], ids=["gone still", "there again"])
+def test_a_replica_leaves_held_bytes_only_if_its_disk_is_gone_still(
+    tmp_path: Path, reason: str, disk: list[str]
+) -> None:
+    """The cache says that it is gone; the DiskSchedule is read again before the place is given up, and keeps the request."""
+
+    async def reconcile_volume() -> list[Object]:
+        api = RecordingApi()
+        api.version = 1_000_000  # newer than the cache
+        volume = builders.volume("v", 5, locality="disabled")
+        replica = builders.replica("r", "v", "n", size=5, healthy=False)
+        for resource, raw in (
+            (LONGHORN_VOLUMES, volume),
+            (LONGHORN_REPLICAS, replica),
+            (DISK_SCHEDULES, held_disk(reason)),
+        ):
+            api.add(resource.path("longhorn-system"), raw)
+        async with serve(api.handle, tmp_path) as kubeconfig:
+            client = await KubeClient.connect(str(kubeconfig))
+            try:
+                world = World(client)
+                put(world.watches.volumes, read_volume, volume)
+                put(world.watches.replicas, read_replica, replica)
+                put(world.watches.schedules, read_schedule, held_disk("NodeMissing"))
+                await VolumeController(world.context).reconcile("v")
+            finally:
+                await client.close()
+        assert not [body for body in api.bodies if body["kind"] == "DiskSchedule"]
+        return [body for body in api.bodies if body["kind"] == "Replica"]
+
+    assert [body["spec"]["diskID"] for body in asyncio.run(reconcile_volume())] == disk

@@ -67,7 +67,7 @@ DISK = {("disk-schedule", "n-disk-1"), ("mirror", "n-disk-1")}
         ),
         pytest.param(
             lambda world: world.schedule("n-disk-1", spec={**REQUESTS, "replicas": {"r": 5, "ghost": 5}}),
-            {("replica", "ghost")},
+            {("orphan", "replica/ghost")},
             id="a request for a replica that does not exist",
         ),
         pytest.param(
@@ -142,7 +142,7 @@ def test_an_unreadable_image_that_is_deleted_wakes_the_mirror_of_its_disks(tmp_p
         lambda world: world.watches.images.change("i", None),
         before=lambda world: put(world.watches.images, read_image, bad),
     )
-    assert keys == {("backing-image", "i"), ("volume", "v"), ("mirror", "n-disk-1")}
+    assert keys == {("backing-image", "i"), ("volume", "v"), ("mirror", "n-disk-1"), ("orphan", "backing image/i")}
 
 
 def test_a_volume_delivered_after_its_replica_wakes_the_image_it_is_made_from(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Requests for deleted objects: a working controller withdraws them at once, a former standby waits."""
+"""Requests for objects that do not exist: a working controller withdraws them at once, a former standby waits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.disk_schedule.backing_image_controller import ImageController
-from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import decode_schedule, decoded_object, read_image
-from app.disk_schedule.replica_controller import ReplicaController
+from app.disk_schedule.orphan_controller import OrphanController
 from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
-from tests.builders import Object
 from tests.worlds.controllers import RecordingApi, World, put
 from tests.worlds.fake_api import serve, until
 
@@ -26,74 +23,63 @@ SCHEDULE = {
 }
 
 
-async def _written_specs(
-    api: RecordingApi, client: KubeClient, kind: type[Controller], *, works: bool, late: bool = False
-) -> list[Object]:
+def withdrawn_fields(api: RecordingApi) -> set[str]:
+    """The fields of the spec that were written without a request."""
+    return {field for body in api.bodies for field in ("replicas", "backingImages") if body["spec"][field] == {}}
+
+
+async def _withdrawn(api: RecordingApi, client: KubeClient, *, works: bool, late: bool = False) -> set[str]:
     world = World(client)
-    controller = kind(world.context)
+    controller = OrphanController(world.context)
     world.replica("r", "v")
     put(world.watches.images, read_image, {"metadata": {"name": "i"}, "spec": {}})
     running = asyncio.create_task(controller.run()) if works else None
     await asyncio.sleep(0.1)
-    requests = len(api.requests)
     world.watches.replicas.change("r", None)
     world.watches.images.change("i", None)
     if late:
-        await until(
-            "a reconciliation without a request", lambda: len(api.requests) > requests and not len(controller.queue)
-        )
+        await until("a reconciliation without a request", lambda: not len(controller.queue))
     schedule = decoded_object(decode_schedule, json.dumps(SCHEDULE).encode())
     world.watches.schedules.change("d", schedule)
     running = running or asyncio.create_task(controller.run())
     if works:
-        await until("a write", lambda: api.bodies)
+        await until("both requests are withdrawn", lambda: withdrawn_fields(api) == {"replicas", "backingImages"})
     else:
-        await until("a reconciliation", lambda: api.requests)
-        await asyncio.sleep(0.2)  # in which a write would follow
+        await asyncio.sleep(0.5)  # in which a write would follow
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    return [body["spec"] for body in api.bodies]
+    return withdrawn_fields(api)
 
 
-def written_specs(folder: Path, kind: type[Controller], *, works: bool, late: bool = False) -> list[Object]:
-    """The specs that a controller writes after replica r and image i were deleted.
+def withdrawn(folder: Path, *, works: bool, late: bool = False) -> set[str]:
+    """The fields of which the controller withdraws the request after replica r and image i were deleted.
 
     It worked then, or starts to work afterwards. With `late` the request is made after the controller has reconciled the deletion.
     """
 
-    async def run() -> list[Object]:
+    async def run() -> set[str]:
         api = RecordingApi()
         api.add(DISK_SCHEDULES.path("longhorn-system"), SCHEDULE)
         async with serve(api.handle, folder) as kubeconfig:
             client = await KubeClient.connect(str(kubeconfig))
             try:
-                return await _written_specs(api, client, kind, works=works, late=late)
+                return await _withdrawn(api, client, works=works, late=late)
             finally:
                 await client.close()
 
     return asyncio.run(run())
 
 
-KINDS = [
-    pytest.param(ReplicaController, "replicas", id="replica"),
-    pytest.param(ImageController, "backingImages", id="backing image"),
-]
-
-
 @pytest.mark.parametrize(
     "late", [pytest.param(False, id="before the deletion"), pytest.param(True, id="after the deletion")]
 )
-@pytest.mark.parametrize(("kind", "field"), KINDS)
-def test_a_request_for_an_object_that_is_deleted_is_withdrawn_at_once(
-    tmp_path: Path, kind: type[Controller], field: str, *, late: bool
+def test_requests_for_a_replica_and_an_image_that_are_deleted_are_withdrawn_at_once(
+    tmp_path: Path, *, late: bool
 ) -> None:
     """This holds for a request made after the deletion, too."""
-    specs = written_specs(tmp_path, kind, works=True, late=late)
-    assert specs
-    assert all(spec[field] == {} for spec in specs)
+    assert withdrawn(tmp_path, works=True, late=late) == {"replicas", "backingImages"}
 
 
-@pytest.mark.parametrize("kind", [ReplicaController, ImageController])
-def test_a_standby_does_not_note_deletions_and_waits_once_it_starts(tmp_path: Path, kind: type[Controller]) -> None:
+def test_a_standby_does_not_note_deletions_and_waits_once_it_starts(tmp_path: Path) -> None:
     """A missing object may be about to be created."""
-    assert written_specs(tmp_path, kind, works=False) == []
+    assert withdrawn(tmp_path, works=False) == set()
