@@ -66,6 +66,8 @@ class OptionalVolumes:
 
 
 NO_OPTIONAL_VOLUMES: Final = OptionalVolumes()
+# Without disks, so none is under pressure.
+_ANY_NODE: Final = longhorn.Node(name="")
 
 
 def _key(on_node: Optional) -> tuple[object, ...]:
@@ -91,10 +93,6 @@ def optional_volumes(view: View, resolution: Resolution) -> OptionalVolumes:
     ):
         return OptionalVolumes(default)
     return OptionalVolumes(default, dict(_differing_nodes(cluster, needs, default)))
-
-
-# Without disks, so none is under pressure.
-_ANY_NODE: Final = longhorn.Node(name="")
 
 
 def _unplaced_replicas(volume: PodVolume) -> int:

@@ -40,7 +40,9 @@ def stale_safe(required: Requirements, profile: Profile) -> bool:
 def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
     """Returns uniform volumes, with those of others, as they may meet on a disk."""
     optional = required.optional_items
-    return NewVolumes(required.items, *others, optional=Items([optional.sizes[index] for index in optional.on_one_disk]))
+    return NewVolumes(
+        required.items, *others, optional=Items([optional.sizes[index] for index in optional.on_one_disk])
+    )
 
 
 def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:

@@ -15,13 +15,13 @@ from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
 from scheduler_core.evaluation.missing_space import missing_space
 from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.optional_volumes import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.evaluation.refused_disks import closed_disks, nearest_disk, refusal_detail
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.volume_sentences import VolumeSentences
-from scheduler_core.evaluation.optional_volumes import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first

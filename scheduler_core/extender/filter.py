@@ -28,6 +28,7 @@ from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Req
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.equivalence_cache import NodeQuery
+from scheduler_core.evaluation.optional_volumes import NO_OPTIONAL_VOLUMES, optional_volumes
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import (
     NO_CONTENDERS,
@@ -50,7 +51,6 @@ from scheduler_core.extender.filter_stages import (
 )
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
-from scheduler_core.evaluation.optional_volumes import NO_OPTIONAL_VOLUMES, optional_volumes
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.requirements import requirements

@@ -272,9 +272,7 @@ def _stale_safe_with(request: FilterRequest, name: str, volumes: Volumes, left_o
     return node.refused is None and node.overbooking() is None
 
 
-def _with_replica(
-    request: FilterRequest, decided: Collection[str], others: frozenset[str] = frozenset()
-) -> list[str]:
+def _with_replica(request: FilterRequest, decided: Collection[str], others: frozenset[str] = frozenset()) -> list[str]:
     """Returns undecided candidates with a local volume's replica, and the `others` that are undecided."""
     nodes = others.union(replica.node_id for volume in request.resolution.local for replica in volume.replicas)
     return [name for name in request.candidates if name in nodes and name not in decided] if nodes else []

@@ -23,6 +23,8 @@ OVERRIDES = {"enabled": True, "disabled": False}
 
 Place = tuple[str, int]
 """A node's name and the number of a disk."""
+Waiting = tuple[int, ...]
+Places = tuple[tuple[Place, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,7 @@ class Cluster:
             tiers = [set().union(*tiers)]
         for nodes in tiers:
             eligible = [
-                index
-                for index, ((node, _), _) in enumerate(self.free)
-                if node in nodes and free[index] >= remote.size
+                index for index, ((node, _), _) in enumerate(self.free) if node in nodes and free[index] >= remote.size
             ]
             empty = [index for index in eligible if self.free[index][0] not in placed]
             chosen = eligible if disk_soft and not (in_tiers and empty) else empty
@@ -110,11 +110,10 @@ class Cluster:
 def never_fails(cluster: Cluster, name: str, *, in_tiers: bool) -> bool:
     """Whether each local volume finds a disk on a node in every order, whatever disks are picked."""
     on_node = [index for index, ((node, _), _) in enumerate(cluster.free) if node == name]
-    Waiting = tuple[int, ...]
 
     def successors(
-        local: Waiting, waiting: Waiting, placed: tuple[tuple[Place, ...], ...], free: tuple[int, ...]
-    ) -> Iterator[tuple[Waiting, Waiting, tuple[tuple[Place, ...], ...], tuple[int, ...]]]:
+        local: Waiting, waiting: Waiting, placed: Places, free: tuple[int, ...]
+    ) -> Iterator[tuple[Waiting, Waiting, Places, tuple[int, ...]]]:
         for index in range(len(local)):
             for disk in on_node:
                 if free[disk] >= local[index]:
@@ -131,9 +130,7 @@ def never_fails(cluster: Cluster, name: str, *, in_tiers: bool) -> bool:
                     )
 
     @cache
-    def succeeds(
-        local: Waiting, waiting: Waiting, placed: tuple[tuple[Place, ...], ...], free: tuple[int, ...]
-    ) -> bool:
+    def succeeds(local: Waiting, waiting: Waiting, placed: Places, free: tuple[int, ...]) -> bool:
         if any(all(free[disk] < size for disk in on_node) for size in local):
             return False
         return not local or all(succeeds(*state) for state in successors(local, waiting, placed, free))

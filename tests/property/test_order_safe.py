@@ -16,6 +16,9 @@ from scheduler_core.packing.items import Items, OptionalItems
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
 
+Placed = tuple[tuple[int, int], ...]
+"""The volumes that must be on different disks, with those disks."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -152,7 +155,6 @@ def test_optional_replicas_agree_with_trying_all_orders(data: st.DataObject) -> 
         (node.allowed or ((1 << len(node.free)) - 1,) * count)
         + (optional.allowed or ((1 << len(node.free)) - 1,) * len(optional.sizes)),
     )
-    Placed = tuple[tuple[int, int], ...]
 
     def eligible(volume: int, placed: Placed, remaining: tuple[int, ...], room: tuple[int, ...] | None) -> list[int]:
         disks = everything.eligible(volume, remaining, room)
@@ -177,9 +179,7 @@ def test_optional_replicas_agree_with_trying_all_orders(data: st.DataObject) -> 
                     return False
         return True
 
-    safety = order_safe(
-        Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget(), optional
-    )
+    safety = order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget(), optional)
     expected = succeeds(frozenset(range(len(everything.sizes))), (), node.free, node.headroom)
     assert safety.answer is (PackingAnswer.YES if expected else PackingAnswer.NO)
     placed: Placed = ()

@@ -107,18 +107,18 @@ def test_outdated_status_lets_it_meet_the_local_volume() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "fields", "disks", "replicas", "order_safe", "stale_safe"),
+    ("settings", "fields", "disks", "replicas", "expected"),
     [
-        pytest.param((), {}, (100,), 2, True, True, id="hard node anti-affinity: one replica"),
-        pytest.param((SOFT_NODE,), {}, (100,), 2, False, False, id="all of them on one disk"),
-        pytest.param((SOFT_NODE,), {"replicaSoftAntiAffinity": "disabled"}, (100,), 2, True, True, id="override"),
-        pytest.param((), {"replicaSoftAntiAffinity": "enabled"}, (100,), 2, False, False, id="override to soft"),
-        pytest.param((SOFT_NODE, HARD_ZONE), {}, (100,), 2, True, True, id="hard zone anti-affinity: one replica"),
-        pytest.param((SOFT_NODE, HARD_DISK), {}, (100,), 2, True, True, id="one for each disk"),
-        pytest.param((SOFT_NODE, HARD_DISK), {}, (89, 89), 2, False, False, id="two disks lose 40Gi each"),
-        pytest.param((SOFT_NODE, HARD_DISK), {}, (89, 89), 1, True, False, id="as many as there are"),
-        pytest.param((SOFT_NODE, SOFT_DISK), {}, (120, 40), 2, False, False, id="soft disk: two on a disk"),
-        pytest.param((SOFT_NODE, HARD_DISK), {}, (120, 40), 2, True, True, id="hard disk: not two on a disk"),
+        pytest.param((), {}, (100,), 2, (True, True), id="hard node anti-affinity: one replica"),
+        pytest.param((SOFT_NODE,), {}, (100,), 2, (False, False), id="all of them on one disk"),
+        pytest.param((SOFT_NODE,), {"replicaSoftAntiAffinity": "disabled"}, (100,), 2, (True, True), id="override"),
+        pytest.param((), {"replicaSoftAntiAffinity": "enabled"}, (100,), 2, (False, False), id="override to soft"),
+        pytest.param((SOFT_NODE, HARD_ZONE), {}, (100,), 2, (True, True), id="hard zone anti-affinity: one replica"),
+        pytest.param((SOFT_NODE, HARD_DISK), {}, (100,), 2, (True, True), id="one for each disk"),
+        pytest.param((SOFT_NODE, HARD_DISK), {}, (89, 89), 2, (False, False), id="two disks lose 40Gi each"),
+        pytest.param((SOFT_NODE, HARD_DISK), {}, (89, 89), 1, (True, False), id="as many as there are"),
+        pytest.param((SOFT_NODE, SOFT_DISK), {}, (120, 40), 2, (False, False), id="soft disk: two on a disk"),
+        pytest.param((SOFT_NODE, HARD_DISK), {}, (120, 40), 2, (True, True), id="hard disk: not two on a disk"),
     ],
 )
 def test_anti_affinity_limits_how_many_replicas_a_node_can_get(
@@ -126,16 +126,11 @@ def test_anti_affinity_limits_how_many_replicas_a_node_can_get(
     fields: Object,
     disks: tuple[float, ...],
     replicas: int,
-    order_safe: bool,
-    stale_safe: bool,
+    expected: tuple[bool, bool],
 ) -> None:
-    """A local volume of 50Gi and replicas of 40Gi."""
+    """A local volume of 50Gi and replicas of 40Gi: order-safe, stale-safe."""
     remote = bound("remote", 40, locality="disabled", numberOfReplicas=replicas, **fields)
-    assert safety(claim("local", 50), remote, node("n1", *disks), node("n2", 40), *settings) == (
-        True,
-        order_safe,
-        stale_safe,
-    )
+    assert safety(claim("local", 50), remote, node("n1", *disks), node("n2", 40), *settings) == (True, *expected)
 
 
 @pytest.mark.parametrize(
