@@ -148,17 +148,9 @@ def explain_decision(
         about_volumes = sentences.setdefault(id(resolution), VolumeSentences(state.view, resolution))
         if id(resolution) not in optional:
             optional[id(resolution)] = optional_volumes(state.view, resolution)
+        own = optional[id(resolution)].on(name)
         node = _Node(
-            view=state.view,
-            resolution=resolution,
-            name=name,
-            reason=reason,
-            sentences=about_volumes,
-            competitors=volumes,
-            left_out=left_out,
-            optional=optional[id(resolution)].on(name),
-            budget=share,
-            guarded=options.guarded,
+            state.view, resolution, name, reason, about_volumes, volumes, left_out, own, share, options.guarded
         )
         verdict = yield from _explain_node(node)
         if volumes:
