@@ -4,6 +4,7 @@ state              view, disk profiles and demand, advanced together
 node_rules         rules that look at a node as a whole
 disk_profile       a node's open disks, without names
 fit                whether a disk profile fits the requirements
+optional_volumes   the pod's own volumes without data locality, as they may be in the way of its local ones
 stale_safety       whether outdated status may lead Longhorn to overbook a disk of a profile
 profile_cache      profiles per volume class, and their results
 single_node        one node on its own, with the disks' names

@@ -41,7 +41,7 @@ class OpenDisk:
 
     Attributes:
         headroom: only if the volumes bring data (`VolumeClasses.rewrites`); otherwise 0, because an open disk has some
-        classes: bit mask of the `VolumeClasses.requests` that the disk is open to
+        classes: bit mask of the `VolumeClasses.requests`, then `VolumeClasses.optional`, that the disk is open to
         copies: (backing image, real size) of the images that a volume would first have to copy here
         uncounted: bytes that are no longer free, though Longhorn's status does not show it yet
     """
@@ -99,6 +99,10 @@ def profile_node(view: View, classes: VolumeClasses, name: str) -> Refused | tup
             return indexes
         for index in indexes:
             masks[index] |= 1 << bit
+    for bit, request in enumerate(classes.optional, start=len(classes.requests)):
+        indexes = _open_to(view, request, node)
+        for index in () if isinstance(indexes, Refused) else indexes:
+            masks[index] |= 1 << bit
     return _open_disks(view, classes, node, masks)
 
 
@@ -117,9 +121,10 @@ def _open_disks(
     disks: list[OpenDisk] = []
     covered = 0
     low_disks = []
+    every_request = (1 << len(classes.requests)) - 1
     free_space = view.free_space(node.name)
     for disk, mask in zip(node.disks, masks, strict=True):
-        if not mask:
+        if not mask & every_request:
             continue
         space = free_space[disk.name]
         rule = space_refusal(0, 0, space)
@@ -130,14 +135,15 @@ def _open_disks(
             disks.append(OpenDisk(disk.uuid, space.free, headroom, mask, images, space.uncounted))
         else:
             low_disks.append(space_detail(rule, disk, view.settings, space, longhorn.Volume(name="")))
-    if covered != (1 << len(classes.requests)) - 1:
+    if covered & every_request != every_request:
         return Refused(Reason.LOW_AVAILABLE, "; ".join(low_disks))
     disks.sort(key=lambda disk: (-disk.free, -disk.headroom, disk.classes, disk.copies, disk.uncounted, disk.uuid))
     return tuple(disks)
 
 
 def _missing_images(view: View, classes: VolumeClasses, uuid: str) -> tuple[tuple[str, int], ...]:
-    names = {request.volume.backing_image for request in classes.requests if request.volume.backing_image}
+    requests = classes.requests + classes.optional
+    names = {request.volume.backing_image for request in requests if request.volume.backing_image}
     images = [view.snapshot.backing_images[name] for name in sorted(names)]
     return tuple((image.name, image.real_size) for image in images if uuid not in image.disks)
 
@@ -189,7 +195,7 @@ class ProfileTable:
 
     @property
     def _nodes_per_pause(self) -> int:
-        return max(1, _PROFILES_PER_PAUSE // (1 + len(self.classes.requests)))
+        return max(1, _PROFILES_PER_PAUSE // (1 + len(self.classes.requests) + len(self.classes.optional)))
 
     def of(self, names: Sequence[str]) -> list[Profile]:
         """Returns the profiles of some nodes.

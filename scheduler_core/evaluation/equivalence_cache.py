@@ -23,14 +23,14 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
+from scheduler_core.evaluation.optional_volumes import Optional, OptionalVolumes
 from scheduler_core.evaluation.roaming import roaming_key
-from scheduler_core.evaluation.stale_safety import stale_safe
+from scheduler_core.evaluation.stale_safety import new_volumes, stale_safe
 from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere
 from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import counting_proves_safe
-from scheduler_core.packing.stale_safe import NewVolumes
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
@@ -48,6 +48,7 @@ class NodeQuery:
     Attributes:
         required: what the pod's local volumes require
         examine_safety: whether order safety and stale safety matter
+        optional: the pod's other volumes, as they matter to these
     """
 
     competition: ContentionQuery
@@ -55,6 +56,7 @@ class NodeQuery:
     resolution: Resolution
     required: Requirements
     examine_safety: bool
+    optional: OptionalVolumes
 
     @property
     def version(self) -> _Version:
@@ -143,7 +145,8 @@ class EquivalenceCache:
         roaming, share = anywhere
         # Where a roaming volume is offered it counts already, so it matters which volume it is.
         names_of_roaming = tuple(map(roaming_key, roaming))
-        key = (query.required.key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
+        required_key = (query.required.key, query.optional.key)
+        key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
         own_nodes = _own_nodes(query)
         lookup = self._look_up(key, query.version, names, own_nodes)
         reasons, competitors = yield from evaluate_nodes(query, lookup.missing, anywhere)
@@ -230,17 +233,29 @@ def evaluate_nodes(
     query: NodeQuery, names: Sequence[str], anywhere: VolumesAnywhere
 ) -> Cooperative[tuple[dict[str, Reason], Mapping[str, Competitors]]]:
     """Returns nodes' reasons and competitors by name, without the cache."""
+    competitors = yield from query.contention.competitors(query.competition, names, anywhere)
+    reasons: dict[str, Reason] = {}
+    for optional, members in query.optional.split(names):
+        reasons |= yield from _evaluate_with(query, members, optional, competitors)
+    return reasons, competitors
+
+
+def _evaluate_with(
+    query: NodeQuery, names: Sequence[str], optional: Optional, competitors: Mapping[str, Competitors]
+) -> Cooperative[dict[str, Reason]]:
+    """Returns the reasons of nodes that can get the same optional volumes."""
     state = query.competition.state
     budget = query.competition.budget
     required = query.required
-    competitors = yield from query.contention.competitors(query.competition, names, anywhere)
+    if optional:
+        required = requirements(query.resolution.local, query.resolution.volumes, optional)
     table = yield from state.profiles.table(required.classes)
     profiles = dict(zip(names, table.of(names), strict=True))
     reasons: dict[str, Reason] = {}
     for number, (name, profile) in enumerate(profiles.items(), start=1):
         if number % _NODES_PER_PAUSE == 0:
             yield
-        reason = _decide_by_counting(query, profile, competitors.get(name))
+        reason = _decide_by_counting(query, required, profile, competitors.get(name))
         if reason is not None:
             reasons[name] = reason
     undecided = {name: profile for name, profile in profiles.items() if name not in reasons}
@@ -254,32 +269,35 @@ def evaluate_nodes(
             groups.setdefault(competitors[name].group, []).append(name)
     for members in groups.values():
         on_node = competitors[members[0]]
-        joint = yield from evaluate_jointly(query, members, on_node.volumes, examine_safety=query.examine_safety)
+        joint = yield from _evaluate_jointly(
+            query, members, on_node.volumes, optional, examine_safety=query.examine_safety
+        )
         if on_node.left_out and query.examine_safety:
-            joint = yield from _examine_left_out(query, joint, on_node)
+            joint = yield from _examine_left_out(query, joint, on_node, optional)
         reasons |= joint
-    return reasons, competitors
+    return reasons
 
 
-def _decide_by_counting(query: NodeQuery, profile: Profile, competitors: Competitors | None) -> Reason | None:
+def _decide_by_counting(
+    query: NodeQuery, required: Requirements, profile: Profile, competitors: Competitors | None
+) -> Reason | None:
     """Returns the reason of a node where counting proves every order safe.
 
     None proves nothing.
     """
-    required = query.required
     if profile.reason is not None or not required.uniform or not required.sizes:
         return None
     items = required.items
-    total = items.total
+    total = items.total + sum(required.optional_items.sizes)
     largest = items.largest
-    parts: tuple[Items, ...] = (items,)
+    others: tuple[Items, ...] = ()
     if competitors is not None:
         volume_class = required.classes.requests[0]
         if competitors.items is None:
             return None
         if competitors.volume_class is not volume_class and competitors.volume_class != volume_class:
             return None
-        parts = (items, competitors.items)
+        others = (competitors.items,)
         total += competitors.total
         largest = max(largest, competitors.largest)
     # The disk with least space comes last: if it takes everything, every disk does.
@@ -287,20 +305,20 @@ def _decide_by_counting(query: NodeQuery, profile: Profile, competitors: Competi
         return Reason.ROOM
     if not counting_proves_safe(profile.free, total, largest):
         return None
-    if not query.examine_safety or NewVolumes(*parts).stale_safe(profile.free, profile.reported):
+    if not query.examine_safety or new_volumes(required, *others).stale_safe(profile.free, profile.reported):
         return Reason.ROOM
     return Reason.STALE_UNSAFE
 
 
 def _examine_left_out(
-    query: NodeQuery, reasons: Mapping[str, Reason], competitors: Competitors
+    query: NodeQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
 ) -> Cooperative[dict[str, Reason]]:
     """Returns the reasons once volumes count that are left out.
 
     They take part in stale safety alone: they have no space there, and outdated status may still show some.
     """
     volumes = (*query.resolution.local, *competitors.volumes, *competitors.left_out)
-    required = requirements(volumes, query.resolution.volumes)
+    required = requirements(volumes, query.resolution.volumes, optional)
     table = yield from query.competition.state.profiles.table(required.classes)
     return {
         name: Reason.STALE_UNSAFE
@@ -317,8 +335,17 @@ def evaluate_jointly(
 
     The pod alone fits each of these nodes.
     """
+    reasons: dict[str, Reason] = {}
+    for optional, members in query.optional.split(names):
+        reasons |= yield from _evaluate_jointly(query, members, volumes, optional, examine_safety=examine_safety)
+    return reasons
+
+
+def _evaluate_jointly(
+    query: NodeQuery, names: Sequence[str], volumes: Volumes, optional: Optional, *, examine_safety: bool
+) -> Cooperative[dict[str, Reason]]:
     profiles = query.competition.state.profiles
-    required = requirements((*query.resolution.local, *volumes), query.resolution.volumes)
+    required = requirements((*query.resolution.local, *volumes), query.resolution.volumes, optional)
     table = yield from profiles.table(required.classes)
     node_profiles = table.of(names)
     results = yield from profiles.evaluate(

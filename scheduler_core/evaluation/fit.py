@@ -10,7 +10,7 @@ its real size there once. So every choice of disks to copy it to is a packing va
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
 from typing import Final
 
@@ -19,6 +19,7 @@ from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import Instance, assign, fits, fits_many
+from scheduler_core.packing.items import OptionalItems
 from scheduler_core.packing.order_safe import MAX_STEPS_PER_NODE, Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
 from scheduler_core.volumes.requirements import Requirements
@@ -26,7 +27,7 @@ from scheduler_core.volumes.requirements import Requirements
 Masks = tuple[int, ...]
 Variant = tuple[tuple[int, ...], Masks | None]
 AllowedDisks = Mapping[int, int]
-"""For some required volumes, by index, the bit mask of disks that they may use."""
+"""For some required volumes, then optional ones, by index, the bit mask of disks that they may use."""
 
 # Two volumes of different images on twelve disks have 169 choices; a node with more than this is not worth the search.
 MAX_VARIANTS: Final = 4096
@@ -171,7 +172,7 @@ def order_safety_many(
     All of them fit, and they share the budget fairly. `unfinished` is from earlier calls with these requirements, and is updated.
     """
     unfinished = UnfinishedSearches() if unfinished is None else unfinished
-    if required.uniform and required.sizes:
+    if required.uniform and required.sizes and not required.optional:
         return (
             yield from order_safe_many(
                 required.items, [profile.free for profile in profiles], budget, unfinished.orders
@@ -198,7 +199,7 @@ def order_safety(
     if not required.sizes:
         return Safety(PackingAnswer.YES)
     if required.uniform and not allowed:
-        return order_safe(required.items, None, profile.free, None, None, budget)
+        return order_safe(required.items, None, profile.free, None, None, budget, required.optional_items)
     masks = allowed_masks(required, profile, allowed)
     free = tuple(
         size - sum(image_size for _, image_size in copies)
@@ -212,6 +213,7 @@ def order_safety(
         profile.headroom if rewrites else None,
         masks,
         budget,
+        optional_items(required, profile, allowed),
     )
     return safety if free == profile.free or safety.answer is PackingAnswer.YES else Safety(PackingAnswer.UNDECIDED)
 
@@ -301,14 +303,30 @@ def allowed_masks(required: Requirements, profile: Profile, allowed: AllowedDisk
     """
     allowed = allowed or {}
     return tuple(
-        allowed.get(index, -1)
-        & sum(
-            1 << disk
-            for disk, classes in enumerate(profile.classes)
-            if classes >> class_index & 1 and (written == 0 or written < profile.headroom[disk])
-        )
+        allowed.get(index, -1) & _open_mask(profile, class_index, written)
         for index, (class_index, written) in enumerate(zip(required.class_indexes, required.written, strict=True))
     )
+
+
+def _open_mask(profile: Profile, class_index: int, written: int) -> int:
+    return sum(
+        1 << disk
+        for disk, classes in enumerate(profile.classes)
+        if classes >> class_index & 1 and (written == 0 or written < profile.headroom[disk])
+    )
+
+
+def optional_items(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> OptionalItems:
+    """Returns the optional replicas with the disks of the profile that they may use."""
+    if not required.optional:
+        return required.optional_items
+    allowed = allowed or {}
+    masks: list[int] = []
+    pairs = zip(required.optional, required.optional_class_indexes, strict=True)
+    for index, (entry, class_index) in enumerate(pairs, start=len(required.volumes)):
+        mask = allowed.get(index, -1) & _open_mask(profile, class_index, entry.volume.volume.actual_size)
+        masks += [mask] * entry.count
+    return replace(required.optional_items, allowed=tuple(masks))
 
 
 def packing_variants(

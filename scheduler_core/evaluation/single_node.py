@@ -24,7 +24,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import Safety
 from scheduler_core.packing.stale_safe import Overbooking
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.requirements import Requirements, requirements
+from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
@@ -36,7 +36,7 @@ class NodeEvaluation:
         required: the local volumes without a kept replica on this node, and those of competitors
         refused: why the node does not fit whatever the sizes, or None
         disks: the open disks, in the order of the profile
-        allowed: for some volumes, by index, the bit mask of disks that anti-affinity leaves them
+        allowed: for some volumes, then optional ones, by index, the bit mask of disks that anti-affinity leaves them
         competing_claims: the claims of competitors, which plans leave out
     """
 
@@ -89,13 +89,19 @@ class NodeEvaluation:
         )
 
 
-def evaluate_node(view: View, resolution: Resolution, name: str, competitors: Volumes = ()) -> NodeEvaluation:
+def evaluate_node(
+    view: View,
+    resolution: Resolution,
+    name: str,
+    competitors: Volumes = (),
+    optional: tuple[OptionalVolume, ...] = (),
+) -> NodeEvaluation:
     """Evaluates one node for the pod's volumes.
 
-    They are packed together with the volumes of competitors.
+    They are packed together with the volumes of competitors. `optional` volumes may be in their way.
     """
     unplaced = [volume for volume in resolution.local if name not in nodes_with_replica(volume, view.cluster)]
-    required = requirements((*unplaced, *competitors) if unplaced else (), resolution.volumes)
+    required = requirements((*unplaced, *competitors) if unplaced else (), resolution.volumes, optional)
     evaluation = evaluate_requirements(view, required, name)
     return replace(evaluation, competing_claims=frozenset(volume.claim for volume in competitors))
 
@@ -114,6 +120,9 @@ def evaluate_requirements(view: View, required: Requirements, name: str) -> Node
             # With soft anti-affinity Longhorn uses the other disks when these are full.
             if not SoftAntiAffinity.of(volume.volume, view.settings).disk:
                 allowed[index] = mask
+    for index, entry in enumerate(required.optional, start=len(required.volumes)):
+        if not entry.used_disks.isdisjoint(disk.uuid for disk in disks):
+            allowed[index] = sum(1 << bit for bit, disk in enumerate(disks) if disk.uuid not in entry.used_disks)
     return NodeEvaluation(required, None, disks, allowed)
 
 

@@ -11,7 +11,8 @@ from typing import Final
 
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import Profile
-from scheduler_core.evaluation.fit import AllowedDisks, allowed_masks
+from scheduler_core.evaluation.fit import AllowedDisks, allowed_masks, optional_items
+from scheduler_core.packing.items import Items
 from scheduler_core.packing.stale_safe import (
     MeetingDisk,
     NewVolumes,
@@ -32,14 +33,23 @@ def stale_safe(required: Requirements, profile: Profile) -> bool:
     if not required.sizes:
         return True
     if required.uniform:
-        return NewVolumes(required.items).stale_safe(profile.free, profile.reported)
+        return new_volumes(required).stale_safe(profile.free, profile.reported)
     return overbooking(required, profile) is None
+
+
+def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
+    """Returns uniform volumes, with those of others, as they may meet on a disk."""
+    optional = required.optional_items
+    return NewVolumes(
+        required.items, *others, optional=Items([optional.sizes[index] for index in optional.on_one_disk])
+    )
 
 
 def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:
     """Returns a disk that cannot take all volumes that may meet on it, or None.
 
-    The volumes meet because the disk could take each of them alone by the oldest status.
+    The volumes meet because the disk could take each of them alone by the oldest status. The indexes of optional
+    replicas follow those of the required volumes.
     """
     rewrites = required.classes.rewrites
     disks = [
@@ -49,17 +59,33 @@ def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks 
         )
     ]
     masks = allowed_masks(required, profile, allowed)
-    return find_overbooking(UnplacedVolumes(required.sizes, required.written, required.images, masks), disks)
+    optional = optional_items(required, profile, allowed)
+    first = len(masks)
+    # Replicas of one volume that no disk takes together are alike.
+    indexes = (*range(first), *(first + index for index in optional.on_one_disk))
+    volumes = (*required.volumes, *required.optional_replicas)
+    open_disks = (*masks, *(optional.allowed or ()))
+    meeting = find_overbooking(
+        UnplacedVolumes(
+            sizes=[volumes[index].volume.size for index in indexes],
+            written=[volumes[index].volume.actual_size for index in indexes],
+            images=[volumes[index].volume.backing_image for index in indexes],
+            allowed=[open_disks[index] for index in indexes],
+            optional=len(indexes) - first,
+        ),
+        disks,
+    )
+    return meeting and Overbooking(meeting.disk, tuple(indexes[index] for index in meeting.volumes))
 
 
 def without_stale_safe(required: Requirements, profiles: Sequence[Profile]) -> Cooperative[list[Profile]]:
     """Returns the profiles that are not stale-safe, in order."""
     unsafe: list[Profile] = []
-    new_volumes = NewVolumes(required.items) if required.uniform and required.sizes else None
+    new = new_volumes(required) if required.uniform and required.sizes else None
     for start in range(0, len(profiles), _PROFILES_PER_PAUSE):
         part = profiles[start : start + _PROFILES_PER_PAUSE]
-        if new_volumes is not None:
-            unsafe += [profile for profile in part if not new_volumes.stale_safe(profile.free, profile.reported)]
+        if new is not None:
+            unsafe += [profile for profile in part if not new.stale_safe(profile.free, profile.reported)]
         else:
             unsafe += [profile for profile in part if not stale_safe(required, profile)]
         yield

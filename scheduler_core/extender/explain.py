@@ -15,6 +15,7 @@ from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
 from scheduler_core.evaluation.missing_space import missing_space
 from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.optional_volumes import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.evaluation.refused_disks import closed_disks, nearest_disk, refusal_detail
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
@@ -62,6 +63,7 @@ class _Node:
     Attributes:
         sentences: about the pod's volumes
         competitors: the volumes of other pods that were counted
+        optional: the pod's volumes without data locality that Longhorn may place there
         left_out: those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
         guarded: whether the placement guard keeps the plan
     """
@@ -73,6 +75,7 @@ class _Node:
     sentences: VolumeSentences
     competitors: Volumes
     left_out: Volumes
+    optional: Optional
     budget: Budget
     guarded: bool
 
@@ -123,6 +126,7 @@ def explain_decision(
     sentences: dict[int, VolumeSentences] = {}
     # The same volume may compete on every node.
     competing: dict[int, CompetingVolume] = {}
+    optional: dict[int, OptionalVolumes] = {}
     shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
     # One node never takes more than a decision may.
     shares = [share.portion(options.steps) for share in shares]
@@ -142,7 +146,12 @@ def explain_decision(
             # What these reasons mean shows only from all volumes that the pod may have.
             resolution = decision.resolution
         about_volumes = sentences.setdefault(id(resolution), VolumeSentences(state.view, resolution))
-        node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, share, options.guarded)
+        if id(resolution) not in optional:
+            optional[id(resolution)] = optional_volumes(state.view, resolution)
+        own = optional[id(resolution)].on(name)
+        node = _Node(
+            state.view, resolution, name, reason, about_volumes, volumes, left_out, own, share, options.guarded
+        )
         verdict = yield from _explain_node(node)
         if volumes:
             competing.update(
@@ -186,7 +195,7 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
     for refused in (unready_volume(node.view, node.resolution), refusal_on_every_node(node.view, node.resolution)):
         if refused is not None and refused.reason is reason:
             return Verdict(reason, refused.detail)
-    evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors)
+    evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors, node.optional)
     if evaluation.refused is not None:
         return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
     if reason is Reason.UNDECIDED and not evaluation.required.sizes:
@@ -211,7 +220,7 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
     stale_safe, meeting = _stale_safety(node, evaluation)
     safety = Safety(PackingAnswer.YES) if stale_safe else evaluation.order_safety(node.budget)
     labels = _labels(node, evaluation)
-    volumes = evaluation.required.volumes
+    volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
     parts = [node.sentences.kept_replicas(node.name), _failing_order(placed, labels)]
     if not placed:
@@ -240,13 +249,14 @@ def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meetin
     """
     overbooking = evaluation.overbooking()
     if overbooking is None and node.left_out and evaluation.required.sizes:
-        evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors + node.left_out)
+        counted = node.competitors + node.left_out
+        evaluation = evaluate_node(node.view, node.resolution, node.name, counted, node.optional)
         if evaluation.refused is not None:
             return False, None
         overbooking = evaluation.overbooking()
     if overbooking is None:
         return True, None
-    volumes = evaluation.required.volumes
+    volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     disk = evaluation.disks[overbooking.disk]
     return False, Meeting(disk.uuid, tuple(volumes[volume].name for volume in overbooking.volumes))
 

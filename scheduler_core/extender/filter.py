@@ -28,6 +28,7 @@ from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Req
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.equivalence_cache import NodeQuery
+from scheduler_core.evaluation.optional_volumes import NO_OPTIONAL_VOLUMES, optional_volumes
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import (
     NO_CONTENDERS,
@@ -92,14 +93,15 @@ class _Question:
     def request(self, resolution: Resolution, candidates: Sequence[str]) -> FilterRequest:
         """Returns the request about some nodes and the volumes there."""
         required = requirements(resolution.local, resolution.volumes)
+        examine_safety = self.options.examines_safety
+        optional = optional_volumes(self.state.view, resolution) if examine_safety else NO_OPTIONAL_VOLUMES
         contenders = self.contenders
         competition = None
         query = None
         if isinstance(contenders, Competing):
             competition = ContentionQuery(self.state, contenders.demand, contenders.ledger, self.requester, self.budget)
             if required.sizes:
-                examine_safety = self.options.examines_safety
-                query = NodeQuery(competition, contenders.contention, resolution, required, examine_safety)
+                query = NodeQuery(competition, contenders.contention, resolution, required, examine_safety, optional)
         return FilterRequest(
             state=self.state,
             resolution=resolution,
@@ -110,6 +112,7 @@ class _Question:
             budget=self.budget,
             competition=competition,
             query=query,
+            optional=optional,
         )
 
 

@@ -17,6 +17,7 @@ from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.equivalence_cache import NodeQuery, attribute_to_competitors, evaluate_jointly
 from scheduler_core.evaluation.node_rules import attach_refusal, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.optional_volumes import OptionalVolumes
 from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
@@ -48,6 +49,7 @@ class FilterRequest:
     Attributes:
         competition: what other pods have; None if no pod competes
         query: for nodes shared with competing pods; None if no pod competes or the pod needs no space
+        optional: the pod's volumes without data locality, as they matter to the safety of nodes
         homes: the homes among all candidates of a pod whose volumes differ by node; None if they do not differ
     """
 
@@ -60,6 +62,7 @@ class FilterRequest:
     budget: Budget
     competition: ContentionQuery | None
     query: NodeQuery | None
+    optional: OptionalVolumes
     homes: frozenset[str] | None = None
 
     @property
@@ -119,11 +122,16 @@ def _evaluate_others(
 def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative[list[Reason]]:
     """Returns the reasons of nodes without competing pods."""
     profiles = request.state.profiles
-    table = yield from profiles.table(request.required.classes)
-    nodes = table.of(names)
     examine_safety = request.options.examines_safety
-    results = yield from profiles.evaluate(request.required, nodes, request.budget, examine_safety=examine_safety)
-    return [results[profile] for profile in nodes]
+    resolution = request.resolution
+    reasons: dict[str, Reason] = {}
+    for optional, members in request.optional.split(names):
+        required = requirements(resolution.local, resolution.volumes, optional) if optional else request.required
+        table = yield from profiles.table(required.classes)
+        nodes = table.of(members)
+        results = yield from profiles.evaluate(required, nodes, request.budget, examine_safety=examine_safety)
+        reasons |= {name: results[profile] for name, profile in zip(members, nodes, strict=True)}
+    return [reasons[name] for name in names]
 
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
@@ -223,8 +231,8 @@ def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
 
 
 def _nodes_with_replicas(request: FilterRequest, decided: _Reasons) -> Cooperative[_Evaluated]:
-    """Evaluates nodes with a local volume's replica one by one."""
-    names = _with_replica(request, decided)
+    """Evaluates nodes with a replica that matters to space one by one."""
+    names = _with_replica(request, decided, request.optional.nodes_with_replica)
     competitors: Mapping[str, Competitors] = {}
     if request.query is not None and names:
         competitors = yield from request.query.contention.competitors(request.query.competition, names)
@@ -241,7 +249,7 @@ def _reason_of_node_with_replica(
     request: FilterRequest, name: str, competitors: Competitors | None, budget: Budget
 ) -> Reason:
     volumes = competitors.volumes if competitors is not None else ()
-    node = evaluate_node(request.view, request.resolution, name, volumes)
+    node = evaluate_node(request.view, request.resolution, name, volumes, request.optional.on(name))
     reason = node.reason(budget)
     if volumes and not reason.fits:
         alone = evaluate_node(request.view, request.resolution, name)
@@ -260,13 +268,13 @@ def _stale_safe_with(request: FilterRequest, name: str, volumes: Volumes, left_o
     """Whether a stale-safe node stays so with the volumes that are left out there."""
     if not left_out:
         return True
-    node = evaluate_node(request.view, request.resolution, name, volumes + left_out)
+    node = evaluate_node(request.view, request.resolution, name, volumes + left_out, request.optional.on(name))
     return node.refused is None and node.overbooking() is None
 
 
-def _with_replica(request: FilterRequest, decided: Collection[str]) -> list[str]:
-    """Returns undecided candidates with a local volume's replica."""
-    nodes = {replica.node_id for volume in request.resolution.local for replica in volume.replicas}
+def _with_replica(request: FilterRequest, decided: Collection[str], others: frozenset[str] = frozenset()) -> list[str]:
+    """Returns undecided candidates with a local volume's replica, and the `others` that are undecided."""
+    nodes = others.union(replica.node_id for volume in request.resolution.local for replica in volume.replicas)
     return [name for name in request.candidates if name in nodes and name not in decided] if nodes else []
 
 

@@ -31,12 +31,16 @@ class BlockingClass:
         written: bytes that each takes from a disk's headroom
         disks: the disks they may use, as a bit mask
         members: the volumes, by index
+        most_per_disk: how many of them one disk takes at most
+        optional: whether they need no disk here, and so are never blocked
     """
 
     size: int
     written: int
     disks: int
     members: tuple[int, ...]
+    most_per_disk: int
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ def _greedy_pattern(
         if not blocking_class.disks >> target.disk & 1:
             continue
         while (
-            pattern[index] < remaining[index]
+            pattern[index] < min(remaining[index], blocking_class.most_per_disk)
             and size + blocking_class.size <= target.free
             and written + blocking_class.written < target.headroom
         ):
@@ -224,7 +228,7 @@ def _minimal_patterns(
         extended: list[tuple[int, int, int]] = []
         one = packed_counts.one(index)
         for size, written, packed in partial:
-            for number in range(count + 1):
+            for number in range(min(count, blocking_class.most_per_disk) + 1):
                 new_size = size + blocking_class.size * number
                 new_written = written + blocking_class.written * number
                 if number and (new_size > target.free or new_written >= target.headroom):

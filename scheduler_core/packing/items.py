@@ -1,10 +1,11 @@
-"""Sizes of the volumes to pack, prepared once for thousands of nodes."""
+"""Sizes of the volumes to pack, prepared once for thousands of nodes, and those of volumes that may be in their way."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -62,6 +63,34 @@ class Items:
             self._sums = reachable_sums(self.descending)
             self._sums_ready = True
         return self._sums
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalItems:
+    """Replicas that Longhorn may place on the disks, or elsewhere.
+
+    They can block an item, and are never blocked themselves.
+
+    Attributes:
+        sizes: bytes of each
+        written: bytes that the rebuild of each writes, 0 for a new replica
+        spread: for each the number of its volume if no disk takes two replicas of it, otherwise -1
+        allowed: for each the bit mask of the disks that are open to it; None for every disk
+    """
+
+    sizes: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+    spread: tuple[int, ...] = ()
+    allowed: tuple[int, ...] | None = None
+
+    @property
+    def on_one_disk(self) -> tuple[int, ...]:
+        """The most of them that one disk may take, by index."""
+        first = {volume: index for index, volume in reversed(list(enumerate(self.spread)))}
+        return tuple(index for index, volume in enumerate(self.spread) if volume < 0 or first[volume] == index)
+
+
+NO_OPTIONAL_ITEMS: Final = OptionalItems()
 
 
 def reachable_sums(sizes: Sequence[int]) -> list[int]:

@@ -22,7 +22,7 @@ from scheduler_core.packing.blocking import (
     too_small_to_block,
 )
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer
-from scheduler_core.packing.items import Items
+from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
 
 # No single node may take longer than this, even when the request has more steps left: about 4 ms.
 MAX_STEPS_PER_NODE: Final = 2_400
@@ -53,23 +53,30 @@ def order_safe(  # noqa: PLR0913, PLR0917 -- the two space rules take two argume
     headroom: tuple[int, ...] | None,
     allowed: tuple[int, ...] | None,
     budget: Budget,
+    optional: OptionalItems = NO_OPTIONAL_ITEMS,
 ) -> Safety:
     """Whether every order and choice of disks succeeds.
 
     A volume may go to a disk its `allowed` mask has (None: any) when its size is at most what is left of `free` and,
     where `headroom` is given, `required` is less than what is left of that; both are then subtracted. `required` is
-    what a rebuild really writes, None or 0 for a new volume, which writes nothing yet.
+    what a rebuild really writes, None or 0 for a new volume, which writes nothing yet. `optional` replicas may take
+    room at any time; one without a disk is skipped. In a counter-example their indexes follow those of the items.
     """
-    if headroom is None and allowed is None and (not items or counting_proves_safe(free, items.total, items.largest)):
+    total = items.total + sum(optional.sizes)
+    if not items or (headroom is None and allowed is None and counting_proves_safe(free, total, items.largest)):
         return _SAFE
     # Without `headroom` no volume counts as writing, so what is set here is never used up.
     headrooms = headroom if headroom is not None else (1 + items.total,) * len(free)
     written = required if required is not None and headroom is not None else (0,) * len(items)
-    masks = allowed if allowed is not None else ((1 << len(free)) - 1,) * len(items)
-    classes = _group_into_classes(items.sizes, written, masks)
+    every_disk = ((1 << len(free)) - 1,)
+    masks = allowed if allowed is not None else every_disk * len(items)
+    if optional.sizes:
+        written += optional.written if headroom is not None else (0,) * len(optional.sizes)
+        masks += optional.allowed if optional.allowed is not None else every_disk * len(optional.sizes)
+    classes = _group_into_classes(items, optional, written, masks)
     portion = budget.portion(MAX_STEPS_PER_NODE)
     try:
-        portion.charge(len(items))
+        portion.charge(len(masks))
         return _decide(classes, free, headrooms, portion)
     except OutOfStepsError:
         portion.gave_up += 1
@@ -84,7 +91,7 @@ def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
     Safety means that no placement order fails. The proof holds for new volumes that may use any disk: one or more, of
     `total` bytes together, the largest of `largest` bytes. To block a volume of s bytes, each disk that could take it
     must lose at least free - s + 1. The largest volume is the first for which the others might suffice: a smaller one
-    needs more on every disk.
+    needs more on every disk. Optional replicas count in `total`, not in `largest`.
     """
     needed = 0
     for capacity in free:
@@ -121,7 +128,7 @@ def _decide(
 
 
 def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
-    """Classes that no other dominates; only these need searching.
+    """Classes that no other dominates and that are not optional; only these need searching.
 
     A class dominates another if it is at least as large, writes at least as much and may use no other disks. Whatever
     blocks a volume also blocks one that dominates it: if the dominating one is among what lies on the disks, swap the
@@ -130,7 +137,7 @@ def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
     undominated: list[int] = []
     # Classes are sorted by size, so a class can only be dominated by an earlier one.
     for index, candidate in enumerate(classes):
-        if not any(
+        if not candidate.optional and not any(
             classes[other].written >= candidate.written and not classes[other].disks & ~candidate.disks
             for other in undominated
         ):
@@ -139,14 +146,30 @@ def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
 
 
 def _group_into_classes(
-    sizes: Sequence[int], written: Sequence[int], masks: Sequence[int]
+    items: Items, optional: OptionalItems, written: Sequence[int], masks: Sequence[int]
 ) -> tuple[BlockingClass, ...]:
     """Groups interchangeable volumes: largest, most written, fewest disks first."""
-    members: dict[tuple[int, int, int], list[int]] = {}
-    for volume, key in enumerate(zip(sizes, written, masks, strict=True)):
+    sizes = items.sizes + optional.sizes
+    # None: must be placed. Otherwise optional; replicas that share no disk are a class for each volume.
+    spread = (None,) * len(items) + optional.spread
+    members: dict[tuple[int, int, int, int | None], list[int]] = {}
+    for volume, key in enumerate(zip(sizes, written, masks, spread, strict=True)):
         members.setdefault(key, []).append(volume)
+    # Sorting is stable: items come before equal optional replicas.
     ordered = sorted(members.items(), key=lambda item: (-item[0][0], -item[0][1], item[0][2].bit_count(), item[0][2]))
-    return tuple([BlockingClass(size, writes, mask, tuple(volumes)) for (size, writes, mask), volumes in ordered])
+    return tuple(
+        [
+            BlockingClass(
+                size,
+                writes,
+                mask,
+                tuple(volumes),
+                most_per_disk=len(volumes) if volume is None or volume < 0 else 1,
+                optional=volume is not None,
+            )
+            for (size, writes, mask, volume), volumes in ordered
+        ]
+    )
 
 
 def _blocking_problem(

@@ -22,6 +22,7 @@ from typing import Final
 from scheduler_core.packing.items import Items
 
 _NO_COPIES: Final[tuple[tuple[str, int], ...]] = ()
+_NO_ITEMS: Final = Items(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,14 @@ class UnplacedVolumes:
         written: bytes that the rebuild of each writes, 0 for a new volume
         images: the backing image of each, "" for none
         allowed: for each the bit mask of the disks that are open to it
+        optional: how many of them, the last ones, may also be placed elsewhere
     """
 
     sizes: Sequence[int]
     written: Sequence[int]
     images: Sequence[str]
     allowed: Sequence[int]
+    optional: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +81,17 @@ class Overbooking:
 def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> Overbooking | None:
     """Returns the first disk that outdated status may overbook.
 
-    None if there is none: the volumes are stale-safe, provided that they pack.
+    None if there is none: the volumes are stale-safe, provided that they pack. A disk that takes only optional volumes
+    does not matter.
     """
+    needed = len(volumes.sizes) - volumes.optional
     for index, disk in enumerate(disks):
         meeting = [
             volume
             for volume, (size, written) in enumerate(zip(volumes.sizes, volumes.written, strict=True))
             if volumes.allowed[volume] >> index & 1 and disk.could_take(size, written)
         ]
-        if meeting and not _fit_together(volumes, meeting, disk):
+        if meeting and meeting[0] < needed and not _fit_together(volumes, meeting, disk):
             return Overbooking(index, tuple(meeting))
     return None
 
@@ -105,15 +110,15 @@ class NewVolumes:
     """New volumes that may use any disk.
 
     Their stale safety takes a comparison or a look-up per disk. They come in one or more parts, such as those of the
-    pod and those of other pods, none of them empty.
+    pod and those of other pods, none of them empty. `optional` ones may also be placed elsewhere.
     """
 
     __slots__ = ("_largest", "_parts", "_smallest", "_total")
 
-    def __init__(self, *parts: Items) -> None:
-        self._parts = parts
-        self._total = sum([items.total for items in parts])
-        self._largest = max([items.largest for items in parts])
+    def __init__(self, *parts: Items, optional: Items = _NO_ITEMS) -> None:
+        self._parts = (*parts, optional) if optional else parts
+        self._total = sum([items.total for items in self._parts])
+        self._largest = max([items.largest for items in self._parts])
         self._smallest = min([items.descending[-1] for items in parts])
 
     def stale_safe(self, free: Sequence[int], reported: Sequence[int]) -> bool:
@@ -122,7 +127,7 @@ class NewVolumes:
         `reported` are the free bytes by the oldest status.
         """
         for disk_free, disk_reported in zip(free, reported, strict=True):
-            # All volumes fit, or none goes here, however overbooked the disk is.
+            # All volumes fit, or none that must be placed goes here, however overbooked the disk is.
             if disk_free >= self._total or disk_reported < self._smallest:
                 continue
             if disk_reported >= self._largest or self._bytes_up_to(disk_reported) > disk_free:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from scheduler_core.longhorn.disk_stage import EXT_LIMIT, XFS_LIMIT
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn
-from scheduler_core.packing.items import Items
+from scheduler_core.packing.items import Items, OptionalItems
 from scheduler_core.volumes.resolve import PodVolume
 
 _FILE_SIZE_LIMITS: Final = (XFS_LIMIT, EXT_LIMIT)
@@ -35,11 +35,29 @@ class VolumeClasses:
         requests: the classes of volumes that need space, each once; volumes of one class differ in size only
         engines: the engines that must be able to run on the node, each once
         rewrites: whether some volume brings data along, so that the bytes available on a disk matter
+        optional: further classes, of replicas that may be placed there or elsewhere (`OptionalVolume`)
     """
 
     requests: tuple[ReplicaRequest, ...] = ()
     engines: tuple[ReplicaRequest, ...] = ()
     rewrites: bool = False
+    optional: tuple[ReplicaRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalVolume:
+    """A volume whose replicas Longhorn may place on a node, or elsewhere.
+
+    Attributes:
+        count: the most replicas that the node can get, positive
+        one_per_disk: whether they must be on different disks
+        used_disks: UUIDs of the disks that its placed replicas keep from others
+    """
+
+    volume: PodVolume
+    count: int
+    one_per_disk: bool = False
+    used_disks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -53,6 +71,8 @@ class Requirements:
         sizes: bytes that count against the over-provisioning limit (volume.spec.size)
         written: bytes that are copied (volume.status.actualSize, 0 for a new volume)
         class_indexes: index of each volume's class in `classes.requests`
+        optional: volumes that may be in their way, largest first; they matter to order safety and stale safety alone
+        optional_class_indexes: index of each of these in `classes.requests` followed by `classes.optional`
     """
 
     volumes: tuple[PodVolume, ...]
@@ -60,6 +80,8 @@ class Requirements:
     written: tuple[int, ...]
     class_indexes: tuple[int, ...]
     classes: VolumeClasses
+    optional: tuple[OptionalVolume, ...] = ()
+    optional_class_indexes: tuple[int, ...] = ()
 
     @cached_property
     def items(self) -> Items:
@@ -69,7 +91,29 @@ class Requirements:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for requirements that every node answers alike."""
-        return self.sizes, self.written, self.class_indexes, self.classes
+        optional = tuple(
+            (entry.volume.volume.size, entry.volume.volume.actual_size, index, entry.count, entry.one_per_disk)
+            for entry, index in zip(self.optional, self.optional_class_indexes, strict=True)
+        )
+        return self.sizes, self.written, self.class_indexes, self.classes, optional
+
+    @cached_property
+    def optional_replicas(self) -> tuple[PodVolume, ...]:
+        """The volume of each optional replica."""
+        return tuple(entry.volume for entry in self.optional for _ in range(entry.count))
+
+    @cached_property
+    def optional_items(self) -> OptionalItems:
+        """The optional replicas as they may be in the way of others, on any disk."""
+        return OptionalItems(
+            sizes=tuple(volume.volume.size for volume in self.optional_replicas),
+            written=tuple(volume.volume.actual_size for volume in self.optional_replicas),
+            spread=tuple(
+                index if entry.one_per_disk and entry.count > 1 else -1
+                for index, entry in enumerate(self.optional)
+                for _ in range(entry.count)
+            ),
+        )
 
     @cached_property
     def images(self) -> tuple[str, ...]:
@@ -82,13 +126,16 @@ class Requirements:
 
         Then only sizes decide.
         """
-        return len(self.classes.requests) <= 1 and not self.classes.rewrites and not any(self.images)
+        classes = self.classes
+        return len(classes.requests) + len(classes.optional) <= 1 and not classes.rewrites and not any(self.images)
 
 
-def requirements(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> Requirements:
+def requirements(
+    volumes: Iterable[PodVolume], attach: Iterable[PodVolume], optional: Iterable[OptionalVolume] = ()
+) -> Requirements:
     """Returns what `volumes` require of a node.
 
-    The node must also be able to attach the volumes of `attach`. Volumes of one size are in the order of their classes, and claims' names
+    The node must also be able to attach the volumes of `attach`. `optional` may be in the way of `volumes`. Volumes of one size are in the order of their classes, and claims' names
     come last, so that no reason depends on them.
     """
     ordered = sorted(volumes, key=lambda entry: (-entry.volume.size, -entry.volume.actual_size, entry.claim))
@@ -101,13 +148,24 @@ def requirements(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> R
         classes = [request for _, request in pairs]
     requests = tuple(classes[:1]) if same_class else tuple(dict.fromkeys(classes))
     written = tuple(entry.volume.actual_size for entry in ordered)
+    blockers = sorted(optional, key=_optional_order) if ordered else []
+    blocker_classes = [volume_class(entry.volume.volume) for entry in blockers]
+    further = tuple(dict.fromkeys(entry for entry in blocker_classes if entry not in requests))
+    rewrites = any(written) or any(entry.volume.volume.actual_size for entry in blockers)
     return Requirements(
         volumes=tuple(ordered),
         sizes=tuple(entry.volume.size for entry in ordered),
         written=written,
         class_indexes=tuple(requests.index(entry) for entry in classes),
-        classes=VolumeClasses(requests, engine_classes(attach), rewrites=any(written)),
+        classes=VolumeClasses(requests, engine_classes(attach), rewrites=rewrites, optional=further),
+        optional=tuple(blockers),
+        optional_class_indexes=tuple((*requests, *further).index(entry) for entry in blocker_classes),
     )
+
+
+def _optional_order(entry: OptionalVolume) -> tuple[object, ...]:
+    *order, claim = _order_without_names(entry.volume)
+    return (*order, entry.count, entry.one_per_disk, claim)
 
 
 def _order_without_names(entry: PodVolume) -> tuple[object, ...]:

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
-from scheduler_core.packing.items import Items
+from scheduler_core.packing.items import Items, OptionalItems
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
+
+Placed = tuple[tuple[int, int], ...]
+"""The volumes that must be on different disks, with those disks."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,9 @@ def every_order_succeeds(node: Node) -> bool:
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> Node:
+def nodes(draw: st.DrawFn, most: int = 5) -> Node:
     """Up to five volumes and three disks, mostly tight, with and without headroom and masks."""
-    count = draw(st.integers(0, 5))
+    count = draw(st.integers(0, most))
     disks = draw(st.integers(1, 3))
     sizes = draw(st.lists(st.integers(0, draw(st.sampled_from([3, 10]))), min_size=count, max_size=count))
     around = sum(sizes) // disks
@@ -116,6 +119,79 @@ def test_a_counter_example_can_be_replayed(node: Node) -> None:
     assert no_disk is None
     assert len({volume for volume, _ in safety.counter_example}) == len(safety.counter_example)
     assert node.eligible(last, remaining, room) == []
+
+
+@st.composite
+def optional_items(draw: st.DrawFn, node: Node) -> OptionalItems:
+    """One or two replicas of one or two volumes, which may have to be on different disks."""
+    largest = max(node.sizes, default=0) + 2
+    sizes: list[int] = []
+    spread: list[int] = []
+    allowed: list[int] = []
+    written: list[int] = []
+    for volume in range(draw(st.integers(1, 2))):
+        count = draw(st.integers(1, 2))
+        size = draw(st.integers(0, largest))
+        sizes += [size] * count
+        written += [draw(st.integers(0, size))] * count
+        spread += [draw(st.sampled_from([-1, volume]))] * count
+        allowed += [draw(st.integers(0, (1 << len(node.free)) - 1))] * count
+    masks = draw(st.sampled_from([None, tuple(allowed)]))
+    return OptionalItems(tuple(sizes), tuple(written), tuple(spread), masks)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_optional_replicas_agree_with_trying_all_orders(data: st.DataObject) -> None:
+    """They may take any eligible disk at any time; the items must all find one, and a counter-example can be replayed."""
+    node = data.draw(nodes(most=3))
+    optional = data.draw(optional_items(node))
+    count = len(node.sizes)
+    everything = Node(
+        node.sizes + optional.sizes,
+        (node.required or (0,) * count) + optional.written,
+        node.free,
+        node.headroom,
+        (node.allowed or ((1 << len(node.free)) - 1,) * count)
+        + (optional.allowed or ((1 << len(node.free)) - 1,) * len(optional.sizes)),
+    )
+
+    def eligible(volume: int, placed: Placed, remaining: tuple[int, ...], room: tuple[int, ...] | None) -> list[int]:
+        disks = everything.eligible(volume, remaining, room)
+        spread = -1 if volume < count else optional.spread[volume - count]
+        return [disk for disk in disks if spread < 0 or (spread, disk) not in placed]
+
+    def with_placed(volume: int, disk: int, placed: Placed) -> Placed:
+        spread = -1 if volume < count else optional.spread[volume - count]
+        return placed if spread < 0 else tuple(sorted({*placed, (spread, disk)}))
+
+    @cache
+    def succeeds(
+        waiting: frozenset[int], placed: Placed, remaining: tuple[int, ...], room: tuple[int, ...] | None
+    ) -> bool:
+        for volume in waiting:
+            disks = eligible(volume, placed, remaining, room)
+            if not disks and volume < count:
+                return False
+            for disk in disks:
+                after = everything.after(volume, disk, remaining, room)
+                if not succeeds(waiting - {volume}, with_placed(volume, disk, placed), *after):
+                    return False
+        return True
+
+    safety = order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget(), optional)
+    expected = succeeds(frozenset(range(len(everything.sizes))), (), node.free, node.headroom)
+    assert safety.answer is (PackingAnswer.YES if expected else PackingAnswer.NO)
+    placed: Placed = ()
+    remaining, room = node.free, node.headroom
+    for volume, disk in safety.counter_example:
+        disks = eligible(volume, placed, remaining, room)
+        if disk is None:
+            assert (disks, volume < count) == ([], True)
+            return
+        assert disk in disks
+        placed = with_placed(volume, disk, placed)
+        remaining, room = everything.after(volume, disk, remaining, room)
 
 
 @settings(max_examples=200, deadline=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from hypothesis import given, settings
@@ -42,11 +42,15 @@ class DiskModel:
 
 @dataclass(frozen=True)
 class Node:
-    """Volumes as (size, written, mask of open disks), the disks, and what their first status says to be free."""
+    """Volumes as (size, written, mask of open disks), the disks, and what their first status says to be free.
+
+    The last `optional` volumes may also go elsewhere.
+    """
 
     volumes: tuple[tuple[int, int, int], ...]
     disks: tuple[DiskModel, ...]
     reported: tuple[int, ...]
+    optional: int = 0
 
 
 Histories = tuple[tuple[DiskModel, ...], ...]
@@ -56,27 +60,31 @@ def placement_always_succeeds(node: Node) -> bool:
     """Places the volumes in any order, each on any disk that is eligible by any earlier states of the disks.
 
     The states that Longhorn sees of different disks may be of different ages. Placement fails if a volume finds no disk, or one that
-    lacks the room.
+    lacks the room. An optional volume without a disk is skipped, and may overbook a disk on which no other volume lies.
     """
     before = tuple(DiskModel(reported, disk.headroom) for disk, reported in zip(node.disks, node.reported, strict=True))
-    return _succeeds(node, frozenset(range(len(node.volumes))), tuple(zip(before, node.disks, strict=True)))
+    histories = tuple(zip(before, node.disks, strict=True))
+    return _succeeds(node, frozenset(range(len(node.volumes))), histories, frozenset())
 
 
-def _succeeds(node: Node, waiting: frozenset[int], histories: Histories) -> bool:
+def _succeeds(node: Node, waiting: frozenset[int], histories: Histories, holding: frozenset[int]) -> bool:
+    """`holding` are the disks with a volume that is not optional."""
     for volume in waiting:
+        needed = volume < len(node.volumes) - node.optional
         size, written, mask = node.volumes[volume]
         chosen: set[int] = set()
         for status in set(product(*[dict.fromkeys(history) for history in histories])):
             eligible = {index for index, disk in enumerate(status) if mask >> index & 1 and disk.takes(size, written)}
-            if not eligible:
+            if not eligible and needed:
                 return False
             chosen |= eligible
         for index in chosen:
             latest = histories[index][-1]
-            if not latest.takes(size, written):
+            on_disk = holding | {index} if needed else holding
+            if not latest.takes(size, written) and index in on_disk:
                 return False
             later = (*histories[:index], (*histories[index], latest.after(size, written)), *histories[index + 1 :])
-            if not _succeeds(node, waiting - {volume}, later):
+            if not _succeeds(node, waiting - {volume}, later, on_disk):
                 return False
     return True
 
@@ -105,7 +113,7 @@ def nodes(draw: st.DrawFn) -> Node:
 def volumes_of(node: Node) -> UnplacedVolumes:
     """The volumes as the check reads them."""
     sizes, written, allowed = ([volume[field] for volume in node.volumes] for field in range(3))
-    return UnplacedVolumes(sizes, written, [""] * len(sizes), allowed)
+    return UnplacedVolumes(sizes, written, [""] * len(sizes), allowed, node.optional)
 
 
 def disks_of(node: Node) -> list[MeetingDisk]:
@@ -117,20 +125,22 @@ def disks_of(node: Node) -> list[MeetingDisk]:
 
 
 def packs(node: Node) -> bool:
-    """Whether some assignment holds all volumes."""
+    """Whether some assignment holds all volumes that are not optional."""
+    needed = node.volumes[: len(node.volumes) - node.optional]
     masks = tuple(
         mask
         & sum(1 << index for index, disk in enumerate(node.disks) if disk.headroom is None or written < disk.headroom)
-        for _, written, mask in node.volumes
+        for _, written, mask in needed
     )
-    sizes = Items([size for size, _, _ in node.volumes])
+    sizes = Items([size for size, _, _ in needed])
     return fits(sizes, tuple(disk.free for disk in node.disks), masks, Budget()) is PackingAnswer.YES
 
 
-@settings(max_examples=600, deadline=None)
-@given(nodes())
-def test_stale_safety_agrees_with_every_placement_on_outdated_status(node: Node) -> None:
+@settings(max_examples=800, deadline=None)
+@given(nodes(), st.sampled_from([0, 0, 1, 2, 3]))
+def test_stale_safety_agrees_with_every_placement_on_outdated_status(node: Node, optional: int) -> None:
     """Any order, any eligible disk by any older state: it succeeds exactly where the volumes pack and no disk is overbooked."""
+    node = replace(node, optional=min(optional, len(node.volumes)))
     assert (packs(node) and find_overbooking(volumes_of(node), disks_of(node)) is None) == placement_always_succeeds(
         node
     )
@@ -176,18 +186,20 @@ def test_a_stale_safe_node_is_order_safe(node: Node) -> None:
     st.lists(st.integers(0, 9), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(-3, 30), st.sampled_from([0, 0, 1, 5])), min_size=1, max_size=3),
     st.integers(1, 5),
+    st.lists(st.integers(0, 9), max_size=2),
 )
 def test_the_count_for_new_volumes_equals_the_general_check(
-    sizes: list[int], disks: list[tuple[int, int]], own: int
+    sizes: list[int], disks: list[tuple[int, int]], own: int, optional: list[int]
 ) -> None:
-    """Also if the volumes are those of several pods."""
+    """Also if the volumes are those of several pods, and if some may go elsewhere."""
     ordered = sorted(disks, reverse=True)
     free = [size for size, _ in ordered]
     reported = [size + uncounted for size, uncounted in ordered]
-    volumes = UnplacedVolumes(sizes, [0] * len(sizes), [""] * len(sizes), [-1] * len(sizes))
+    count = len(sizes) + len(optional)
+    volumes = UnplacedVolumes(sizes + optional, [0] * count, [""] * count, [-1] * count, len(optional))
     expected = find_overbooking(volumes, [MeetingDisk(*pair) for pair in zip(free, reported, strict=True)]) is None
     parts = [Items(part) for part in (sizes[:own], sizes[own:]) if part]
-    assert NewVolumes(*parts).stale_safe(free, reported) == expected
+    assert NewVolumes(*parts, optional=Items(optional)).stale_safe(free, reported) == expected
 
 
 @settings(max_examples=300, deadline=None)
