@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation import replica_counting, replica_needs, whole_pod
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing import spread
@@ -192,7 +192,7 @@ def test_searches_go_on_with_the_next_request() -> None:
     candidates = ["n1", "n2", "n3", "n4"]
     rooms = []
     for _ in range(4):
-        decision = run_to_end(filter_nodes(pod, candidates, state, FilterOptions(steps=200)))
+        decision = run_to_end(filter_nodes(pod, candidates, state, FilterOptions(steps=200, packing=Packing.EXACT)))
         rooms.append(sum(reason.fits for reason in decision.reasons))
     assert rooms == [1, 2, 3, 4]
 
@@ -222,9 +222,9 @@ class TestManyDisks:
         }
 
     def test_what_may_fit_is_not_refused(self) -> None:
-        """On n1 there is no placement, but counting cannot tell."""
+        """On n1 there is no placement, but counting cannot tell: it fits, and is unsafe."""
         explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
-        assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
+        assert reasons(explanation) == {"n1": "ORDER_UNSAFE", "n2": "ROOM"}
 
 
 def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ def test_too_many_replicas_for_a_search_are_counted_at_once(monkeypatch: pytest.
     monkeypatch.setattr(whole_pod, "MAX_REPLICAS", 1)
     monkeypatch.setattr(whole_pod, "open_disks", None)
     explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
-    assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
+    assert reasons(explanation) == {"n1": "ORDER_UNSAFE", "n2": "ROOM"}
 
 
 def test_counting_pauses_between_sizes() -> None:
