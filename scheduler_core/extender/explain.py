@@ -121,6 +121,7 @@ def explain_decision(
     candidates = decision.candidates
     verdicts = []
     details_without_room: dict[tuple[str, ...], str] = {}
+    details_without_nodes: dict[tuple[str, ...], str] = {}
     # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
     sentences: dict[int, VolumeSentences] = {}
     # The same volume may compete on every node.
@@ -141,8 +142,11 @@ def explain_decision(
             verdicts.append(Verdict(reason, details_without_room[key]))
             continue
         if reason is Reason.TOO_FEW_NODES:
-            shortage = yield from domain_shortage(state, replica_needs(resolution, state.view))
-            verdicts.append(Verdict(reason, shortage.sentence if shortage is not None else ""))
+            key = tuple(volume.claim for volume in resolution.volumes)
+            if key not in details_without_nodes:
+                shortage = yield from domain_shortage(state, replica_needs(resolution, state.view))
+                details_without_nodes[key] = shortage.sentence if shortage is not None else ""
+            verdicts.append(Verdict(reason, details_without_nodes[key]))
             continue
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.

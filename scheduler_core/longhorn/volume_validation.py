@@ -134,7 +134,7 @@ def backing_image_error(volume: Volume, image: BackingImage) -> str:
 VOLUME_RULES: Final = (
     VolumeRule("validator.go: validateReplicaCount", _no_replicas_error, on_update=False),
     VolumeRule("types.go: ValidateDataLocalityAndAccessMode", _strict_local_shared_error, on_update=False),
-    VolumeRule("types.go: cloneMode of a v1 volume", _linked_clone_error, on_update=False),
+    VolumeRule("validator.go: Create", _linked_clone_error, on_update=False),
     _choice_rule("CRD: spec.dataEngine", "dataEngine", lambda volume: volume.data_engine, DATA_ENGINES),
     _choice_rule("types.go: ValidateDataLocality", "dataLocality", lambda volume: volume.data_locality, LOCALITIES),
     _choice_rule("types.go: ValidateAccessMode", "accessMode", lambda volume: volume.access_mode, ACCESS_MODES),

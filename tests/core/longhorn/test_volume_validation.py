@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.errors import ResolutionError
 from tests import builders as make
-from tests.builders import explained, reasons
+from tests.builders import explained
 
 NODE = make.longhorn_node("a")
 REFUSED_CLASSES: dict[str, tuple[dict[str, str], str]] = {
