@@ -10,8 +10,8 @@ from typing import Final
 
 from scheduler_core.extender.finding import Finding, Installation, Severity
 from scheduler_core.longhorn.provisioned_volume import DRIVER, parameter_tags
-from scheduler_core.longhorn.volume_validation import is_tag
 from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.volume_validation import is_tag
 from scheduler_core.model.kube import StorageClass
 
 CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
