@@ -116,7 +116,7 @@ def test_every_replica_has_a_place_if_longhorn_waits_for_all(
 )
 @pytest.mark.parametrize("locality", ["disabled", "best-effort"])
 def test_too_few_nodes_or_zones_are_not_called_missing_space(
-    count: int, parameters: dict[str, str], detail: str, locality: str
+    count: int, parameters: dict[str, Any], detail: str, locality: str
 ) -> None:
     """Larger disks would not help."""
     objects = remote_replicas(count, dataLocality=locality, **parameters)

@@ -78,7 +78,7 @@ def test_share_does_not_go_with_a_claim_for_one_pod() -> None:
         explained(make.pod("x"), NODE, claim, make.storage_class(share="true"))
 
 
-XFS = {"csi.storage.k8s.io/fstype": "xfs"}
+XFS: dict[str, Any] = {"csi.storage.k8s.io/fstype": "xfs"}
 
 
 def test_a_new_volume_on_xfs_has_at_least_300_mib() -> None:
