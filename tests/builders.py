@@ -105,7 +105,10 @@ def longhorn_node(
         },
         "status": {
             "zone": zone,
-            "conditions": [condition("Ready", ready), condition("Schedulable", schedulable)],
+            "conditions": [
+                condition("Ready", ready),
+                condition("Schedulable", schedulable, "" if schedulable else "KubernetesNodeCordoned"),
+            ],
             "diskStatus": {key: {**value["status"], "diskUUID": f"{name}-{key}"} for key, value in disks.items()},
         },
     }

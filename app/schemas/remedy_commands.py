@@ -21,6 +21,8 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
         namespace: Longhorn's
     """
     name = step.node
+    if step.setting:
+        return (node_commands.set_setting(step.setting, namespace, "true"),)
     if step.kind is RemedyKind.UNCORDON:
         return (node_commands.uncordon(name),)
     if step.move is not None:

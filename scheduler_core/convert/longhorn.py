@@ -144,6 +144,7 @@ class _VolumeStatus(Wire):
     actual_size: int | None = None
     clone_status: _CloneStatus | None = None
     restore_required: bool | None = None
+    is_standby: bool | None = None
     current_node_id: str | None = msgspec.field(default=None, name="currentNodeID")
     state: str | None = None
     robustness: str | None = None
@@ -192,6 +193,7 @@ def volume(wire: Volume) -> longhorn.Volume:
         actual_size=subject.size(status.actual_size, "status.actualSize"),
         clone_state=(status.clone_status and status.clone_status.state) or "",
         restore_required=bool(status.restore_required),
+        standby=bool(status.is_standby),
         deleting=wire.metadata.deletion_timestamp is not None,
     )
 

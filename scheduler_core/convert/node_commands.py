@@ -1,4 +1,4 @@
-"""The kubectl commands that change settings of nodes and disks."""
+"""The kubectl commands that change settings of Longhorn, nodes and disks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ _LONGHORN_NODES: Final = "nodes.longhorn.io"
 def uncordon(name: str) -> Command:
     """Returns the command that uncordons a Kubernetes node."""
     return ("kubectl", "uncordon", name)
+
+
+def set_setting(name: str, namespace: str, value: str) -> Command:
+    """Returns the command that sets one of Longhorn's settings."""
+    body = json.dumps({"value": value}, separators=(",", ":"))
+    return ("kubectl", "-n", namespace, "patch", "settings.longhorn.io", name, "--type=merge", "-p", body)
 
 
 def allow_scheduling_on_node(name: str, namespace: str, *, cancel_eviction: bool) -> Command:

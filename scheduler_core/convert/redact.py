@@ -36,9 +36,9 @@ _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOT
 STORAGE_CLASS_PARAMETERS: Final = frozenset(
     {
         "backingImage", "backingImageDataSourceType", "cloneMode", "csi.storage.k8s.io/fstype", "dataEngine",
-        "dataLocality", "dataSource", "diskSelector", "fsType", "migratable", "nodeSelector", "numberOfReplicas",
-        "replicaAutoBalance", "replicaDiskSoftAntiAffinity", "replicaSoftAntiAffinity", "replicaZoneSoftAntiAffinity",
-        "share",
+        "dataLocality", "dataSource", "disableRevisionCounter", "diskSelector", "encrypted", "exclusive", "fsType",
+        "migratable", "nodeSelector", "numberOfReplicas", "replicaAutoBalance", "replicaDiskSoftAntiAffinity",
+        "replicaSoftAntiAffinity", "replicaZoneSoftAntiAffinity", "share", "staleReplicaTimeout",
     }
 )  # fmt: skip
 # What kube-scheduler's own filters read of these kinds, besides what decisions read.

@@ -11,7 +11,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.reasons import Refused, reason_of
 from scheduler_core.longhorn.disk_stage import space_setting_refusal
 from scheduler_core.longhorn.eviction import takes_new_replicas
-from scheduler_core.longhorn.node_stage import engine_refusal
+from scheduler_core.longhorn.node_stage import engine_refusal, not_ready_refusal
 from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.volume_readiness import readiness_refusal
@@ -60,8 +60,10 @@ def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | N
     node = view.snapshot.longhorn_nodes.get(name)
     if node is None:
         return Refused(Reason.NOT_A_LONGHORN_NODE, f"there is no nodes.longhorn.io {name}")
-    if node.deleting or not node.ready:
-        return Refused(Reason.NODE_NOT_READY, f"Longhorn node {name} is not ready")
+    if node.deleting:
+        return Refused(Reason.NODE_NOT_READY, f"Longhorn node {name} is being deleted")
+    if not node.ready:
+        return reason_of(not_ready_refusal(node))
     for engine in classes.engines:
         refusal = engine_refusal(view.cluster, engine, node)
         if refusal is not None:

@@ -49,14 +49,19 @@ class _RefusedPlace:
 def refusal_detail(view: View, required: Requirements, name: str) -> str:
     """Returns why a node takes none of the volumes, with their exact sizes.
 
-    A class only says which limit of a file system a volume exceeds. "" if the node has open disks for every class.
+    A class only says which limit of a file system a volume exceeds. The volumes are named where the node takes some of them. "" if the
+    node has open disks for every class.
     """
-    largest: dict[int, ReplicaRequest] = {}
+    by_class: dict[int, list[PodVolume]] = {}
     for index, volume in zip(required.class_indexes, required.volumes, strict=True):
-        largest.setdefault(index, ReplicaRequest.for_volume(volume.volume))
-    requests = tuple(largest[index] for index in range(len(largest)))
-    disks = profile_node(view, replace(required.classes, requests=requests), name)
-    return disks.detail if isinstance(disks, Refused) else ""
+        by_class.setdefault(index, []).append(volume)
+    for _, volumes in sorted(by_class.items()):
+        request = ReplicaRequest.for_volume(volumes[0].volume)
+        disks = profile_node(view, replace(required.classes, requests=(request,)), name)
+        if isinstance(disks, Refused):
+            names = join_first(sorted(volume.name for volume in volumes), ", ")
+            return disks.detail if len(by_class) == 1 else f"{disks.detail} (for {names})"
+    return ""
 
 
 def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:

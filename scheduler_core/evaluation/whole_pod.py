@@ -22,6 +22,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.fit import allowed_masks
 from scheduler_core.evaluation.replica_counting import counting_allows
+from scheduler_core.evaluation.replica_domains import domain_shortage
 from scheduler_core.evaluation.replica_needs import (
     ReplicaNeed,
     copy_sizes,
@@ -115,10 +116,17 @@ class WholePod:
 def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget) -> Cooperative[Mapping[str, Reason]]:
     """Returns the nodes among `names` with which the whole pod has no placement, with the reason.
 
-    The local volumes fit on each of these nodes.
+    The local volumes fit on each of these nodes. Where the disks' space is not what is short, the reason says so.
     """
     if not names:
         return {}
+    refused = yield from _nodes_without_room(pod, names, budget)
+    if refused and (yield from domain_shortage(pod.state, pod.needs)) is not None:
+        return dict.fromkeys(names, Reason.TOO_FEW_NODES)
+    return refused
+
+
+def _nodes_without_room(pod: WholePod, names: Sequence[str], budget: Budget) -> Cooperative[Mapping[str, Reason]]:
     placements = pod.state.placements
     answer = placements.get((pod.key, _ANY_NODE))
     if answer is None and (yield from _is_roomy(pod)):

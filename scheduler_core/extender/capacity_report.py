@@ -151,10 +151,14 @@ class StorageClassNeeds(NamedTuple):
 def storage_class_needs(view: View) -> dict[str, StorageClassNeeds]:
     """Returns the needs of Longhorn's StorageClasses, by name."""
     return {
-        name: StorageClassNeeds(_classes_of(view, entry), csi_size(0, file_system(entry.parameters)))
+        name: StorageClassNeeds(_classes_of(view, entry), _smallest_volume(entry))
         for name, entry in sorted(view.snapshot.storage_classes.items())
         if entry.provisioner == DRIVER
     }
+
+
+def _smallest_volume(storage_class: StorageClass) -> int:
+    return csi_size(0, file_system(storage_class.parameters))
 
 
 def largest_volumes(view: View) -> Cooperative[dict[str, int]]:
@@ -201,7 +205,8 @@ def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None
     None if Longhorn refuses it on every node.
     """
     try:
-        volume = volume_for_claim("", ClaimSpec(request=0), storage_class.parameters, view.settings, subject="")
+        claim = ClaimSpec(request=_smallest_volume(storage_class))
+        volume = volume_for_claim("", claim, storage_class.parameters, view.settings, subject="")
     except ResolutionError:
         return None
     request = volume_class(volume)

@@ -17,6 +17,8 @@ from scheduler_core.evaluation.missing_space import missing_space
 from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.optional_volumes import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.evaluation.refused_disks import closed_disks, nearest_disk, refusal_detail
+from scheduler_core.evaluation.replica_domains import domain_shortage
+from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
@@ -122,6 +124,7 @@ def explain_decision(
     candidates = decision.candidates
     verdicts = []
     details_without_room: dict[tuple[str, ...], str] = {}
+    details_without_nodes: dict[tuple[str, ...], str] = {}
     # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
     sentences: dict[int, VolumeSentences] = {}
     # The same volume may compete on every node.
@@ -141,6 +144,13 @@ def explain_decision(
             if key not in details_without_room:
                 details_without_room[key] = yield from _no_room_in_cluster(state.view, resolution)
             verdicts.append(Verdict(reason, details_without_room[key]))
+            continue
+        if reason is Reason.TOO_FEW_NODES:
+            key = tuple(volume.claim for volume in resolution.volumes)
+            if key not in details_without_nodes:
+                shortage = yield from domain_shortage(state, replica_needs(resolution, state.view))
+                details_without_nodes[key] = shortage.sentence if shortage is not None else ""
+            verdicts.append(Verdict(reason, details_without_nodes[key]))
             continue
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
@@ -330,8 +340,7 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ve
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
         parts.append(f"{len(required.sizes)} volumes need {format_bytes(required.items.total)} together")
     parts += [
-        f"disk {label} has {format_bytes(disk.free)} left to schedule"
-        for disk, label in zip(evaluation.disks, labels, strict=True)
+        f"disk {label} has {_left_to_schedule(disk.free)}" for disk, label in zip(evaluation.disks, labels, strict=True)
     ]
     if node.reason not in _LACKING_SPACE:
         portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
@@ -348,6 +357,12 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ve
     elif not missing.size:
         parts.append("more space on a single disk is not enough")
     return Verdict(node.reason, "; ".join(parts), missing=missing.size)
+
+
+def _left_to_schedule(free: int) -> str:
+    if free < 0:
+        return f"nothing left to schedule ({format_bytes(-free)} too much is scheduled)"
+    return f"{format_bytes(free)} left to schedule"
 
 
 def _most_lacking_volume(evaluation: NodeEvaluation) -> int:

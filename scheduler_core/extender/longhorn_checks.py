@@ -11,6 +11,7 @@ from typing import Final
 from scheduler_core.extender.finding import Finding, Installation, Severity
 from scheduler_core.longhorn.provisioned_volume import DRIVER, parameter_tags
 from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.volume_validation import is_tag
 from scheduler_core.model.kube import StorageClass
 
 CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
@@ -85,7 +86,15 @@ def check_tags(facts: Installation) -> Iterator[Finding]:
         where = f"storageclass/{entry.name}"
         for key, kind, tags in (("nodeSelector", "node", node_tags), ("diskSelector", "disk", disk_tags)):
             for tag in parameter_tags(entry.parameters, key):
-                if tag not in tags:
+                if not is_tag(tag):
+                    yield Finding(
+                        "tags",
+                        Severity.WARNING,
+                        f"{key} has the tag {tag!r}, which no {kind} can have: its volumes fit nowhere",
+                        where,
+                        f"create it again with a {key} that has neither blanks nor empty tags",
+                    )
+                elif tag not in tags:
                     yield Finding(
                         "tags",
                         Severity.WARNING,

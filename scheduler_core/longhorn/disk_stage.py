@@ -8,7 +8,8 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import sources
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
-from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.space import disk_space, pressure_detail, space_detail, space_refusal
 from scheduler_core.longhorn.tags import selector_refusal
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, Disk, Node
@@ -51,6 +52,9 @@ def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> 
     """
     if not disk.in_status:
         return Refusal(Rule.DISK_NOT_IN_STATUS, f"disk {disk.name} has no status yet")
+    # A replica on it would have spec.diskID "", which is a replica without a place.
+    if not disk.uuid:
+        return Refusal(Rule.DISK_NOT_IN_STATUS, f"disk {disk.name} has no UUID yet")
     if not disk.in_spec:
         return Refusal(Rule.DISK_NOT_IN_SPEC, f"disk {disk.name} was removed from the node's spec")
     # Longhorn checks the two in one condition, and accepts a requested eviction only together with allowScheduling false.
@@ -59,22 +63,18 @@ def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> 
     if not disk.allow_scheduling:
         return Refusal(Rule.DISK_SCHEDULING_DISABLED, f"disk {disk.name} has allowScheduling false")
     if not disk.schedulable:
-        return _not_schedulable(disk)
+        return _not_schedulable(disk, cluster.settings)
     if request.linked_clone and disk.uuid not in sources(cluster, request).disks:
         return Refusal(Rule.LINKED_CLONE_DISK, f"disk {disk.name} has no healthy replica of the cloned volume")
     return None
 
 
-def _not_schedulable(disk: Disk) -> Refusal:
-    """The refusal of a disk that is not schedulable.
-
-    Longhorn sets the condition for pressure by the space rules with size 0.
-    """
+def _not_schedulable(disk: Disk, settings: Settings) -> Refusal:
     entry = condition(disk.conditions, "Schedulable")
-    pressure = entry.reason == DISK_PRESSURE
-    because = "; ".join(filter(None, (entry.reason, entry.message if pressure else "")))
-    text = f"disk {disk.name} has condition Schedulable={entry.status}" + (because and f" ({because})")
-    return Refusal(Rule.DISK_PRESSURE if pressure else Rule.DISK_NOT_SCHEDULABLE, text)
+    text = f"disk {disk.name} has condition Schedulable={entry.status}" + (entry.reason and f" ({entry.reason})")
+    if entry.reason == DISK_PRESSURE:
+        return Refusal(Rule.DISK_PRESSURE, f"{text}: {pressure_detail(disk, settings)}")
+    return Refusal(Rule.DISK_NOT_SCHEDULABLE, text)
 
 
 def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:

@@ -14,6 +14,7 @@ from scheduler_core.longhorn.tags import selector_refusal
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import CORDONED, Node, TopologyTerm
 
+_UNKNOWN: Final = "Unknown"
 NodeRule = Callable[[Cluster, ReplicaRequest, Node], Refusal | None]
 
 
@@ -39,19 +40,27 @@ def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -
     if node.deleting:
         return Refusal(Rule.NODE_DELETING, f"node {node.name} is being deleted")
     if not node.ready:
-        return _condition_refusal(Rule.NODE_NOT_READY, node, "Ready")
+        return not_ready_refusal(node)
     if not node.schedulable:
-        return _condition_refusal(Rule.NODE_NOT_SCHEDULABLE, node, "Schedulable")
+        return _condition_refusal(node, "Schedulable")
     if not node.allow_scheduling:
         return Refusal(Rule.NODE_SCHEDULING_DISABLED, f"node {node.name} has allowScheduling false")
     return _v2_refusal(cluster, request.volume.data_engine, node)
 
 
-def _condition_refusal(rule: Rule, node: Node, kind: str) -> Refusal:
+def not_ready_refusal(node: Node) -> Refusal:
+    """Why a node whose condition Ready is not True takes no replica."""
+    return _condition_refusal(node, "Ready")
+
+
+def _condition_refusal(node: Node, kind: str) -> Refusal:
     entry = condition(node.conditions, kind)
     if entry.reason == CORDONED:
-        return Refusal(rule, f"node {node.name} is cordoned, and disable-scheduling-on-cordoned-node is true")
+        detail = f"node {node.name} is cordoned, and disable-scheduling-on-cordoned-node is true"
+        return Refusal(Rule.NODE_NOT_SCHEDULABLE, detail)
     because = entry.reason or entry.message
+    # The node controller writes False for a reason; a node that it has not seen yet has Unknown or no condition.
+    rule = Rule.NODE_NOT_READY_YET if entry.status == _UNKNOWN else Rule.NODE_NOT_READY
     return Refusal(rule, f"node {node.name} has condition {kind}={entry.status}" + (because and f" ({because})"))
 
 

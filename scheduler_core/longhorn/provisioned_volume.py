@@ -6,27 +6,21 @@ parameters first, then Longhorn's settings; the size is what the CSI driver make
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
-from scheduler_core.longhorn.volume_validation import (
-    ANTI_AFFINITY_VALUES,
-    AUTO_BALANCE_MODES,
-    CLONE_MODES,
-    DATA_ENGINES,
-    LOCALITIES,
-    choice_error,
-    creation_error,
-)
+from scheduler_core.longhorn.volume_validation import creation_error, parameter_error
 from scheduler_core.model import longhorn
-from scheduler_core.model.kube import ClaimSpec
+from scheduler_core.model.kube import FILESYSTEM, ClaimSpec
+from scheduler_core.model.quantity import format_bytes
 
 DRIVER: Final = "driver.longhorn.io"
 MIN_SIZE: Final = 10 * 1024**2
 MIN_XFS_SIZE: Final = 300 * 1024**2
 SIZE_STEP: Final = 2 * 1024**2
+EXCLUSIVE_ACCESS_MODE: Final = "ReadWriteOncePod"
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _CREATED_IMAGES: Final = ("download", "export-from-volume")
 _FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
@@ -35,7 +29,7 @@ _FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
 def csi_size(request: int, file_system: str) -> int:
     """The volume size the CSI driver creates for a request.
 
-    Both are in bytes. The size is at least 10 MiB (300 MiB on xfs), rounded up to 2 MiB
+    Both are in bytes. The size is at least 10 MiB, rounded up to 2 MiB; a new one on xfs has at least 300 MiB, or is not created
     (csi/controller_server.go:CreateVolume, util.RoundUpSize).
     """
     smallest = MIN_XFS_SIZE if file_system == "xfs" else MIN_SIZE
@@ -58,36 +52,34 @@ def volume_for_claim(
     `subject` names the claim in errors.
 
     Raises:
-        ResolutionError: the claim asks for no storage, a parameter is no number, or Longhorn refuses such a volume
+        ResolutionError: the claim asks for no storage, or Longhorn creates no such volume (`volume_validation`)
     """
     if claim.request is None:
         raise ResolutionError(f"{subject} asks for no storage: spec.resources.requests.storage is missing")
-    engine = _choice(parameters, "dataEngine", DATA_ENGINES, subject) or longhorn.V1
-    locality = _choice(parameters, "dataLocality", LOCALITIES, subject) or settings.default_data_locality
-    replica_count = settings.default_replica_count.get(engine, 3)
-    shared = SHARED_ACCESS_MODES.intersection(claim.access_modes) or _flag(parameters, "share", subject)
+    error = parameter_error(parameters) or _claim_error(claim, parameters)
+    if error:
+        raise ResolutionError(f"StorageClass of {subject}: {error}: correct the StorageClass or the claim")
+    engine = parameters.get("dataEngine") or longhorn.V1
+    shared = _is_shared(claim, parameters)
     source = _data_source(claim, parameters)
+    replica_count = parse_int(parameters.get("numberOfReplicas", "0"))
     volume = longhorn.Volume(
         name=name,
-        size=csi_size(claim.request, file_system(parameters)),
-        number_of_replicas=_number_of_replicas(parameters, locality, replica_count, subject),
+        size=csi_size(claim.request, ""),
+        number_of_replicas=replica_count or settings.default_replica_count.get(engine, 3),
         data_engine=engine,
-        data_locality=locality,
+        data_locality=parameters.get("dataLocality", settings.default_data_locality),
         access_mode="rwx" if shared else "rwo",
-        migratable=_flag(parameters, "migratable", subject),
+        migratable=shared and parse_bool(parameters.get("migratable", "false")),
         node_selector=parameter_tags(parameters, "nodeSelector"),
         disk_selector=parameter_tags(parameters, "diskSelector"),
         backing_image=_backing_image(parameters),
         image=settings.default_engine_image or "",
-        replica_soft_anti_affinity=_choice(parameters, "replicaSoftAntiAffinity", ANTI_AFFINITY_VALUES, subject),
-        replica_zone_soft_anti_affinity=_choice(
-            parameters, "replicaZoneSoftAntiAffinity", ANTI_AFFINITY_VALUES, subject
-        ),
-        replica_disk_soft_anti_affinity=_choice(
-            parameters, "replicaDiskSoftAntiAffinity", ANTI_AFFINITY_VALUES, subject
-        ),
-        replica_auto_balance=_choice(parameters, "replicaAutoBalance", AUTO_BALANCE_MODES, subject),
-        clone_mode=_choice(parameters, "cloneMode", CLONE_MODES, subject) if source else "",
+        replica_soft_anti_affinity=parameters.get("replicaSoftAntiAffinity", ""),
+        replica_zone_soft_anti_affinity=parameters.get("replicaZoneSoftAntiAffinity", ""),
+        replica_disk_soft_anti_affinity=parameters.get("replicaDiskSoftAntiAffinity", ""),
+        replica_auto_balance=parameters.get("replicaAutoBalance", ""),
+        clone_mode=parameters.get("cloneMode", "") if source else "",
         data_source=source,
     )
     error = creation_error(volume, settings)
@@ -96,25 +88,21 @@ def volume_for_claim(
     return volume
 
 
-def _number_of_replicas(parameters: Mapping[str, str], locality: str, default: int, subject: str) -> int:
-    text = parameters.get("numberOfReplicas", "")
-    count = int(_parse(parse_int, parameters, "numberOfReplicas", subject)) if text else 0
-    # Longhorn's webhook refuses any other number than 1.
-    return count or (1 if locality == longhorn.STRICT_LOCAL else default)
+def _claim_error(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
+    """What of a claim does not go with its StorageClass."""
+    exclusive = EXCLUSIVE_ACCESS_MODE in claim.access_modes or parse_bool(parameters.get("exclusive", "false"))
+    if exclusive and _is_shared(claim, parameters):
+        return f"share true does not go with a volume for one pod ({EXCLUSIVE_ACCESS_MODE}, or exclusive true)"
+    # csi/controller_server.go:CreateVolume; a clone has its file system already.
+    is_new_xfs = file_system(parameters) == "xfs" and claim.volume_mode == FILESYSTEM and not claim.source_claim
+    if is_new_xfs and csi_size(claim.request or 0, "") < MIN_XFS_SIZE:
+        return f"{format_bytes(claim.request or 0)} are less than the {format_bytes(MIN_XFS_SIZE)} that xfs needs"
+    return ""
 
 
-def _choice(parameters: Mapping[str, str], key: str, choices: tuple[str, ...], subject: str) -> str:
-    """The value of a parameter that has a fixed set of values.
-
-    "" if the parameter is not given.
-
-    Raises:
-        ResolutionError: Longhorn does not know the value
-    """
-    value = parameters.get(key, "")
-    if value and value not in choices:
-        raise ResolutionError(f"StorageClass of {subject}: {choice_error(key, value, choices)}")
-    return value
+def _is_shared(claim: ClaimSpec, parameters: Mapping[str, str]) -> bool:
+    shared = not SHARED_ACCESS_MODES.isdisjoint(claim.access_modes)
+    return shared or parse_bool(parameters.get("share", "false"))
 
 
 def _backing_image(parameters: Mapping[str, str]) -> str:
@@ -131,17 +119,6 @@ def _data_source(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
     The claim's own source wins over the class's parameter.
     """
     return f"vol://{claim.source_volume}" if claim.source_volume else parameters.get("dataSource", "")
-
-
-def _flag(parameters: Mapping[str, str], key: str, subject: str) -> bool:
-    return bool(parameters.get(key)) and bool(_parse(parse_bool, parameters, key, subject))
-
-
-def _parse(parse: Callable[[str], int], parameters: Mapping[str, str], key: str, subject: str) -> int:
-    try:
-        return parse(parameters[key])
-    except ValueError as error:
-        raise ResolutionError(f"StorageClass of {subject}: {key} {parameters[key][:64]!r} is not {error}") from error
 
 
 def parameter_tags(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:

@@ -48,11 +48,13 @@ class Rule(Enum):
     DEGRADED_SINCE_FAULT = ("lastDegradedAt cannot be read", ScheduleError.CLIENT_OPERATION_FAILED)
     VOLUME_DELETING = ("volume is being deleted", None)
     VOLUME_FAULTED = ("volume is faulted", None)
+    VOLUME_STANDBY = ("volume is on standby", None)
     VOLUME_RESTORING = ("volume is being restored", None)
     VOLUME_CLONING = ("volume is being cloned", None)
 
     NODE_DELETING = ("node is being deleted", None)
     NODE_NOT_READY = ("node is not ready", None)
+    NODE_NOT_READY_YET = ("node has no condition Ready or Schedulable yet", None)
     NODE_NOT_SCHEDULABLE = ("node is not schedulable (cordoned)", None)
     NODE_SCHEDULING_DISABLED = ("node does not allow scheduling", None)
     V2_DISABLED = ("v2 data engine is disabled on the node", None)

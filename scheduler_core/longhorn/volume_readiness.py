@@ -28,6 +28,9 @@ def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Clus
         return Refusal(Rule.VOLUME_DELETING, f"volume {volume.name} is being deleted")
     if volume.robustness == FAULTED and not any(is_salvageable(replica, cluster) for replica in replicas):
         return Refusal(Rule.VOLUME_FAULTED, f"volume {volume.name} is faulted and has no replica to salvage")
+    if volume.restore_required and volume.standby:
+        detail = f"volume {volume.name} is on standby: it restores each new backup, and only its activation ends that"
+        return Refusal(Rule.VOLUME_STANDBY, detail)
     if volume.restore_required:
         return Refusal(Rule.VOLUME_RESTORING, f"volume {volume.name} is still being restored from its backup")
     if is_data_from_volume(volume.data_source) and volume.clone_state != CLONE_COMPLETED:

@@ -1,14 +1,17 @@
-"""What Longhorn's admission refuses about a volume, so that it is never created or never attached.
+"""What Longhorn refuses about a volume, so that it is never created or never attached: one table, each row with its Go function.
 
-Mirrors the CRD's enums, webhook/resources/volume/validator.go and types.go:Validate...; only fields that a decision reads.
+Mirrors csi/util.go, webhook/resources/volume/validator.go, types.go:Validate... and the CRD's enums; only fields that a decision reads.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.longhorn.replica_request import FULL_COPY, LINKED_CLONE, is_v2
-from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
 from scheduler_core.model.longhorn import (
     BEST_EFFORT,
     DISABLED,
@@ -27,20 +30,34 @@ AUTO_BALANCE_MODES: Final = ("ignored", "disabled", "least-effort", "best-effort
 ANTI_AFFINITY_VALUES: Final = ("ignored", "enabled", "disabled")
 ACCESS_MODES: Final = ("rwo", "rwop", "rwx")
 MAX_REPLICAS: Final = 20
+_QUALIFIED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_MAX_NAME: Final = 63
+_MAX_PREFIX: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRule:
+    """One rule of Longhorn's admission of volumes.
+
+    Attributes:
+        source: the Go function
+        error: why the rule refuses a volume, "" if it does not
+        on_update: whether it also refuses every change of an existing volume
+    """
+
+    source: str
+    error: Callable[[Volume], str]
+    on_update: bool = True
 
 
 def creation_error(volume: Volume, settings: Settings) -> str:
     """Why Longhorn creates no such volume, "" if it does.
 
-    Its backing image is checked by `backing_image_error`.
+    Its backing image is checked by `backing_image_error`, the parameters of its StorageClass by `parameter_error`.
     """
-    if volume.number_of_replicas < 1:
-        return _replica_count_error(volume)
-    if volume.data_locality == STRICT_LOCAL and volume.access_mode == "rwx" and not volume.migratable:
-        return "dataLocality strict-local needs a volume that is not shared, or is migratable"
-    if volume.clone_mode == LINKED_CLONE and not is_v2(volume.data_engine):
-        return f"cloneMode {LINKED_CLONE} needs dataEngine v2"
-    return update_error(volume) or _disabled_engine_error(volume, settings)
+    errors = (rule.error(volume) for rule in VOLUME_RULES)
+    return next(filter(None, errors), "") or _disabled_engine_error(volume, settings)
 
 
 def update_error(volume: Volume) -> str:
@@ -48,29 +65,42 @@ def update_error(volume: Volume) -> str:
 
     Such a volume cannot be attached, which is a change of spec.nodeID. 0 replicas are an unknown number.
     """
-    for name, value, choices in (
-        ("dataEngine", volume.data_engine, DATA_ENGINES),
-        ("dataLocality", volume.data_locality, LOCALITIES),
-        ("accessMode", volume.access_mode, ACCESS_MODES),
-        ("cloneMode", volume.clone_mode, CLONE_MODES),
-        ("replicaAutoBalance", volume.replica_auto_balance, AUTO_BALANCE_MODES),
-        ("replicaSoftAntiAffinity", volume.replica_soft_anti_affinity, ANTI_AFFINITY_VALUES),
-        ("replicaZoneSoftAntiAffinity", volume.replica_zone_soft_anti_affinity, ANTI_AFFINITY_VALUES),
-        ("replicaDiskSoftAntiAffinity", volume.replica_disk_soft_anti_affinity, ANTI_AFFINITY_VALUES),
-    ):
+    return next(filter(None, (rule.error(volume) for rule in VOLUME_RULES if rule.on_update)), "")
+
+
+def _choice_rule(source: str, name: str, value: Callable[[Volume], str], choices: tuple[str, ...]) -> VolumeRule:
+    def error(volume: Volume) -> str:
         # Longhorn's mutating webhook fills in empty fields.
-        if value and value not in choices:
-            return choice_error(name, value, choices)
-    if not 0 <= volume.number_of_replicas <= MAX_REPLICAS:
-        return _replica_count_error(volume)
-    if volume.data_locality == STRICT_LOCAL and volume.number_of_replicas > 1:
-        return f"dataLocality strict-local needs numberOfReplicas 1, not {volume.number_of_replicas}"
-    return ""
+        text = value(volume)
+        return choice_error(name, text, choices) if text and text not in choices else ""
+
+    return VolumeRule(source, error)
 
 
-def choice_error(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """The sentence about a field whose value Longhorn does not know."""
-    return f"{name} {value[:64]!r} is not one of {', '.join(choices)}"
+def _no_replicas_error(volume: Volume) -> str:
+    return "" if volume.number_of_replicas >= 1 else _replica_count_error(volume)
+
+
+def _too_many_replicas_error(volume: Volume) -> str:
+    return "" if 0 <= volume.number_of_replicas <= MAX_REPLICAS else _replica_count_error(volume)
+
+
+def _strict_local_replicas_error(volume: Volume) -> str:
+    if volume.data_locality != STRICT_LOCAL or volume.number_of_replicas <= 1:
+        return ""
+    return f"dataLocality strict-local needs numberOfReplicas 1, not {volume.number_of_replicas}"
+
+
+def _strict_local_shared_error(volume: Volume) -> str:
+    if volume.data_locality != STRICT_LOCAL or volume.access_mode != "rwx" or volume.migratable:
+        return ""
+    return "dataLocality strict-local needs a volume that is not shared, or is migratable"
+
+
+def _linked_clone_error(volume: Volume) -> str:
+    if volume.clone_mode != LINKED_CLONE or is_v2(volume.data_engine):
+        return ""
+    return f"cloneMode {LINKED_CLONE} needs dataEngine v2"
 
 
 def _replica_count_error(volume: Volume) -> str:
@@ -78,13 +108,15 @@ def _replica_count_error(volume: Volume) -> str:
 
 
 def _disabled_engine_error(volume: Volume, settings: Settings) -> str:
-    """Why the data engine runs no volume (ValidateRequiredDataEngineEnabled).
-
-    A setting that is missing says nothing: Longhorn creates the object of every setting.
-    """
+    # webhook/common: ValidateRequiredDataEngineEnabled. A setting that is missing says nothing: Longhorn creates every setting's object.
     name = "v2-data-engine" if is_v2(volume.data_engine) else "v1-data-engine"
     enabled = settings.v2_data_engine if is_v2(volume.data_engine) else settings.v1_data_engine
     return f"dataEngine {volume.data_engine} is switched off by the setting {name}" if enabled is False else ""
+
+
+def choice_error(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """The sentence about a field whose value Longhorn does not know."""
+    return f"{name} {value[:64]!r} is not one of {', '.join(choices)}"
 
 
 def backing_image_error(volume: Volume, image: BackingImage) -> str:
@@ -97,3 +129,129 @@ def backing_image_error(volume: Volume, image: BackingImage) -> str:
             f"of backing image {image.name}"
         )
     return ""
+
+
+VOLUME_RULES: Final = (
+    VolumeRule("validator.go: validateReplicaCount", _no_replicas_error, on_update=False),
+    VolumeRule("types.go: ValidateDataLocalityAndAccessMode", _strict_local_shared_error, on_update=False),
+    VolumeRule("validator.go: Create", _linked_clone_error, on_update=False),
+    _choice_rule("CRD: spec.dataEngine", "dataEngine", lambda volume: volume.data_engine, DATA_ENGINES),
+    _choice_rule("types.go: ValidateDataLocality", "dataLocality", lambda volume: volume.data_locality, LOCALITIES),
+    _choice_rule("types.go: ValidateAccessMode", "accessMode", lambda volume: volume.access_mode, ACCESS_MODES),
+    _choice_rule("CRD: spec.cloneMode", "cloneMode", lambda volume: volume.clone_mode, CLONE_MODES),
+    _choice_rule(
+        "types.go: ValidateReplicaAutoBalance",
+        "replicaAutoBalance",
+        lambda volume: volume.replica_auto_balance,
+        AUTO_BALANCE_MODES,
+    ),
+    _choice_rule(
+        "types.go: ValidateReplicaSoftAntiAffinity",
+        "replicaSoftAntiAffinity",
+        lambda volume: volume.replica_soft_anti_affinity,
+        ANTI_AFFINITY_VALUES,
+    ),
+    _choice_rule(
+        "types.go: ValidateReplicaZoneSoftAntiAffinity",
+        "replicaZoneSoftAntiAffinity",
+        lambda volume: volume.replica_zone_soft_anti_affinity,
+        ANTI_AFFINITY_VALUES,
+    ),
+    _choice_rule(
+        "types.go: ValidateReplicaDiskSoftAntiAffinity",
+        "replicaDiskSoftAntiAffinity",
+        lambda volume: volume.replica_disk_soft_anti_affinity,
+        ANTI_AFFINITY_VALUES,
+    ),
+    VolumeRule("types.go: ValidateReplicaCount", _too_many_replicas_error),
+    VolumeRule("validator.go: validateReplicaCount", _strict_local_replicas_error),
+)
+"""What webhook/resources/volume/validator.go refuses about the fields that a decision reads, in the order of the messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRule:
+    """What Longhorn admits as the value of a StorageClass parameter that is present.
+
+    Attributes:
+        source: the Go function
+        error: what is wrong with a value, as the end of a sentence; "" if nothing is
+    """
+
+    source: str
+    error: Callable[[str], str]
+
+
+def parameter_error(parameters: Mapping[str, str]) -> str:
+    """Why Longhorn creates no volume of a StorageClass with these parameters, "" if it does."""
+    for name, rule in PARAMETER_RULES.items():
+        error = rule.error(parameters[name]) if name in parameters else ""
+        if error:
+            return f"{name} {parameters[name][:64]!r} {error}"
+    return ""
+
+
+def is_tag(text: str) -> bool:
+    """Whether Longhorn admits a tag of a node or a disk (util.ValidateTags: IsQualifiedName)."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and (len(prefix) > _MAX_PREFIX or not _DNS_SUBDOMAIN.fullmatch(prefix)):
+        return False
+    return len(name) <= _MAX_NAME and _QUALIFIED_NAME.fullmatch(name) is not None
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    return lambda text: "" if text in choices else f"is not one of {', '.join(choices)}"
+
+
+def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
+    def error(text: str) -> str:
+        try:
+            parse(text)
+        except ValueError as fault:
+            return f"is not {fault}"
+        return ""
+
+    return error
+
+
+def _replica_count_text_error(text: str) -> str:
+    error = _parsed_by(parse_int)(text)
+    if not error and not 0 <= int(text) <= MAX_REPLICAS:
+        return f"is not between 1 and {MAX_REPLICAS}"
+    return error
+
+
+def _selector_error(text: str) -> str:
+    refused = [tag for tag in text.split(",") if not is_tag(tag)]
+    return f"has the tag {refused[0][:64]!r}, which no node or disk can have" if refused else ""
+
+
+_OPTIONS: Final = "csi/util.go: getVolumeOptions"
+_BOOLEAN: Final = ParameterRule(_OPTIONS, _parsed_by(parse_bool))
+_NUMBER: Final = ParameterRule(_OPTIONS, _parsed_by(parse_int))
+_SELECTOR: Final = ParameterRule("util.ValidateTags", _selector_error)
+PARAMETER_RULES: Final[Mapping[str, ParameterRule]] = {
+    "staleReplicaTimeout": _NUMBER,
+    "exclusive": _BOOLEAN,
+    "share": _BOOLEAN,
+    "migratable": _BOOLEAN,
+    "encrypted": _BOOLEAN,
+    "numberOfReplicas": ParameterRule(_OPTIONS, _replica_count_text_error),
+    "replicaAutoBalance": ParameterRule("types.go: ValidateReplicaAutoBalance", _one_of(*AUTO_BALANCE_MODES)),
+    "dataLocality": ParameterRule("types.go: ValidateDataLocality", _one_of(*LOCALITIES)),
+    "disableRevisionCounter": _BOOLEAN,
+    "replicaSoftAntiAffinity": ParameterRule(
+        "types.go: ValidateReplicaSoftAntiAffinity", _one_of(*ANTI_AFFINITY_VALUES)
+    ),
+    "replicaZoneSoftAntiAffinity": ParameterRule(
+        "types.go: ValidateReplicaZoneSoftAntiAffinity", _one_of(*ANTI_AFFINITY_VALUES)
+    ),
+    "replicaDiskSoftAntiAffinity": ParameterRule(
+        "types.go: ValidateReplicaDiskSoftAntiAffinity", _one_of(*ANTI_AFFINITY_VALUES)
+    ),
+    "nodeSelector": _SELECTOR,
+    "diskSelector": _SELECTOR,
+    # Longhorn takes an empty engine for v1, and the volume's CRD has the other values.
+    "dataEngine": ParameterRule("CRD: spec.dataEngine", _one_of(*DATA_ENGINES, "")),
+}
+"""Parameters that Longhorn reads whenever they are present, an empty text included."""

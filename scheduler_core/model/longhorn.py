@@ -104,6 +104,7 @@ class Volume:
         actual_size: the space that its data occupies (status.actualSize), 0 for a new volume
         clone_state: how far a clone is (status.cloneStatus.state), "" before it begins
         restore_required: whether a backup is still being restored (status.restoreRequired)
+        standby: whether it is a disaster recovery volume that is not activated (status.isStandby)
     """
 
     name: str
@@ -132,6 +133,7 @@ class Volume:
     actual_size: int = 0
     clone_state: str = ""
     restore_required: bool = False
+    standby: bool = False
     deleting: bool = False
 
 

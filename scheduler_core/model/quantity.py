@@ -24,7 +24,7 @@ _SUFFIXES: Final = {
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
 }
-_PRINTED_UNITS: Final = ((1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
+_PRINTED_UNITS: Final = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 _WHOLE_SUFFIXES: Final = {"": 1} | {suffix: int(size) for suffix, size in _SUFFIXES.items() if size >= 1}
 # The API server keeps a quantity as it was written, however many zeros it begins with.
 _LEADING_ZEROS: Final = re.compile(r"\A([+-]?)0+(?=[0-9])", re.ASCII)
@@ -92,21 +92,21 @@ def _parse_rounded_up(text: str, scale: int) -> int:
 def format_bytes(size: int) -> str:
     """Formats a size for people, to two decimals.
 
-    Sizes from 1Gi on are in Gi, so that those of one sentence compare; smaller ones in Mi, Ki or bytes. Nothing is rounded up. A rest
-    that the decimals would hide entirely is added in bytes.
+    Sizes from 1Gi on are in Gi, so that those of one sentence compare, unless two decimals of a Ti are exact; smaller ones in Mi, Ki or
+    bytes. Nothing is rounded up. A rest that the decimals would hide entirely is added.
 
-    >>> format_bytes(107374182400), format_bytes(1610612736), format_bytes(107374182401)
-    ('100Gi', '1.5Gi', '100Gi+1')
+    >>> format_bytes(107374182400), format_bytes(1610612736), format_bytes(53689188352), format_bytes(20 * 1024**4)
+    ('100Gi', '1.5Gi', '50Gi + 2Mi', '20Ti')
     """
     sign = "-" if size < 0 else ""
     size = abs(size)
     for unit, suffix in _PRINTED_UNITS:
-        if size >= unit:
+        if size >= unit and (suffix != "Ti" or size * 100 % unit == 0):
             whole, rest = divmod(size, unit)
             decimals = f"{rest * 100 // unit:02}".rstrip("0")
             if decimals:
                 return f"{sign}{whole}.{decimals}{suffix}"
-            return f"{sign}{whole}{suffix}" + (f"+{rest}" if rest else "")
+            return f"{sign}{whole}{suffix}" + (f" + {format_bytes(rest)}" if rest else "")
     return f"{sign}{size}"
 
 

@@ -486,7 +486,24 @@ def test_a_node_without_replicas_gets_the_same_reason_from_its_profile_and_alone
         Reason.STRICT_LOCAL_ELSEWHERE,
         Reason.NO_ROOM_IN_CLUSTER,
         Reason.NOT_TOGETHER_IN_CLUSTER,
+        Reason.TOO_FEW_NODES,
     )
     for name, reason in zip(explanation.decision.candidates, explanation.decision.reasons, strict=True):
         if name not in holding and reason not in cluster_reasons and cluster.local:
             assert evaluate_node(current, explanation.decision.resolution, name).reason(Budget()) is reason
+
+
+@given(st.randoms(use_true_random=False))
+def test_where_nodes_are_too_few_larger_disks_change_nothing(random: Random) -> None:
+    """So the reason never names what space could mend."""
+    cluster = random_spread(random)
+    pod_object = requesting_pod(cluster)
+    before = explained(pod_object, objects(cluster), options=EXACT).decision
+    too_few = {
+        name for name, reason in zip(before.candidates, before.reasons, strict=True) if reason is Reason.TOO_FEW_NODES
+    }
+    for node in cluster.nodes.values():
+        for entry in node.disks.values():
+            entry.size, entry.available, entry.scheduled = 2**20, 2**20, 0
+    after = explained(pod_object, objects(cluster), options=EXACT)
+    assert too_few.isdisjoint(fitting(after))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.replica_domains import DomainShortage, domain_shortage
 from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.disk_space_steps import (
@@ -30,6 +31,7 @@ from scheduler_core.extender.planning.replica_moves import ReplicaMove, replica_
 from scheduler_core.extender.planning.setting_steps import (
     allow_disk_steps,
     allow_node_steps,
+    spread_steps,
     tag_disk_steps,
     tag_node_steps,
     uncordon_steps,
@@ -155,7 +157,9 @@ class _Search:
         candidates: dict[object, Remedy] = {}
         steps_of_node: dict[str, dict[Step, None]] = {}
         for number, start in enumerate(starts, start=1):
-            for step in _setting_steps(self.trials.cluster, start):
+            shortage = yield from _shortage(self.trials.cluster, start)
+            spread = spread_steps(shortage) if shortage is not None else ()
+            for step in (*spread, *_setting_steps(self.trials.cluster, start)):
                 if not start.changes_field_of(step):
                     remedy = Remedy((*start.steps, step))
                     # Two steps may be made in either order.
@@ -264,6 +268,13 @@ class _Search:
 
     def _fits(self, start: _Start, question: SpaceQuestion, size: int) -> Cooperative[bool]:
         return (yield from self.trials.fits((*start.steps, question.step(size))))
+
+
+def _shortage(cluster: PredictedCluster, start: _Start) -> Cooperative[DomainShortage | None]:
+    decision = start.decision.decision
+    if decision is None or start.node is not None or Reason.TOO_FEW_NODES not in decision.reasons:
+        return None
+    return (yield from domain_shortage(cluster.state, replica_needs(decision.resolution, cluster.state.view)))
 
 
 def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:

@@ -16,6 +16,8 @@ class RemedyKind(StrEnum):
     """
 
     UNCORDON = "uncordon"
+    ALLOW_DEGRADED = "allow-degraded"
+    SOFTEN_ANTI_AFFINITY = "soften-anti-affinity"
     ALLOW_NODE = "allow-node"
     ALLOW_DISK = "allow-disk"
     TAG_NODE = "tag-node"
@@ -78,6 +80,7 @@ class Step:
         size: bytes to free, to add or to copy
         tags: the tags that are added
         text: the change as a part of a sentence
+        setting: Longhorn's setting that becomes true; `node` is "" then
         move: of the kind `MOVE_REPLICA`; `node` and `disk` are what the replica leaves
     """
 
@@ -88,6 +91,7 @@ class Step:
     tags: tuple[str, ...] = ()
     text: str = ""
     move: ReplicaMove | None = None
+    setting: str = ""
 
     @property
     def intervention(self) -> Intervention:
@@ -136,7 +140,7 @@ def exact_bytes(size: int) -> str:
     It is in bytes where a unit would round it.
 
     >>> exact_bytes(2 * 1024**3), exact_bytes(2 * 1024**3 + 1)
-    ('2Gi', '2147483649 bytes (2Gi+1)')
+    ('2Gi', '2147483649 bytes (2Gi + 1)')
     """
     text = format_bytes(size)
     return text if "+" not in text and parse_bytes(text) == size else f"{size} bytes ({text})"

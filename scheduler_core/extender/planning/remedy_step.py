@@ -44,6 +44,9 @@ def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChange
     nodes: list[generic.Node] = []
     longhorn_nodes: dict[str, longhorn.Node] = {}
     for step in steps:
+        if step.setting:
+            objects["settings", step.setting] = "true"
+            continue
         name = step.node
         if step.kind is RemedyKind.UNCORDON:
             kube_node = cluster.snapshot.nodes.get(name)

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
+from scheduler_core.evaluation.replica_domains import DEGRADED_SETTING, DomainShortage
 from scheduler_core.extender.planning.remedy import RemedyKind, Step
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.longhorn.volume_validation import is_tag
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import CORDONED
@@ -19,6 +21,17 @@ from scheduler_core.volumes.resolve import Resolution
 # Of more different selectors, only one each and all together are tried.
 _MAX_COMBINED: Final = 3
 Tags = tuple[str, ...]
+
+
+def spread_steps(shortage: DomainShortage) -> Iterator[Step]:
+    """Yields the steps by which replicas no longer need a node or zone each."""
+    yield _setting_step(RemedyKind.ALLOW_DEGRADED, DEGRADED_SETTING)
+    if not shortage.by_volume:
+        yield _setting_step(RemedyKind.SOFTEN_ANTI_AFFINITY, shortage.setting)
+
+
+def _setting_step(kind: RemedyKind, setting: str) -> Step:
+    return Step(kind, "", text=f"set Longhorn's {setting} to true", setting=setting)
 
 
 def uncordon_steps(cluster: PredictedCluster, name: str) -> Iterator[Step]:
@@ -94,9 +107,10 @@ def _volumes_with_images(
 def _tags_to_add(selectors: Iterable[Sequence[str]], tags: Sequence[str]) -> list[Tags]:
     """Returns the sets of tags to try, fewest tags first.
 
-    Each set makes some of the selectors match. Volumes of a pod may be on different disks, so not every selector has to match.
+    Each set makes some of the selectors match. Volumes of a pod may be on different disks, so not every selector has to match. Longhorn
+    admits no tag that is no qualified name.
     """
-    missing = {tuple(sorted({*selector} - {*tags})) for selector in selectors} - {()}
+    missing = {tuple(sorted({*selector} - {*tags})) for selector in selectors if all(map(is_tag, selector))} - {()}
     counts = range(1, len(missing) + 1) if len(missing) <= _MAX_COMBINED else (1, len(missing))
     unions = {
         tuple(sorted({tag for part in chosen for tag in part}))

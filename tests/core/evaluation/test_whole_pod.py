@@ -31,7 +31,8 @@ def local_and_remote(local: float, remote: float) -> list[Object]:
 
 def remote_replicas(count: int, size: float = 60, **parameters: Any) -> list[Object]:
     """The claim ``b`` of a volume with several replicas, all of which need a place."""
-    replicas = make.storage_class("many", dataLocality="disabled", numberOfReplicas=str(count), **parameters)
+    parameters = {"dataLocality": "disabled", **parameters}
+    replicas = make.storage_class("many", numberOfReplicas=str(count), **parameters)
     return [replicas, make.claim("b", size, storage_class="many"), EVERY_REPLICA]
 
 
@@ -74,11 +75,9 @@ def test_one_replica_with_a_place_is_enough_by_default() -> None:
     ("sizes", "fields", "fits"),
     [
         pytest.param((100, 100, 60), {}, True, id="three nodes"),
-        pytest.param((100, 100), {}, False, id="two nodes"),
         pytest.param((100, 100, 50), {}, False, id="one of them too small"),
         pytest.param((120, 60), {"replicaSoftAntiAffinity": "enabled"}, True, id="nodes shared"),
         pytest.param((110, 60), {"replicaSoftAntiAffinity": "enabled"}, False, id="nodes shared, too small"),
-        pytest.param((100, 100, 100), {"replicaZoneSoftAntiAffinity": "disabled"}, False, id="one zone"),
         pytest.param(
             (180, 60),
             {"replicaSoftAntiAffinity": "enabled", "replicaDiskSoftAntiAffinity": "disabled"},
@@ -95,12 +94,43 @@ def test_every_replica_has_a_place_if_longhorn_waits_for_all(
     assert set(reasons(explanation).values()) == {"ATTACHABLE" if fits else "NOT_TOGETHER_IN_CLUSTER"}
 
 
+@pytest.mark.parametrize(
+    ("count", "parameters", "detail"),
+    [
+        pytest.param(
+            3,
+            {},
+            "b needs 3 nodes for its replicas, 2 can take one, and replica-soft-anti-affinity is false; what helps: "
+            "numberOfReplicas 2, one more node, soft anti-affinity, or allow-volume-creation-with-degraded-availability true",
+            id="nodes",
+        ),
+        pytest.param(
+            2,
+            {"replicaZoneSoftAntiAffinity": "disabled"},
+            "b needs 2 zones for its replicas, 1 can take one, and the volume's own zone anti-affinity is hard; what helps: "
+            "numberOfReplicas 1, one more zone (label nodes with topology.kubernetes.io/zone), soft anti-affinity, or "
+            "allow-volume-creation-with-degraded-availability true",
+            id="zones",
+        ),
+    ],
+)
+@pytest.mark.parametrize("locality", ["disabled", "best-effort"])
+def test_too_few_nodes_or_zones_are_not_called_missing_space(
+    count: int, parameters: dict[str, Any], detail: str, locality: str
+) -> None:
+    """Larger disks would not help."""
+    objects = remote_replicas(count, dataLocality=locality, **parameters)
+    explanation = explained(make.pod("b"), nodes(100, 100), objects)
+    assert set(reasons(explanation).values()) == {"TOO_FEW_NODES"}
+    assert {verdict.detail for verdict in explanation.verdicts} == {detail}
+
+
 def test_replicas_are_in_different_zones_if_they_may_not_share_one() -> None:
     """Two nodes of one zone are not enough for two replicas."""
     objects = remote_replicas(2, replicaZoneSoftAntiAffinity="disabled")
     east = make.longhorn_node("e1", zone="east"), make.longhorn_node("e2", zone="east")
     west = make.longhorn_node("w1", zone="west")
-    assert set(reasons(explained(make.pod("b"), east, objects)).values()) == {"NOT_TOGETHER_IN_CLUSTER"}
+    assert set(reasons(explained(make.pod("b"), east, objects)).values()) == {"TOO_FEW_NODES"}
     assert set(reasons(explained(make.pod("b"), east, west, objects)).values()) == {"ATTACHABLE"}
 
 
@@ -119,7 +149,7 @@ def test_a_replica_without_a_place_may_not_join_one_that_has() -> None:
     objects: list[Any] = [volume, replicas, EVERY_REPLICA]
     one_node = explained(make.pod("b"), nodes(100), *objects)
     two_nodes = explained(make.pod("b"), nodes(100, 100), *objects)
-    assert set(reasons(one_node).values()) == {"NOT_TOGETHER_IN_CLUSTER"}
+    assert set(reasons(one_node).values()) == {"TOO_FEW_NODES"}
     assert set(reasons(two_nodes).values()) == {"ATTACHABLE"}
 
 
@@ -217,9 +247,7 @@ class TestManyDisks:
 
     def test_there_are_too_few_nodes_for_the_replicas(self) -> None:
         """Each needs one of its own."""
-        assert set(reasons(explained(make.pod("b"), nodes(200, 200), remote_replicas(3))).values()) == {
-            "NOT_TOGETHER_IN_CLUSTER"
-        }
+        assert set(reasons(explained(make.pod("b"), nodes(200, 200), remote_replicas(3))).values()) == {"TOO_FEW_NODES"}
 
     def test_what_may_fit_is_not_refused(self) -> None:
         """On n1 there is no placement, but counting cannot tell: it fits, and is unsafe."""

@@ -241,6 +241,10 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
         replace(SOUND, storage_classes=(longhorn_class(diskSelector="nvme,ssd"),)),
         "tags", Severity.WARNING, "'ssd', which no disk has",
     ),
+    "a tag that no node can have": (
+        replace(SOUND, storage_classes=(longhorn_class(nodeSelector="ssd, fast"),)),
+        "tags", Severity.WARNING, "' fast', which no node can have",
+    ),
     "a fact that may not be read": (
         replace(SOUND, unknown=("GET /apis/x: forbidden",)), "facts", Severity.WARNING, "/apis/x",
     ),

@@ -10,6 +10,7 @@ from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.extender import volume_sentences
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.verdict import Reason
+from tests import builders as make
 from tests.builders import (
     LONGHORN,
     Object,
@@ -119,13 +120,57 @@ def test_an_evicting_disk_is_named_among_the_closed_ones() -> None:
 def test_a_volume_that_is_too_large_for_a_file_system_has_its_own_size() -> None:
     """Not that of the limit."""
     detail = detail_of_n1(longhorn_node("n1", 50 * 1024), bound("a", 20 * 1024))
-    assert detail == "disk disk-1: ext4 cannot hold a file of 20480Gi, only of less than 16384Gi"
+    assert detail == "disk disk-1: ext4 cannot hold a file of 20Ti, only of less than 16Ti"
 
 
 def test_an_empty_selector_is_told_from_none() -> None:
-    """A StorageClass with `diskSelector: ""` selects an empty tag, as Longhorn's CSI driver reads it."""
-    detail = detail_of_n1(longhorn_node("n1"), claim("a", 10), storage_class(diskSelector=""))
+    """A volume with the selector [""] selects an empty tag."""
+    detail = detail_of_n1(longhorn_node("n1"), bound("a", 10, diskSelector=[""]))
     assert detail == "disk disk-1 has tags [], the volume selects ['']"
+
+
+def test_of_several_volumes_the_one_that_selects_other_tags_is_named() -> None:
+    """The other one could go to the disk."""
+    classes = [storage_class(), storage_class("nv", diskSelector="nvme")]
+    node = longhorn_node("n1", {"disk-1": disk(100, tags=["hdd"])})
+    explanation = explained(make.pod("a", "b"), node, classes, claim("a", 1), claim("b", 1, storage_class="nv"))
+    assert explanation.verdicts[0].detail == "disk disk-1 has tags [hdd], the volume selects [nvme] (for b)"
+
+
+def test_both_rules_of_disk_pressure_are_shown_with_their_bytes() -> None:
+    """Longhorn's condition names neither in full."""
+    pressed = disk(100, available=20, scheduled=60, reserved=10, pressure=True)
+    assert detail_of_n1(longhorn_node("n1", {"d": pressed}), claim("a", 1), storage_class()) == (
+        "disk d has condition Schedulable=False (DiskPressure): 20Gi available must be more than 25Gi (25 % of 100Gi), and "
+        "60Gi scheduled must be at most 90Gi (100 % of 100Gi - 10Gi reserved)"
+    )
+
+
+def test_a_disk_with_too_much_scheduled_has_nothing_left() -> None:
+    """Its free bytes are below zero."""
+    detail = detail_of_n1(longhorn_node("n1", {"d": disk(100, scheduled=150)}), claim("a", 1), storage_class())
+    assert "disk d has nothing left to schedule (50Gi too much is scheduled)" in detail
+
+
+def test_a_disk_without_a_uuid_is_not_offered() -> None:
+    """A replica on it would have no place."""
+    node = longhorn_node("n1")
+    node["status"]["diskStatus"]["disk-1"]["diskUUID"] = ""
+    explanation = explained(make.pod("a"), node, claim("a", 1), storage_class())
+    assert [(verdict.reason.name, verdict.detail) for verdict in explanation.verdicts] == [
+        ("NO_DISK", "disk disk-1 has no UUID yet")
+    ]
+
+
+@pytest.mark.parametrize("kind", ["Ready", "Schedulable"])
+@pytest.mark.parametrize("status", ["Unknown", None])
+def test_a_node_without_a_condition_is_not_ready_yet(kind: str, status: str | None) -> None:
+    """It is not cordoned: the node controller has not looked at it."""
+    node = longhorn_node("n1")
+    others = [entry for entry in node["status"]["conditions"] if entry["type"] != kind]
+    node["status"]["conditions"] = others + ([make.condition(kind, status)] if status else [])
+    explanation = explained(make.pod("a"), node, claim("a", 1), storage_class())
+    assert [verdict.reason.name for verdict in explanation.verdicts] == ["NODE_NOT_READY_YET"]
 
 
 def test_the_setting_that_keeps_volumes_off_tagged_disks_is_named() -> None:

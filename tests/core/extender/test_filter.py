@@ -123,7 +123,6 @@ def test_longhorns_rules_decide_about_a_node(node: Object, reason: str) -> None:
         pytest.param(
             {"diskSelector": "ssd"}, longhorn_node("n1", {"d": disk(tags=["ssd"])}), "ROOM", id="disk tag present"
         ),
-        pytest.param({"diskSelector": ""}, longhorn_node("n1"), "DISK_TAGS", id="empty selector parameter"),
         pytest.param({"dataEngine": "v2"}, longhorn_node("n1"), "ENGINE_NOT_READY", id="v2 without a Kubernetes node"),
         pytest.param({"backingImage": "none"}, longhorn_node("n1"), "NO_BACKING_IMAGE", id="backing image missing"),
     ],

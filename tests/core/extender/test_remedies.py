@@ -52,6 +52,17 @@ def test_settings_come_before_space_and_space_before_moves() -> None:
     ]
 
 
+def test_settings_help_where_replicas_have_too_few_nodes() -> None:
+    """No disk can be large enough for two replicas on one node."""
+    objects = [storage_class("two", numberOfReplicas="2"), claim("data", 10, storage_class="two")]
+    objects += [setting("allow-volume-creation-with-degraded-availability", "false"), *node("a")]
+    small = World([*objects, pod("data", name="db", uid="uid-db")])
+    assert [remedy.text for remedy in small.find(9)] == [
+        "set Longhorn's allow-volume-creation-with-degraded-availability to true",
+        "set Longhorn's replica-soft-anti-affinity to true",
+    ]
+
+
 @pytest.mark.parametrize(
     ("cheaper", "dearer"),
     [
@@ -166,7 +177,7 @@ def test_a_patch_cancels_an_eviction_that_is_requested() -> None:
     [
         (20 * GI, "20Gi"),
         (3 * GI // 2, "1.5Gi"),
-        (GI + 1, "1073741825 bytes (1Gi+1)"),
+        (GI + 1, "1073741825 bytes (1Gi + 1)"),
         (GI + GI // 3, "1431655765 bytes (1.33Gi)"),
     ],
 )

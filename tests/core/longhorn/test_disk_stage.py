@@ -168,7 +168,7 @@ def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
             {},
             {"size": 20 * 1024 * GIB},
             {},
-            "disk d1: ext4 cannot hold a file of 20480Gi, only of less than 16384Gi",
+            "disk d1: ext4 cannot hold a file of 20Ti, only of less than 16Ti",
             id="too large",
         ),
         pytest.param(

@@ -37,9 +37,14 @@ def test_an_open_node_is_accepted() -> None:
     [
         pytest.param({"deleting": True}, Rule.NODE_DELETING, id="deleting"),
         pytest.param({"conditions": conditions(Ready="False")}, Rule.NODE_NOT_READY, id="not ready"),
-        pytest.param({"conditions": conditions(Ready="Unknown")}, Rule.NODE_NOT_READY, id="unknown"),
-        pytest.param({"conditions": ()}, Rule.NODE_NOT_READY, id="no conditions"),
-        pytest.param({"conditions": conditions(Schedulable="False")}, Rule.NODE_NOT_SCHEDULABLE, id="cordoned"),
+        pytest.param({"conditions": conditions(Ready="Unknown")}, Rule.NODE_NOT_READY_YET, id="unknown"),
+        pytest.param({"conditions": ()}, Rule.NODE_NOT_READY_YET, id="no conditions"),
+        pytest.param(
+            {"conditions": conditions(Schedulable="Unknown")}, Rule.NODE_NOT_READY_YET, id="schedulable unknown"
+        ),
+        pytest.param(
+            {"conditions": conditions(Schedulable="False")}, Rule.NODE_NOT_READY, id="closed for another reason"
+        ),
         pytest.param({"allow_scheduling": False}, Rule.NODE_SCHEDULING_DISABLED, id="scheduling disabled"),
         pytest.param({"eviction_requested": True}, None, id="node eviction is not looked at"),
         pytest.param(

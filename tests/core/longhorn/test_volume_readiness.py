@@ -36,6 +36,7 @@ UNREADY = {
         "VOLUME_FAULTED",
     ),
     "restoring": (pod_with_volume(HEALTHY, status={"restoreRequired": True}), "VOLUME_RESTORING"),
+    "on standby": (pod_with_volume(HEALTHY, status={"restoreRequired": True, "isStandby": True}), "VOLUME_STANDBY"),
     "clone that has not begun": (pod_with_volume(HEALTHY, dataSource="vol://y"), "VOLUME_CLONING"),
     "clone that copies": (
         pod_with_volume(HEALTHY, dataSource="snap://y/s", status={"cloneStatus": {"state": "initiated"}}),

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.errors import ResolutionError
 from tests import builders as make
-from tests.builders import explained, reasons
+from tests.builders import explained
 
 NODE = make.longhorn_node("a")
 REFUSED_CLASSES: dict[str, tuple[dict[str, str], str]] = {
@@ -18,8 +18,23 @@ REFUSED_CLASSES: dict[str, tuple[dict[str, str], str]] = {
         "dataLocality strict-local needs numberOfReplicas 1, not 2",
     ),
     "strict-local, shared": ({"dataLocality": "strict-local", "share": "true"}, "needs a volume that is not shared"),
-    "too many replicas": ({"numberOfReplicas": "21"}, "numberOfReplicas 21 is not between 1 and 20"),
-    "negative replicas": ({"numberOfReplicas": "-1"}, "numberOfReplicas -1 is not between 1 and 20"),
+    "too many replicas": ({"numberOfReplicas": "21"}, "numberOfReplicas '21' is not between 1 and 20"),
+    "negative replicas": ({"numberOfReplicas": "-1"}, "numberOfReplicas '-1' is not between 1 and 20"),
+    "strict-local with the default number of replicas": (
+        {"dataLocality": "strict-local", "numberOfReplicas": "0"},
+        "dataLocality strict-local needs numberOfReplicas 1, not 3",
+    ),
+    "replicas, empty text": ({"numberOfReplicas": ""}, "numberOfReplicas '' is not a whole number"),
+    "locality, empty text": ({"dataLocality": ""}, "dataLocality '' is not one of disabled"),
+    "auto-balance, empty text": ({"replicaAutoBalance": ""}, "replicaAutoBalance '' is not one of"),
+    "node anti-affinity, empty text": ({"replicaSoftAntiAffinity": ""}, "replicaSoftAntiAffinity '' is not one of"),
+    "share, empty text": ({"share": ""}, "share '' is not a boolean"),
+    "shared and exclusive": (
+        {"share": "true", "exclusive": "true"},
+        "share true does not go with a volume for one pod",
+    ),
+    "empty tag": ({"nodeSelector": ""}, "nodeSelector '' has the tag '', which no node or disk can have"),
+    "tag with a blank": ({"diskSelector": "ssd, fast"}, "has the tag ' fast', which no node or disk can have"),
     "auto-balance": ({"replicaAutoBalance": "best"}, "replicaAutoBalance 'best' is not one of ignored"),
     "node anti-affinity": ({"replicaSoftAntiAffinity": "true"}, "replicaSoftAntiAffinity 'true' is not one of"),
     "zone anti-affinity": ({"replicaZoneSoftAntiAffinity": "no"}, "replicaZoneSoftAntiAffinity 'no' is not one of"),
@@ -42,7 +57,8 @@ def test_a_class_whose_volumes_longhorn_refuses_is_an_error(parameters: dict[str
 ADMITTED_CLASSES: dict[str, dict[str, str]] = {
     "strict-local, shared and migratable": {"dataLocality": "strict-local", "share": "true", "migratable": "true"},
     "zero replicas are the default number": {"numberOfReplicas": "0"},
-    "empty values": dict.fromkeys(("dataEngine", "replicaAutoBalance", "replicaSoftAntiAffinity"), ""),
+    "empty data engine": {"dataEngine": ""},
+    "tags": {"nodeSelector": "storage", "diskSelector": "ssd,example.com/fast_2.x"},
     "every value": {"replicaAutoBalance": "least-effort", "replicaDiskSoftAntiAffinity": "disabled"},
 }
 
@@ -50,9 +66,33 @@ ADMITTED_CLASSES: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("parameters", ADMITTED_CLASSES.values(), ids=ADMITTED_CLASSES.keys())
 def test_a_class_whose_volumes_longhorn_admits_is_decided(parameters: dict[str, Any]) -> None:
     """The pod fits."""
-    assert reasons(explained(make.pod("x"), NODE, make.claim("x", 10), make.storage_class(**parameters))) == {
-        "a": "ROOM"
-    }
+    node = make.longhorn_node("a", {"d": make.disk(tags=["ssd", "example.com/fast_2.x"])}, tags=["storage"])
+    explanation = explained(make.pod("x"), node, make.claim("x", 10), make.storage_class(**parameters))
+    assert explanation.verdicts[0].fits
+
+
+def test_share_does_not_go_with_a_claim_for_one_pod() -> None:
+    """Longhorn's CSI driver refuses a volume that is both shared and exclusive."""
+    claim = make.claim("x", 10, access="ReadWriteOncePod")
+    with pytest.raises(ResolutionError, match=r"share true does not go with .* \(ReadWriteOncePod"):
+        explained(make.pod("x"), NODE, claim, make.storage_class(share="true"))
+
+
+XFS: dict[str, Any] = {"csi.storage.k8s.io/fstype": "xfs"}
+
+
+def test_a_new_volume_on_xfs_has_at_least_300_mib() -> None:
+    """mkfs.xfs makes no smaller file system, so Longhorn creates no such volume."""
+    with pytest.raises(ResolutionError, match="100Mi are less than the 300Mi that xfs needs"):
+        explained(make.pod("x"), NODE, make.claim("x", "100Mi"), make.storage_class(**XFS))
+    assert explained(make.pod("x"), NODE, make.claim("x", "300Mi"), make.storage_class(**XFS)).verdicts[0].fits
+
+
+def test_a_block_volume_needs_no_file_system() -> None:
+    """Its StorageClass may name xfs all the same."""
+    claim = make.claim("x", "100Mi")
+    claim["spec"]["volumeMode"] = "Block"
+    assert explained(make.pod("x"), NODE, claim, make.storage_class(**XFS)).verdicts[0].fits
 
 
 @pytest.mark.parametrize("engine", ["v1", "v2"])

