@@ -123,8 +123,7 @@ def explain_decision(
     """
     candidates = decision.candidates
     verdicts = []
-    details_without_room: dict[tuple[str, ...], str] = {}
-    details_without_nodes: dict[tuple[str, ...], str] = {}
+    details_of_cluster: dict[tuple[str, ...], str] = {}
     # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
     sentences: dict[int, VolumeSentences] = {}
     # The same volume may compete on every node.
@@ -138,19 +137,9 @@ def explain_decision(
         volumes = competitors.volumes if competitors else ()
         left_out = competitors.left_out if competitors else ()
         resolution = decision.resolution_on(name)
-        if reason is Reason.NO_ROOM_IN_CLUSTER:
-            # The sentence is the same for all nodes with these volumes, and it takes a look at every disk of the cluster.
-            key = tuple(volume.name for volume in resolution.unplaced)
-            if key not in details_without_room:
-                details_without_room[key] = yield from _no_room_in_cluster(state.view, resolution)
-            verdicts.append(Verdict(reason, details_without_room[key]))
-            continue
-        if reason is Reason.TOO_FEW_NODES:
-            key = tuple(volume.claim for volume in resolution.volumes)
-            if key not in details_without_nodes:
-                shortage = yield from domain_shortage(state, replica_needs(resolution, state.view))
-                details_without_nodes[key] = shortage.sentence if shortage is not None else ""
-            verdicts.append(Verdict(reason, details_without_nodes[key]))
+        if reason is Reason.NO_ROOM_IN_CLUSTER or reason is Reason.TOO_FEW_NODES:
+            detail = yield from _detail_of_cluster(reason, resolution, state, details_of_cluster)
+            verdicts.append(Verdict(reason, detail))
             continue
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
@@ -173,6 +162,23 @@ def explain_decision(
         yield
     skipped = skipped_claims(pod, state.view, decision.resolution)
     return Explanation(decision, verdicts, skipped, state.view.snapshot.longhorn_nodes)
+
+
+def _detail_of_cluster(
+    reason: Reason, resolution: Resolution, state: ClusterState, details: dict[tuple[str, ...], str]
+) -> Cooperative[str]:
+    """Returns a sentence that is the same for all nodes with these volumes, because it takes a look at every disk of the cluster."""
+    key = (
+        reason.name,
+        *(volume.name for volume in resolution.unplaced),
+        *(volume.claim for volume in resolution.volumes),
+    )
+    if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
+        details[key] = yield from _no_room_in_cluster(state.view, resolution)
+    elif key not in details:
+        shortage = yield from domain_shortage(state, replica_needs(resolution, state.view))
+        details[key] = shortage.sentence if shortage is not None else ""
+    return details[key]
 
 
 def _competing(volume: PodVolume, view: View) -> CompetingVolume:

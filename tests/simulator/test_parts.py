@@ -200,11 +200,12 @@ def test_volume_takes_its_parameters_from_its_class() -> None:
 
 
 def test_strict_local_volume_has_one_replica() -> None:
-    """Longhorn's webhook refuses any other number."""
+    """Longhorn's webhook refuses any other number, also the default one."""
     parameters = {"dataLocality": "strict-local"}
-    assert new_volume(_claim(), _class(**parameters), Settings())["spec"]["numberOfReplicas"] == 1
-    with pytest.raises(ResolutionError, match="strict-local needs numberOfReplicas 1, not 3"):
-        new_volume(_claim(), _class(**parameters, numberOfReplicas="3"), Settings())
+    assert new_volume(_claim(), _class(**parameters, numberOfReplicas="1"), Settings())["spec"]["numberOfReplicas"] == 1
+    for number in ({}, {"numberOfReplicas": "3"}):
+        with pytest.raises(ResolutionError, match="strict-local needs numberOfReplicas 1, not 3"):
+            new_volume(_claim(), _class(**parameters, **number), Settings())
 
 
 def test_wrong_parameter_is_refused_by_name() -> None:
