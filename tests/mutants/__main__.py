@@ -47,17 +47,19 @@ class _Copy:
 
     @contextmanager
     def mutate(self, mutations: Iterable[Mutation]) -> Iterator[None]:
-        files = {mutation.file for mutation in mutations}
+        written: list[str] = []
         try:
             for mutation in mutations:
+                text = mutation.apply(self._folder)
+                written.append(mutation.file)
                 path = self._folder / mutation.file
-                path.write_text(mutation.apply(path.read_text()))
+                path.write_text(text)
                 # Python compares times in whole seconds: each content of a file has its own, or old bytecode would run.
                 self._writes += 1
                 os.utime(path, (self._writes, self._writes))
             yield
         finally:
-            for file in files:
+            for file in written:
                 shutil.copy2(ROOT / file, self._folder / file)
 
     def run(self, arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:

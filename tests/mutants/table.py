@@ -31,12 +31,16 @@ class Mutation:
         """The folder of the file."""
         return self.file.rpartition("/")[0]
 
-    def apply(self, source: str) -> str:
-        """The file's text with the defect.
+    def apply(self, root: Path) -> str:
+        """The text of the file in the tree at `root`, with the defect.
 
         Raises:
-            DoesNotApplyError: the text to replace does not occur, or more than once.
+            DoesNotApplyError: there is no such file, or the text to replace does not occur there, or more than once.
         """
+        path = root / self.file
+        if not path.is_file():
+            raise DoesNotApplyError(f"{self.name}: there is no file {self.file}")
+        source = path.read_text()
         count = source.count(self.before)
         if count != 1:
             raise DoesNotApplyError(f"{self.name}: {self.before!r} occurs {count} times in {self.file}, expected once")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,9 @@ MUTATIONS = read_mutations()
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_mutation_applies_to_the_present_tree(mutation: Mutation) -> None:
     """The text to replace occurs once, and what replaces it is other Python."""
-    source = (ROOT / mutation.file).read_text()
-    mutated = mutation.apply(source)
+    mutated = mutation.apply(ROOT)
     compile(mutated, mutation.file, "exec")
-    assert mutated != source
+    assert mutated != (ROOT / mutation.file).read_text()
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
@@ -45,8 +45,15 @@ def test_every_package_has_two_mutations() -> None:
     assert {package for package in packages if counts[package] < 2} == set()
 
 
-def test_text_that_occurs_twice_does_not_apply() -> None:
-    """It is not known which of the two would be changed."""
-    mutation = Mutation("a name", "file.py", "x", "y", ())
-    with pytest.raises(DoesNotApplyError, match="occurs 2 times"):
-        mutation.apply("x = x")
+@pytest.mark.parametrize(
+    ("file", "problem"),
+    [
+        pytest.param("file.py", "'x' occurs 2 times in file.py", id="twice: it is not known which is meant"),
+        pytest.param("other.py", "there is no file other.py", id="no file"),
+    ],
+)
+def test_mutation_that_does_not_apply_says_why(tmp_path: Path, file: str, problem: str) -> None:
+    """The code has changed since."""
+    (tmp_path / "file.py").write_text("x = x")
+    with pytest.raises(DoesNotApplyError, match=re.escape(problem)):
+        Mutation("a name", file, "x", "y", ()).apply(tmp_path)
