@@ -138,8 +138,9 @@ def explain_decision(
         left_out = competitors.left_out if competitors else ()
         resolution = decision.resolution_on(name)
         if reason is Reason.NO_ROOM_IN_CLUSTER or reason is Reason.TOO_FEW_NODES:
-            detail = yield from _detail_of_cluster(reason, resolution, state, details_of_cluster)
-            verdicts.append(Verdict(reason, detail))
+            verdicts.append(
+                Verdict(reason, (yield from _detail_of_cluster(reason, resolution, state, details_of_cluster)))
+            )
             continue
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
@@ -168,11 +169,8 @@ def _detail_of_cluster(
     reason: Reason, resolution: Resolution, state: ClusterState, details: dict[tuple[str, ...], str]
 ) -> Cooperative[str]:
     """Returns a sentence that is the same for all nodes with these volumes, because it takes a look at every disk of the cluster."""
-    key = (
-        reason.name,
-        *(volume.name for volume in resolution.unplaced),
-        *(volume.claim for volume in resolution.volumes),
-    )
+    volumes = [volume.name for volume in resolution.unplaced]
+    key = (reason.name, *volumes, *(volume.claim for volume in resolution.volumes))
     if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
         details[key] = yield from _no_room_in_cluster(state.view, resolution)
     elif key not in details:

@@ -110,6 +110,10 @@ def run_command(objects: list[Object], command: Sequence[str]) -> None:
             }
         case ("kubectl", "-n", "longhorn-system", "patch", "nodes.longhorn.io", name, "--type=merge", "-p", body):
             merge_patch(object_of(objects, "longhorn.io/v1beta2", "Node", name), json.loads(body))
+        case ("kubectl", "-n", "longhorn-system", "patch", "settings.longhorn.io", name, "--type=merge", "-p", body):
+            # Longhorn has each of its settings; a snapshot may leave out those with default values.
+            objects[:] = [each for each in objects if (each["kind"], each["metadata"]["name"]) != ("Setting", name)]
+            objects.append(setting(name, json.loads(body)["value"]))
         case _:
             raise AssertionError(shlex.join(command))
 
