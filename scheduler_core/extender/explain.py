@@ -117,10 +117,7 @@ def explain_part(
 def explain_decision(
     pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
 ) -> Cooperative[Explanation]:
-    """Returns a verdict for every candidate of a decision.
-
-    `state` and `options` are those of the decision.
-    """
+    """Returns a verdict for every candidate of a decision that was made with this state and these options."""
     candidates = decision.candidates
     verdicts = []
     details_of_cluster: dict[tuple[str, ...], str] = {}
