@@ -23,6 +23,7 @@ _LAST_FAILED: Final = ".pytest_cache/v/cache/lastfailed"
 _BIN: Final = Path(sys.executable).parent
 PYTEST: Final = (str(_BIN / "pytest"),)
 _TESTS_FAILED: Final = 1
+_STALLED: Final = -1
 # More failures than these are no chance: running them again, one at a time, would only take long.
 _MOST_RETRIED: Final = 20
 # Many unit tests wait for timers, so more of them than there are processors keep these busy. The end-to-end tests run a cluster each,
@@ -32,10 +33,15 @@ _UNIT_WORKERS: Final = str(2 * (os.cpu_count() or 1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """What a tier proves, and its commands."""
+    """What a tier proves, and its commands.
+
+    Attributes:
+        limit: after how many seconds a command stands still, three times what it takes on two idle cores; then it begins once more
+    """
 
     proves: str
     commands: Sequence[Sequence[str]]
+    limit: float = 900
 
 
 def _end_to_end(mark: str, marks: str) -> Sequence[Sequence[str]]:
@@ -66,6 +72,7 @@ TIERS: Final[Mapping[str, Tier]] = {
     "rest": Tier(
         proves="all other end-to-end tests but the campaigns",
         commands=_end_to_end("e2e", "e2e and not smoke and not campaign"),
+        limit=2400,
     ),
 }
 
@@ -80,7 +87,7 @@ def run(names: Sequence[str]) -> int:
         started = time.monotonic()
         if name == "unit":
             _compile_tests()
-        passed = all(_run_command(command, flaky) for command in TIERS[name].commands)
+        passed = all(_run_command(command, TIERS[name].limit, flaky) for command in TIERS[name].commands)
         seconds[name] = time.monotonic() - started
         if not passed:
             failed = name
@@ -124,34 +131,33 @@ def _compile_tests() -> None:
     subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)  # no shell
 
 
-def _run_command(command: Sequence[str], flaky: list[str]) -> bool:
-    code = _run(command)
+def _run_command(command: Sequence[str], limit: float, flaky: list[str]) -> bool:
+    code = _run(command, limit)
+    if code == _STALLED:
+        flaky.append(f"{Path(command[0]).name}: no end after {limit:g} s")
+        code = _run(command, limit)
     if code != _TESTS_FAILED or command[0] != PYTEST[0]:
         return code == 0
     first = _last_failed()
     if not 0 < len(first) <= _MOST_RETRIED:
         return False
     _say(f"{len(first)} failed and run once more, alone")
-    again = [
-        *PYTEST,
-        "-n",
-        "0",
-        "-v",
-        "--last-failed",
-        "--last-failed-no-failures=none",
-        *command[command.index("-m") :],
-    ]
-    passed = _run(again) == 0
+    options = ("-n", "0", "-v", "--last-failed", "--last-failed-no-failures=none")
+    again = [*PYTEST, *options, *command[command.index("-m") :]]
+    passed = _run(again, limit) == 0
     flaky += sorted(first - _last_failed())
     return passed
 
 
-def _run(command: Sequence[str]) -> int:
+def _run(command: Sequence[str], limit: float) -> int:
     words = [
         Path(word).name if word.startswith(str(_BIN)) else word for word in command if not word.startswith("tests/")
     ]
     print("$", " ".join(words), flush=True)
-    return subprocess.run(command, cwd=ROOT, check=False).returncode  # a fixed list of arguments, no shell
+    try:
+        return subprocess.run(command, cwd=ROOT, check=False, timeout=limit).returncode
+    except subprocess.TimeoutExpired:
+        return _STALLED
 
 
 def _last_failed() -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ def test_once():
         marker.touch()
         raise AssertionError("the first time")
 """
+STALLS_ONCE = "import pathlib, time; ran = pathlib.Path('ran'); ran.exists() or ran.touch() or time.sleep(600)"
 ALWAYS = "def test_always():\n    raise AssertionError\n"
 NEVER = "def test_never():\n    pass\n"
 
@@ -75,6 +77,17 @@ def test_a_test_that_fails_twice_fails_the_run(project: Path, capfd: pytest.Capt
     add(project, "always", ALWAYS)
     assert tiers.run(["toy"]) == 1
     assert capfd.readouterr().out.splitlines()[-2:] == ["flaky: tests/test_once.py::test_once", "== toy failed"]
+
+
+def test_a_run_that_stands_still_begins_once_more(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The last lines say so."""
+    command = [sys.executable, "-S", "-c", STALLS_ONCE]
+    monkeypatch.setattr(tiers, "TIERS", {"toy": tiers.Tier(proves="a rule", commands=[command], limit=3)})
+    assert tiers.run(["toy"]) == 0
+    assert (project / "ran").exists()
+    assert capfd.readouterr().out.splitlines()[-1] == f"flaky: {Path(sys.executable).name}: no end after 3 s"
 
 
 def test_a_file_that_cannot_be_loaded_fails_the_run(project: Path) -> None:
