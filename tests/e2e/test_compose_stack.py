@@ -69,7 +69,6 @@ def placed_pods(stack: Stack) -> int:
     return sum(1 for pod in stack.cluster.api.get(PODS.path("default"))["items"] if pod["spec"].get("nodeName"))
 
 
-@pytest.mark.smoke
 def test_two_services_place_the_example_and_one_takes_over(stack: Stack) -> None:
     """kube-scheduler reaches the leader, and its successor after a kill.
 

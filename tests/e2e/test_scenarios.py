@@ -35,7 +35,6 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
         yield started
 
 
-@pytest.mark.smoke
 def test_drained_pods_go_where_they_fit_and_their_volumes_follow(rig: Rig) -> None:
     """Node B has room for four of five pods, C for one.
 

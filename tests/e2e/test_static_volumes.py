@@ -28,7 +28,6 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
         yield started
 
 
-@pytest.mark.smoke
 def test_the_predicted_persistent_volume_is_the_one_that_is_bound(rig: Rig) -> None:
     """Several classes, sizes, access modes, selectors and node affinities; pods with several claims."""
     bindings = static_volumes.compare(rig, SEEDS)
