@@ -245,7 +245,7 @@ class DevCluster:
         self.processes[SCHEDULER].restart()
 
     def stop_programs(self) -> None:
-        """Stops what was started beside the control plane, the last program first, and puts its logs into a folder of their own.
+        """Stops every program but those of the control plane, the last one first, and puts its logs into a folder of their own.
 
         A process of the control plane that does not run is started, and kube-scheduler gets its first configuration again.
 
