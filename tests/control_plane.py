@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.kube.client import ApiError
-from app.kube.resources import NAMESPACES, Resource
+from app.kube.resources import EVENTS, NAMESPACES, Resource
 from devcluster import ClusterOptions, DevCluster
 from devcluster.components import CONTROLLER_MANAGER
 from devcluster.errors import DevClusterError
@@ -112,6 +112,9 @@ class ControlPlane:
         try:
             cluster.stop_programs()
             _empty(cluster, self._baseline)
+            for raw in cluster.api.get(NAMESPACES.path())["items"]:
+                # All at once: there may be thousands, of which `doctor` reads those of the last hour.
+                cluster.api.delete(EVENTS.path(raw["metadata"]["name"]))
         except (ApiError, DevClusterError) as error:
             print(f"the control plane is replaced by a new one: {error}")
             self.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.kube.resources import CLAIMS, CONFIG_MAPS, NAMESPACES, NODES
+from app.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, NAMESPACES, NODES
 from devcluster import DevCluster
 from devcluster.components import CONTROLLER_MANAGER, SCHEDULER
 from devcluster.programs import LOOPBACK
@@ -50,6 +50,7 @@ def test_the_next_file_finds_nothing_of_the_one_before(control_plane: ControlPla
         assert count(cluster) == before
         assert cluster.api.get(NODES.path())["items"] == []
         assert "kept" not in cluster.kubectl("get", "configmaps")
+        assert not any(each["involvedObject"]["kind"] == "Pod" for each in cluster.api.get(EVENTS.path())["items"])
         assert set(cluster.api.get(NAMESPACES.path(name="default"))["metadata"]["labels"]) == {
             "kubernetes.io/metadata.name"
         }
