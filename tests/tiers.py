@@ -36,7 +36,7 @@ class Tier:
     """What a tier proves, and its commands.
 
     Attributes:
-        limit: after how many seconds a command stands still, three times what it takes on two idle cores; then it begins once more
+        limit: after how many seconds a command counts as standing still, and begins once more
     """
 
     proves: str
