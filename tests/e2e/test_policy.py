@@ -181,6 +181,9 @@ def count_running(rig: Rig, app: str) -> int:
 def test_scores_outweigh_a_free_processor_once_they_are_requested(stack: PolicyStack) -> None:
     """Least fragmentation prefers `whole`, which has a single disk and is busier."""
     rig = stack.rig
+    # A pod soon after a burst is offered fewer nodes (`Ledger.recent_offers`); a new process has seen no burst.
+    rig.cluster.processes[CANDIDATE].restart()
+    rig.until("it leads again", rig.leader)
     disks = {"split": ["150Gi"] * 4, "whole": ["600Gi"]}
     add_nodes(rig, "scores", disks, dict.fromkeys(disks, "scores"))
     rig.load("whole", 0.3)
