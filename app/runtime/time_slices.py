@@ -51,6 +51,8 @@ async def run_in_slices(
             next(computation)
         except StopIteration as done:
             result: _Result = done.value
+            # What the caller does with the result belongs to the next turn.
+            await slicer.pause_if_due()
             return result
         await slicer.pause_if_due()
 

@@ -186,7 +186,7 @@ class Contention:
         before = self._roaming.version
         uninterrupted = True
         self._latest_query = query
-        names = self._roaming.nodes_to_update(query.version, query.demand, query.ledger)
+        names = self._roaming.nodes_to_update(query.version, query.state.view.indexes.free_space)
         for number, name in enumerate(names, start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield

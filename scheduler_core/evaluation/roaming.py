@@ -19,7 +19,6 @@ from typing import Final
 from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.derive import Demand
-from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UNPLACED_LIFETIME, replica_count
 from scheduler_core.evaluation.competitors import Competitors, Volumes, identity
 from scheduler_core.evaluation.node_rules import attach_refusal
@@ -114,17 +113,13 @@ class RoamingVolumes:
         self._by_node: dict[str, tuple[RoamingVolume, ...]] = {}
         self._since: dict[str, tuple[datetime, bool]] = {}
 
-    def nodes_to_update(self, version: Version, demand: DemandIndex, ledger: Ledger) -> frozenset[str]:
+    def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
         """Names of the nodes where other volumes may fit in `version`.
 
         An offer that is made fits on its nodes. So a change of offers alone matters only where some volume did not fit.
         """
-        roaming = frozenset(self._by_node)
         changed = None if self.version is None else nodes_changed_since(self.version, version)
-        if changed is not None:
-            return changed | roaming
-        wide = (nodes for _, nodes in ledger.wide_offers)
-        return roaming.union(demand.by_node, ledger.uids_by_node, *wide)
+        return frozenset(self._by_node).union(longhorn_nodes if changed is None else changed)
 
     def put(self, node: str, volumes: Iterable[RoamingVolume]) -> None:
         """Replaces the volumes that roam from a node."""
