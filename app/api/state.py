@@ -22,10 +22,12 @@ def readiness(app_state: AppState) -> CacheHealth:
     Raises:
         UnavailableError: the cluster's state is not known well enough to decide
     """
-    problem = app_state.lifecycle.readiness_problem if app_state.lifecycle else ""
-    if problem:
-        raise UnavailableError(problem)
-    return CacheHealth(status="ok", unreadable=app_state.lifecycle.unreadable if app_state.lifecycle else [])
+    lifecycle = app_state.lifecycle
+    if lifecycle is None:
+        return CacheHealth(status="ok")
+    if lifecycle.readiness_problem:
+        raise UnavailableError(lifecycle.readiness_problem)
+    return CacheHealth(status="ok", unreadable=lifecycle.unreadable, refused_settings=lifecycle.refused_settings)
 
 
 @router.get(

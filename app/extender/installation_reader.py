@@ -22,6 +22,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import (
     CLAIMS,
+    CONFIG_MAPS,
     CSI_DRIVERS,
     ENDPOINT_SLICES,
     EVENTS,
@@ -42,11 +43,14 @@ from scheduler_core.convert.installed_objects import (
     scheduling_failure,
     service_address,
 )
+from scheduler_core.convert.kube import ConfigMap
+from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProbeResult, ProcessReport
 from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER
+from scheduler_core.extender.settings import SettingsHistory, SettingsSource
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.timestamps import parse_time
@@ -153,6 +157,7 @@ class InstallationReader:
             plain_probe=plain_probe,
             scheduler_name=scheduler,
             settings=dict(settings),
+            refused_settings=await self._get(CONFIG_MAPS, namespace, PROGRAM, _refused_settings) or (),
             storage_classes=tuple(classes),
             longhorn_nodes=tuple(
                 entry for _, entry in await self._list(LONGHORN_NODES, namespace, _read_as(LONGHORN_NODES))
@@ -313,6 +318,11 @@ def _held_lease(raw: bytes) -> HeldLease:
 
 def _addresses(raw: bytes) -> tuple[str, ...]:
     return tuple(endpoint.address for endpoint in endpoint_slice(raw, EXTENDER).endpoints)
+
+
+def _refused_settings(raw: bytes) -> tuple[str, ...]:
+    data = decode_json("ConfigMap", raw, ConfigMap).data or {}
+    return SettingsHistory().resolve([SettingsSource(f"ConfigMap {PROGRAM}", data)]).problems
 
 
 def _read_as(resource: Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:

@@ -159,6 +159,11 @@ class ExtenderLifecycle(Program):
         """The objects that are left out because they cannot be read, and why; the first ones."""
         return self._parts.cache.unreadable
 
+    @property
+    def refused_settings(self) -> list[str]:
+        """What is wrong in the sources of settings."""
+        return list(self._settings().problems)
+
     def state(self) -> ServiceState:
         """Returns what /state shows of the service."""
         settings = self._settings()
@@ -172,7 +177,7 @@ class ExtenderLifecycle(Program):
             pod_scheduling_timeout=settings.pod_scheduling_timeout,
             node_reservation_timeout=settings.node_reservation_timeout,
             origins=dict(sorted(settings.origins.items())),
-            refused_settings=list(settings.problems),
+            refused_settings=self.refused_settings,
             reserved_nodes=sorted(self._reservations.reserved_nodes()),
             outstanding=self._outstanding(),
             unreadable=self.unreadable,
@@ -413,7 +418,7 @@ class ExtenderLifecycle(Program):
         self._logged_problem = problem
         if problem:
             log.warning("trouble", problem=problem)
-        else:
+        elif not self._settings().problems:
             log.info("trouble is over")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class UnavailableError(Exception):
@@ -26,9 +26,10 @@ class Health(BaseModel):
 
 
 class CacheHealth(Health):
-    """Whether the process is well, and which objects it cannot read."""
+    """Whether the process is well, and which objects and settings it cannot use."""
 
     unreadable: list[str] = []
+    refused_settings: list[str] = Field(default=[], serialization_alias="refusedSettings")
 
 
 class LeaderHealth(Health):

@@ -138,6 +138,7 @@ class Installation:
         plain_probe: the same of one that does not request the extender's resource
         scheduler_name: the kube-scheduler of the probe pod
         settings: Longhorn's settings by name
+        refused_settings: what is wrong in the extender's ConfigMap
         tracks_capacity: whether kube-scheduler compares CSIStorageCapacity objects for Longhorn
         unknown: what could not be read, and why
     """
@@ -162,6 +163,7 @@ class Installation:
     plain_probe: ProbeResult | None = None
     scheduler_name: str = DEFAULT_SCHEDULER
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    refused_settings: tuple[str, ...] = ()
     storage_classes: tuple[StorageClass, ...] = ()
     longhorn_nodes: tuple[Node, ...] = ()
     tracks_capacity: bool = False

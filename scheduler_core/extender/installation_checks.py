@@ -207,6 +207,13 @@ def check_answers(facts: Installation) -> Findings:
     """Whether the leader answers kube-scheduler, by valid settings."""
     leader = facts.leader
     report = _leader_report(facts)
+    # A process may still use the value of before, so the ConfigMap is read, too.
+    from_process = report.refused_settings if report is not None else ()
+    for problem in {text.partition(";")[0]: text for text in (*facts.refused_settings, *from_process)}.values():
+        yield Finding(
+            "answers", Severity.WARNING, f"a setting is refused: {problem}", f"configmap/{PROGRAM}",
+            f"{facts.kubectl} edit configmap {PROGRAM}",
+        )  # fmt: skip
     if leader is None or report is None:
         yield Finding("answers", Severity.SKIPPED, _reason_for_no_report(facts))
         return
@@ -215,11 +222,6 @@ def check_answers(facts: Installation) -> Findings:
         yield Finding(
             "answers", Severity.ERROR, f"leads and does not answer: {report.refusal}", where,
             f"{facts.kubectl} get configmap {PROGRAM} -o yaml",
-        )  # fmt: skip
-    for problem in report.refused_settings:
-        yield Finding(
-            "answers", Severity.WARNING, f"refuses a setting: {problem}", where,
-            f"{facts.kubectl} edit configmap {PROGRAM}",
         )  # fmt: skip
 
 

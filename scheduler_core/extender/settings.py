@@ -6,13 +6,15 @@ They are the proposal's three settings, under its names, whether refusals are en
 
 Data flow: sources in the order of their precedence, each a mapping of texts → `SettingsHistory.resolve` → one frozen value per
 setting and the source it came from. A value that does not parse is refused and named; the source's last good value stays, or,
-if it never had one, the next source's value counts. Other keys of a source are ignored, so a ConfigMap may hold more.
+if it never had one, the next source's value counts, and without one the value as installed: a typing error switches nothing off.
+A key that begins like a setting and is none is refused, too. Other keys of a source are ignored, so a ConfigMap may hold more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final
 
@@ -24,6 +26,8 @@ NODE_RESERVATION_TIMEOUT: Final = "scheduler-extender-node-reservation-timeout"
 ENFORCEMENT: Final = "scheduler-extender-enforcement"
 PLACEMENT_GUARD: Final = "placement-guard"
 DEFAULTS: Final = "defaults"
+INSTALLED: Final = "the value as installed"
+_PREFIXES: Final = ("scheduler-extender-", PLACEMENT_GUARD)
 _MAX_SECONDS: Final = 3600
 
 
@@ -114,6 +118,10 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 }
 
 
+# What manifests/base and the chart write into the ConfigMap.
+_INSTALLED_VALUES: Final = ExtenderSettings(enabled=True, placement_guard=GuardMode.ENFORCE)
+
+
 class SettingsHistory:
     """The last good value of each setting and source."""
 
@@ -128,9 +136,12 @@ class SettingsHistory:
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
-        problems: list[str] = []
+        problems = [problem for source in sources for problem in _unknown_keys(source)]
         for name, (attribute, parse) in _SETTINGS.items():
             origins[name] = DEFAULTS
+            if any(name in source.values for source in sources):
+                values[attribute] = getattr(_INSTALLED_VALUES, attribute)
+                origins[name] = INSTALLED
             for source in sources:
                 value = self._last_good_value(source, name, parse, problems)
                 if value is not None:
@@ -150,6 +161,16 @@ class SettingsHistory:
             self._good[source.name, name] = parse(text)
         except ValueError as error:
             last_good = self._good.get((source.name, name))
-            instead = "its next source counts" if last_good is None else f"{last_good} stays"
+            instead = f"the next source counts, or {INSTALLED}" if last_good is None else f"{last_good} stays"
             problems.append(f"{source.name}: {name}: {text[:64]!r} is not {error}; {instead}")
         return self._good.get((source.name, name))
+
+
+def _unknown_keys(source: SettingsSource) -> Iterator[str]:
+    """Yields what is wrong with keys that look like settings."""
+    for key in source.values:
+        if key in _SETTINGS or not key.startswith(_PREFIXES):
+            continue
+        close = get_close_matches(key, _SETTINGS, n=1, cutoff=0.85)
+        meant = f", {close[0]} is meant?" if close else ""
+        yield f"{source.name}: {key[:64]}: there is no such setting{meant}"

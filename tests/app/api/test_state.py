@@ -72,6 +72,16 @@ async def test_readyz_and_state_name_objects_that_cannot_be_read() -> None:
     assert state["service"]["unreadable"] == list(lifecycle.unreadable)
 
 
+async def test_readyz_names_settings_that_are_refused() -> None:
+    """A misspelt key or a bad value changes nothing, and is said where a kubelet asks."""
+    lifecycle = FakeLifecycle(
+        refused_settings=("ConfigMap x: scheduler-extender-enforcment: there is no such setting",)
+    )
+    async with http_client(_live(FakeStateSource(two_nodes()), lifecycle)) as client:
+        ready = await client.get("/readyz")
+    assert ready.json() == {"status": "ok", "refusedSettings": list(lifecycle.refused_settings)}
+
+
 async def test_state_shows_what_counts_on_each_disk() -> None:
     """It has Longhorn's figures, those of decisions, and replicas not listed yet."""
     first_disk = disk(100, available=70, reserved=10, listed={"r-listed": 20}, tags=["ssd"])
@@ -279,6 +289,7 @@ class FakeLifecycle:
     outstanding: OutstandingState = field(default_factory=OutstandingState)
     readiness_problem: str = ""
     unreadable: tuple[str, ...] = ()
+    refused_settings: tuple[str, ...] = ()
 
     def state(self) -> ServiceState:
         """This process leads."""

@@ -175,6 +175,10 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
         with_leader(ProcessReport(answering=True, refused_settings=("timeout: 'x'",))),
         "answers", Severity.WARNING, "timeout",
     ),
+    "a key of the ConfigMap that is no setting, without a leader": (
+        replace(SOUND, lease=None, refused_settings=("ConfigMap x: enforcment: there is no such setting",)),
+        "answers", Severity.WARNING, "there is no such setting",
+    ),
     "a missing permission": (
         replace(SOUND, denied=(Permission("watch", "longhorn.io", "volumes"),)),
         "permissions", Severity.ERROR, "may not watch volumes.longhorn.io",

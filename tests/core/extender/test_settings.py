@@ -69,9 +69,33 @@ def test_the_last_good_value_of_a_source_counts_instead_of_a_bad_one() -> None:
 def test_a_removed_value_is_forgotten() -> None:
     """It does not count again when a bad value appears."""
     history = SettingsHistory()
-    history.resolve([SettingsSource("ConfigMap", {ENABLED: "true"})])
+    history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
     history.resolve([SettingsSource("ConfigMap", {})])
-    assert not history.resolve([SettingsSource("ConfigMap", {ENABLED: "what"})]).enabled
+    assert not history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "what"})]).observes
+
+
+@pytest.mark.parametrize("setting", [ENABLED, PLACEMENT_GUARD])
+def test_a_bad_value_never_means_off(setting: str) -> None:
+    """A process that starts with it uses the value of the manifests."""
+    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {setting: "yes please"})])
+    installed = (True, GuardMode.OFF) if setting == ENABLED else (False, GuardMode.ENFORCE)
+    assert (settings.enabled, settings.placement_guard) == installed
+    assert settings.origins[setting] == "the value as installed"
+    assert settings.problems[0].endswith("; the next source counts, or the value as installed")
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("scheduler-extender-enforcment", "there is no such setting, scheduler-extender-enforcement is meant?"),
+        ("scheduler-extender-x", "there is no such setting"),
+        ("placement-guards", "there is no such setting, placement-guard is meant?"),
+    ],
+)
+def test_a_key_that_looks_like_a_setting_and_is_none_is_refused(key: str, problem: str) -> None:
+    """A misspelt key would change nothing and say nothing."""
+    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {key: "observe", "policy.cfg": "{}"})])
+    assert settings.problems == (f"ConfigMap: {key}: {problem}",)
 
 
 @pytest.mark.parametrize("mode", Enforcement)
@@ -103,7 +127,6 @@ def test_the_placement_guards_mode_is_one_of_three_words(mode: GuardMode) -> Non
 def test_another_word_for_the_placement_guards_mode_is_refused(text: str) -> None:
     """The problem lists the three."""
     settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {PLACEMENT_GUARD: text})])
-    assert settings.placement_guard is GuardMode.OFF
-    assert settings.problems == (
-        f"ConfigMap: {PLACEMENT_GUARD}: {text!r} is not one of off, observe, enforce; its next source counts",
-    )
+    assert settings.placement_guard is GuardMode.ENFORCE
+    words = "off, observe, enforce; the next source counts, or the value as installed"
+    assert settings.problems == (f"ConfigMap: {PLACEMENT_GUARD}: {text!r} is not one of {words}",)
