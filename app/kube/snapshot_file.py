@@ -6,21 +6,24 @@ one Snapshot. Every problem is one `SnapshotFileError` that names file, object a
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 import yaml
 
+from app.kube.resources import LONGHORN_NODES
 from app.kube.source_position import position
 from scheduler_core.convert import kube as wire
-from scheduler_core.convert.json_text import describe_syntax_error
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.json_text import JsonPlaces, describe_syntax_error, line_and_column
+from scheduler_core.convert.meta import decode_object, object_name
 from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
 from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.longhorn.settings import Settings
@@ -32,6 +35,8 @@ STDIN: Final = "-"
 _SILENTLY_IGNORED: Final = frozenset({("Namespace", ""), ("StatefulSet", "apps")})
 # No Kubernetes object is nested nearly as deeply.
 _MAX_DEPTH: Final = 200
+# More than any field has: 64 bits have 19.
+_MAX_DIGITS: Final = 40
 _Result = TypeVar("_Result")
 
 
@@ -84,6 +89,7 @@ def snapshot_of(
         if entry is None:
             ignored[f"{kind}.{group}" if group else kind] += 1
         else:
+            _check_version(source, entry, raw)
             entries.append((entry, raw))
     snapshot = read_from(source, lambda: build_snapshot(entries))
     read_from(source, lambda: Settings.parse(snapshot.settings))
@@ -91,6 +97,17 @@ def snapshot_of(
     if not snapshot.longhorn_nodes:
         warnings.append("no nodes.longhorn.io: no node can take a Longhorn volume")
     return LoadedSnapshot(snapshot, tuple(f"{source}: {warning}" for warning in warnings))
+
+
+def _check_version(source: str, kind: SnapshotKind, raw: Any) -> None:
+    """Refuses another version of Longhorn's API, whose fields have other forms."""
+    expected = f"{LONGHORN_NODES.group}/{LONGHORN_NODES.version}"
+    version = raw.get("apiVersion") if isinstance(raw, dict) else None
+    if kind.group == LONGHORN_NODES.group and version != expected:
+        command = f"kubectl get {kind.kind.lower()}s.{LONGHORN_NODES.version}.{LONGHORN_NODES.group} -A -o yaml"
+        raise SnapshotFileError(
+            f"{source}: {object_name(kind.label, raw)}: {version} is not read, {expected} is: {command}"
+        )
 
 
 def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
@@ -211,7 +228,13 @@ def _documents(source: str) -> Iterable[Any]:
     text = _read_bytes(source)
     try:
         if text.lstrip()[:1] == b"{":
-            return [msgspec.json.decode(text)]
+            document = _JSON.decode(text)
+            json.loads(text, object_pairs_hook=_check_keys)
+            return [document]
+    except _RepeatedKeyError as error:
+        content = text.decode()
+        offset = JsonPlaces.of(content).duplicates[0].offsets[1]
+        raise SnapshotFileError(f"{source}: {line_and_column(content, offset)}: {error}") from error
     except RecursionError as error:
         raise SnapshotFileError(f"{source}: is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -233,6 +256,31 @@ def _read_bytes(source: str) -> bytes:
         return sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
     except OSError as error:
         raise SnapshotFileError(f"{source}: cannot be read: {error.strerror}") from error
+
+
+def _number(text: str) -> int | float:
+    """Returns an int for a whole number, which kubectl prints as 4.398046511104e+12 if it is large."""
+    value = Decimal(text)
+    # An exponent may stand for more digits than memory has.
+    whole = value.adjusted() < _MAX_DIGITS and value == value.to_integral_value()
+    return int(value) if whole else float(value)
+
+
+_JSON: Final = msgspec.json.Decoder(float_hook=_number)
+
+
+class _RepeatedKeyError(ValueError):
+    """A key is written twice in one mapping."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key!r:.60} is written twice; between two outputs of kubectl there must be a line ---")
+
+
+def _check_keys(pairs: Sequence[tuple[str, object]]) -> None:
+    # Decoders keep the last value, so that the objects of an earlier list would be lost.
+    if len({key for key, _ in pairs}) < len(pairs):
+        keys = Counter(key for key, _ in pairs)
+        raise _RepeatedKeyError(next(key for key, count in keys.items() if count > 1))
 
 
 class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -258,6 +306,32 @@ class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type:
     def ascend_resolver(self) -> None:
         """Called when the composer leaves a node of the tree."""
         self._depth -= 1
+
+    def construct_mapping(  # PyYAML's signature
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,  # noqa: FBT001, FBT002
+    ) -> dict[Any, Any]:
+        """Returns a mapping, once its own keys are compared: those of a merge key may be written again.
+
+        Raises:
+            yaml.MarkedYAMLError: a key is written twice
+        """
+        keys = [(key.value, key.start_mark) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(dict(keys)) < len(keys):
+            written: set[str] = set()
+            for key, mark in keys:
+                if key in written:
+                    raise yaml.MarkedYAMLError(problem=str(_RepeatedKeyError(key)), problem_mark=mark)
+                written.add(key)
+        return dict(super().construct_mapping(node, deep))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> int | float:
+        """Returns a number; a whole one is an int."""
+        return _number(node.value)
+
+
+_KubernetesLoader.add_constructor("tag:yaml.org,2002:float", _KubernetesLoader.construct_yaml_float)
 
 
 _KubernetesLoader.yaml_implicit_resolvers = {}

@@ -8,6 +8,7 @@ a key that is written twice is refused, because Go takes the last one, and the r
 
 from __future__ import annotations
 
+import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ _INT64: Final = 2**63
 _MAX_SHOWN_LENGTH: Final = 60
 _VERSION: Final = "v1"
 _KIND: Final = "Policy"
+_CONFIG_MAP: Final = re.compile(rb"^kind: *[\"']?ConfigMap\b", re.M)
+_IS_CONFIG_MAP: Final = "is a ConfigMap; a policy file is the JSON in its data, mostly under the key policy.cfg"
 _FILE_KEYS: Final = ("kind", "apiVersion", "version", "predicates", "priorities", "metadata")
 # The configurable rules that take one label; the others take a list.
 _ONE_LABEL: Final = frozenset(PRIORITIES.configurable)
@@ -100,7 +103,10 @@ def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocume
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongShapeError(f"is not JSON: {describe_syntax_error(text, error)}") from error
+        problem = f"is not JSON: {describe_syntax_error(text, error)}"
+        raise WrongShapeError(_IS_CONFIG_MAP if _CONFIG_MAP.search(text) else problem) from error
+    if isinstance(decoded, dict) and decoded.get("kind") == "ConfigMap":
+        raise WrongShapeError(_IS_CONFIG_MAP)
     document = PolicyDocument()
     source = _Source(text.decode(), document.warnings)
     faults = source.duplicate_faults()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,25 @@ def test_anchors_and_merge_keys_are_resolved(tmp_path: Path) -> None:
     assert {name: node.labels for name, node in nodes.items()} == {"a": {"zone": "east"}, "b": {"zone": "east"}}
 
 
+@pytest.mark.parametrize("dump", [json.dumps, yaml.safe_dump])
+@pytest.mark.parametrize("number", ["4.398046511104e+12", "4398046511104.0"])
+def test_a_whole_number_may_have_an_exponent_or_a_fraction(
+    tmp_path: Path, number: str, dump: Callable[[Object], str]
+) -> None:
+    """Kubectl prints large numbers so (longhorn/longhorn#10436)."""
+    text = dump(longhorn_node("node-1", {"disk-1": disk(4321)})).replace(str(4321 * 2**30), number)
+    assert number in text
+    [found] = _load(tmp_path, text).snapshot.longhorn_nodes["node-1"].disks
+    assert found.storage_maximum == 4398046511104
+
+
+def test_outputs_that_were_appended_without_a_line_between_are_refused(tmp_path: Path) -> None:
+    """The last list would win, and half of the cluster would be gone."""
+    text = yaml.safe_dump(_list([pod("a")]), sort_keys=False) + yaml.safe_dump(_list([pod("b")]), sort_keys=False)
+    with pytest.raises(SnapshotFileError, match=r"'apiVersion' is written twice; between two outputs .* at line \d+"):
+        _load(tmp_path, text)
+
+
 def _broken_disk(**status: Any) -> Object:
     node = longhorn_node("node-1", {"disk-1": disk()})
     node["status"]["diskStatus"]["disk-1"] |= status
@@ -156,6 +176,17 @@ BROKEN = [
     pytest.param(b"a: \xff", "is not YAML: unacceptable character", id="YAML that is no UTF-8"),
     pytest.param(b"\xff\xfea", "is not YAML: ", id="half of UTF-16"),
     pytest.param('{"kind":', "is not JSON: Input data was truncated", id="JSON cut off"),
+    pytest.param('{"kind":"Node",\n"kind":"Pod"}', "line 2, column 1: 'kind' is written twice", id="a JSON key twice"),
+    pytest.param(
+        "kind: Node\nmetadata: {name: a}\nspec: {x: 1, x: 2}",
+        "'x' is written twice; between two outputs of kubectl there must be a line --- at line 3, column 14",
+        id="a YAML key twice",
+    ),
+    pytest.param(
+        "kind: Node\napiVersion: longhorn.io/v1beta1\nmetadata: {name: a, namespace: b}",
+        "Node.longhorn.io b/a: longhorn.io/v1beta1 is not read, longhorn.io/v1beta2 is: kubectl get nodes.v1beta2",
+        id="another version of Longhorn's API",
+    ),
     pytest.param('{"kind":"List",}', "is not JSON: JSON is malformed", id="JSON"),
     pytest.param('{"kind":"Node","x":NaN}', "is not JSON: JSON is malformed", id="NaN"),
     pytest.param(b'{"kind":"\xff"}', "is not JSON: 'utf-8' codec", id="JSON that is no UTF-8"),

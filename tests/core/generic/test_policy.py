@@ -248,6 +248,8 @@ def test_absent_sections_are_empty_with_a_warning(absent: dict[str, None] | None
         pytest.param(b"{} {}", "is not JSON", id="two objects"),
         pytest.param(b"[" * 100_000, "is not JSON", id="nested deeply"),
         pytest.param(b"\xff", "is not JSON", id="no text"),
+        pytest.param(b"apiVersion: v1\nkind: ConfigMap\n", "is a ConfigMap; a policy file is", id="a ConfigMap"),
+        pytest.param(b'{"kind": "ConfigMap", "apiVersion": "v1"}', "is a ConfigMap; a policy file is", id="in JSON"),
         pytest.param(b"[]", "must be an object", id="a list"),
         pytest.param(b'{"kind": "Pod"}', "kind: 'Pod' is not 'Policy'", id="another kind"),
         pytest.param(b'{"kind": 1}', "kind: must be a text", id="no kind"),
