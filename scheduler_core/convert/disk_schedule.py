@@ -6,7 +6,7 @@ be used becomes a `Fault`, in addition to all fields that can; only what is no o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +28,8 @@ KEEP_LABEL: Final = "longhorn.io/disk-schedule-keep-requests"
 ADOPTION_ANNOTATION: Final = "longhorn.io/disk-schedule-adopted"
 _FIELDS: Final = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
 _STATES: Final = {each.value: each for each in AllocationState}
+# longhorn-manager writes these before it has decided.
+_UNDECIDED_STATES: Final = ("", "unknown")
 Json = dict[str, Any]
 
 
@@ -71,6 +73,8 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
     faults: list[Fault] = []
     spec = _object(wire.spec, "spec", faults)
     status = _object(wire.status, "status", faults, in_status=True)
+    status_conditions = _conditions(status, faults)
+    owned_by_longhorn = _is_owned_by_longhorn(wire.metadata, status_conditions)
     requests = {kind: _requests(spec, kind, faults) for kind in RequestKind}
     allocations = {kind: _allocations(status, kind, faults) for kind in RequestKind}
     return model.DiskSchedule(
@@ -86,15 +90,26 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
             backing_images=allocations[RequestKind.BACKING_IMAGE],
             storage_scheduled=_storage_sum(status, faults),
             storage_available=_integer(status.get("storageAvailable")),
-            conditions=_conditions(status, faults),
+            conditions=status_conditions,
         ),
         finalizers=tuple(wire.metadata.finalizers or ()),
         deleting=wire.metadata.deletion_timestamp is not None,
-        mirrored=(wire.metadata.labels or {}).get(MIRROR_LABEL) == "true",
+        # A mirror's label stays when longhorn-manager takes the object over.
+        mirrored=(wire.metadata.labels or {}).get(MIRROR_LABEL) == "true" and not owned_by_longhorn,
+        owned_by_longhorn=owned_by_longhorn,
         keeps_requests=(wire.metadata.labels or {}).get(KEEP_LABEL) == "true",
         adoption=_adoption((wire.metadata.annotations or {}).get(ADOPTION_ANNOTATION), faults),
         faults=tuple(faults),
     )
+
+
+def _is_owned_by_longhorn(metadata: Metadata, conditions_: Iterable[Condition]) -> bool:
+    """Whether longhorn-manager's own controller answers the object.
+
+    It has a Longhorn node as owner and the condition Ready, and ours neither.
+    """
+    owners = metadata.owner_references or ()
+    return any(owner.kind == "Node" for owner in owners) or any(each.type == "Ready" for each in conditions_)
 
 
 def _object(value: object, field: str, faults: list[Fault], *, in_status: bool = False) -> Mapping[str, Any]:
@@ -130,6 +145,8 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
     for name, value in sorted(_object(status.get(_FIELDS[kind]), field, faults, in_status=True).items()):
         entry = value if isinstance(value, dict) else {}
         name_of_state = entry.get("state")
+        if name_of_state in _UNDECIDED_STATES:
+            continue  # no answer yet: what the spec requests counts
         state = _STATES.get(name_of_state) if isinstance(name_of_state, str) else None
         size = _size(entry.get("scheduledSize", 0))
         if size is None or state is None:
