@@ -88,7 +88,7 @@ def _disk_schedule_space(
     accounting = account(disk, schedule, replicas)
     free = accounting.free
     if schedule.owned_by_longhorn:
-        # longhorn-manager grants up to its over-provisioning limit, not up to the available bytes (syncResourceAllocation).
+        # longhorn-manager grants up to its over-provisioning limit, not up to the available bytes (GetDiskOverProvisionLimit).
         free += scheduling_limit(disk, settings) - disk.storage_available
     limit = limit_of(schedule, node if schedule.spec.node == node.name else None)
     refuses = limit.reason != "" or any(fault.field in _ACCOUNTED_FIELDS for fault in schedule.faults)

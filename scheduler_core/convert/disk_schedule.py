@@ -6,18 +6,19 @@ be used becomes a `Fault`, in addition to all fields that can; only what is no o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.convert.disk_schedule_owner import is_owned_by_longhorn
 from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
+from scheduler_core.convert.tolerant_fields import excerpt, read_integer, read_size, type_name
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.quantity import MAX_BYTES
 
 API_VERSION: Final = "longhorn.io/v1beta2"
 # Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.
@@ -74,7 +75,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
     spec = _object(wire.spec, "spec", faults)
     status = _object(wire.status, "status", faults, in_status=True)
     status_conditions = _conditions(status, faults)
-    owned_by_longhorn = _is_owned_by_longhorn(wire.metadata, status_conditions)
+    owned_by_longhorn = is_owned_by_longhorn(wire.metadata, status_conditions)
     requests = {kind: _requests(spec, kind, faults) for kind in RequestKind}
     allocations = {kind: _allocations(status, kind, faults) for kind in RequestKind}
     return model.DiskSchedule(
@@ -89,7 +90,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
             replicas=allocations[RequestKind.REPLICA],
             backing_images=allocations[RequestKind.BACKING_IMAGE],
             storage_scheduled=_storage_sum(status, faults),
-            storage_available=_integer(status.get("storageAvailable")),
+            storage_available=read_integer(status.get("storageAvailable")),
             conditions=status_conditions,
         ),
         finalizers=tuple(wire.metadata.finalizers or ()),
@@ -103,19 +104,10 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
     )
 
 
-def _is_owned_by_longhorn(metadata: Metadata, conditions_: Iterable[Condition]) -> bool:
-    """Whether longhorn-manager's own controller answers the object.
-
-    It has a Longhorn node as owner and the condition Ready, and ours neither.
-    """
-    owners = metadata.owner_references or ()
-    return any(owner.kind == "Node" for owner in owners) or any(each.type == "Ready" for each in conditions_)
-
-
 def _object(value: object, field: str, faults: list[Fault], *, in_status: bool = False) -> Mapping[str, Any]:
     if value is None or isinstance(value, dict):
         return value or {}
-    faults.append(Fault(field, f"is {_type_name(value)}, not an object", in_status))
+    faults.append(Fault(field, f"is {type_name(value)}, not an object", in_status))
     return {}
 
 
@@ -123,16 +115,16 @@ def _text(spec: Mapping[str, Any], field: str, faults: list[Fault]) -> str:
     value = spec.get(field)
     if value is None or isinstance(value, str):
         return value or ""
-    faults.append(Fault(f"spec.{field}", f"is {_type_name(value)}, not a text"))
+    faults.append(Fault(f"spec.{field}", f"is {type_name(value)}, not a text"))
     return ""
 
 
 def _requests(spec: Mapping[str, Any], kind: RequestKind, faults: list[Fault]) -> dict[str, int | None]:
     field = f"spec.{_FIELDS[kind]}"
     entries = _object(spec.get(_FIELDS[kind]), field, faults)
-    sizes = {name: _size(value) for name, value in entries.items()}
+    sizes = {name: read_size(value) for name, value in entries.items()}
     faults.extend(
-        Fault(f"{field}.{name}", f"is {_excerpt(entries[name])}, not a size in bytes")
+        Fault(f"{field}.{name}", f"is {excerpt(entries[name])}, not a size in bytes")
         for name, size in sorted(sizes.items())
         if size is None
     )
@@ -148,9 +140,9 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
         if name_of_state in _UNDECIDED_STATES:
             continue  # no answer yet: what the spec requests counts
         state = _STATES.get(name_of_state) if isinstance(name_of_state, str) else None
-        size = _size(entry.get("scheduledSize", 0))
+        size = read_size(entry.get("scheduledSize", 0))
         if size is None or state is None:
-            faults.append(Fault(f"{field}.{name}", f"is {_excerpt(value)}, not an answer", in_status=True))
+            faults.append(Fault(f"{field}.{name}", f"is {excerpt(value)}, not an answer", in_status=True))
         else:
             allocations[name] = Allocation(state, size)
     return allocations
@@ -159,10 +151,10 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
 def _storage_sum(status: Mapping[str, Any], faults: list[Fault]) -> int:
     """The sum `storageScheduled` as it is written, 0 if it is no size."""
     value = status.get("storageScheduled")
-    size = _size(value)
+    size = read_size(value)
     if size is None and value is not None:
         # Without a fault it would pass for 0, and stay as it is on a disk where nothing is held.
-        faults.append(Fault("status.storageScheduled", f"is {_excerpt(value)}, not a size in bytes", in_status=True))
+        faults.append(Fault("status.storageScheduled", f"is {excerpt(value)}, not a size in bytes", in_status=True))
     return size or 0
 
 
@@ -187,32 +179,12 @@ def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
     entries = _object(value, field, faults)
     sizes: dict[RequestKind, dict[str, int]] = {}
     for kind, key in _FIELDS.items():
-        readable = {name: _size(entry) for name, entry in _object(entries.get(key), field, faults).items()}
+        readable = {name: read_size(entry) for name, entry in _object(entries.get(key), field, faults).items()}
         faults.extend(
             Fault(field, f"{key}.{name} is no size in bytes") for name, size in readable.items() if size is None
         )
         sizes[kind] = {name: size for name, size in readable.items() if size is not None}
     return model.Adoption(sizes[RequestKind.REPLICA], sizes[RequestKind.BACKING_IMAGE])
-
-
-def _size(value: object) -> int | None:
-    size = _integer(value)
-    return size if size is not None and size >= 0 else None
-
-
-def _integer(value: object) -> int | None:
-    """A number of bytes as Longhorn reports it, which may be negative."""
-    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_BYTES
-    return value if usable and isinstance(value, int) else None
-
-
-def _type_name(value: object) -> str:
-    return {list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")
-
-
-def _excerpt(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
@@ -225,13 +197,13 @@ def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
     spec = _object(wire.spec, "spec", faults)
     status = _object(wire.status, "status", faults)
     files = _object(status.get("diskFileStatusMap"), "status.diskFileStatusMap", faults)
-    size = _size(status.get("realSize", 0))
-    min_copies = _size(spec.get("minNumberOfCopies") or 1)
+    size = read_size(status.get("realSize", 0))
+    min_copies = read_size(spec.get("minNumberOfCopies") or 1)
     if size is None:
-        faults.append(Fault("status.realSize", f"is {_excerpt(status['realSize'])}, not a size in bytes"))
+        faults.append(Fault("status.realSize", f"is {excerpt(status['realSize'])}, not a size in bytes"))
     if min_copies is None:
         faults.append(
-            Fault("spec.minNumberOfCopies", f"is {_excerpt(spec['minNumberOfCopies'])}, not a number of copies")
+            Fault("spec.minNumberOfCopies", f"is {excerpt(spec['minNumberOfCopies'])}, not a number of copies")
         )
     return model.BackingImageCopies(
         name=wire.metadata.name,
