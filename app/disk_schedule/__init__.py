@@ -19,7 +19,7 @@ carries it out, each write against the version that was read; `schedule_writer` 
     replica_controller         releases deleted replicas
     backing_image_controller   copies of backing images
     orphan_controller          withdraws requests whose object does not exist
-    manager_detection          whether longhorn-manager runs, which allocates by itself
+    manager_detection          whether longhorn-manager runs, or owns the DiskSchedules
     lifecycle                  when the controllers run: caches, leadership, shutdown
     metrics                    metrics for Prometheus
 """

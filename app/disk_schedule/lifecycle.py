@@ -1,7 +1,7 @@
 """When the controllers run: caches, leadership and shutdown.
 
-    elected, every required kind listed, no longhorn-manager runs here → reconcile every object, then the objects that change
-    Lease lost, a watch silent for too long, longhorn-manager appears → no more writes, stop
+    elected, every required kind listed, longhorn-manager does not allocate here → reconcile every object, then the objects that change
+    Lease lost, a watch silent for too long, longhorn-manager appears or takes the DiskSchedules over → no more writes, stop
     SIGTERM → no more writes, stop, release the Lease
 
 `DiskScheduleLifecycle` is the program that `LeaderLoop` runs; `run_controllers` connects it to the cluster and serves its probes.
@@ -26,7 +26,7 @@ import structlog
 from app.disk_schedule.backing_image_controller import ImageController
 from app.disk_schedule.controller import Controller, ControllerContext
 from app.disk_schedule.disk_controller import Allocator, Mirror
-from app.disk_schedule.manager_detection import ManagerPods, list_manager_pods, refusal
+from app.disk_schedule.manager_detection import ObstacleWatch, obstacles, refusal
 from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.node_controller import NodeController
 from app.disk_schedule.object_events import NoEvents, ObjectEventRecorder
@@ -108,7 +108,10 @@ class DiskScheduleLifecycle(Program):
         self._logged_refusal = ""
         self._controllers_task: asyncio.Task[None] | None = None
         self.watches = ControllerCache(client, options.namespace, timing, now, options.stale_after)
-        self._managers = None if options.mirror else ManagerPods(client, options.namespace, timing, options.stale_after)
+        self._obstacles = [
+            ObstacleWatch(client, obstacle, options.namespace, timing, options.stale_after)
+            for obstacle in obstacles(mirror=options.mirror)
+        ]
         self._recorder = ObjectEventRecorder(client, options.namespace, lambda: not self.refusal, timing.clock, now)
         context = ControllerContext(
             options.namespace,
@@ -131,9 +134,10 @@ class DiskScheduleLifecycle(Program):
     def problem(self) -> str:
         """Why nothing can be decided now, in one sentence, or "".
 
-        A running longhorn-manager is a reason, unless this is the mirror.
+        A running longhorn-manager is a reason, unless this is the mirror. That it owns the DiskSchedules is one for both.
         """
-        return self.watches.problem or (self._managers.problem if self._managers else "")
+        problems = (self.watches.problem, *(watch.problem for watch in self._obstacles))
+        return next(filter(None, problems), "")
 
     @property
     def refusal(self) -> str:
@@ -175,8 +179,8 @@ class DiskScheduleLifecycle(Program):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._recorder.run(), name="events")
-            if self._managers is not None:
-                tasks.create_task(self._managers.run(), name="longhorn-manager")
+            for watch in self._obstacles:
+                tasks.create_task(watch.run(), name=watch.obstacle.label)
 
     @property
     def competes(self) -> bool:
@@ -241,7 +245,7 @@ def run_controllers(
     `connected` is called once the checks have passed, before the first watch.
 
     Raises:
-        CoreError: there is no cluster, it refuses, or longhorn-manager runs there
+        CoreError: there is no cluster, it refuses, or longhorn-manager allocates there
     """
     run_process(_main(options, process, listener, connected))
 
@@ -254,7 +258,7 @@ async def _main(
 
     client = await connect()
     try:
-        problem = "" if options.mirror else refusal(await list_manager_pods(client, options.namespace))
+        problem = await refusal(client, options.namespace, mirror=options.mirror)
         if problem:
             raise CoreError(problem)
         metrics = ControllerMetrics()

@@ -1,41 +1,106 @@
-"""Detects whether longhorn-manager runs.
+"""Detects whether longhorn-manager allocates.
 
-Where it runs, it allocates by itself, and two allocators would promise the same bytes.
+Where it runs, it allocates by itself, and two allocators would promise the same bytes. Where it owns DiskSchedules, it answers
+them itself, and a mirror would write into what Longhorn decides by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from app.kube.client import KubeClient
 from app.kube.paging import pages
-from app.kube.reflector import Key, Reflector, Timing
+from app.kube.reflector import Decode, Key, Reflector, Timing
 from app.kube.reflector_group import cache_problem
-from app.kube.resources import PODS
+from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
+from scheduler_core.convert.disk_schedule_owner import longhorns_definition
 from scheduler_core.convert.object_header import pod_phase
 
-_SELECTOR: Final = "app=longhorn-manager"
 _TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
+_DEFINITION: Final = DISK_SCHEDULES.label
 
 
-def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Objects of longhorn-manager beside which nothing may be written.
+
+    Attributes:
+        label: the objects' name in problems
+        decode: returns an object's key, and as value its name if it is one of them
+        refusal: says why nothing is written while objects with these names exist, or ""
+    """
+
+    label: str
+    resource: Resource
+    selectors: Mapping[str, str]
+    decode: Decode[str]
+    refusal: Callable[[set[str]], str]
+
+
+def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     """Returns a pod's name as key, and as value unless it has ended."""
     name, phase = pod_phase(raw)
     return name, None if phase in _TERMINAL_PHASES else name
 
 
-class ManagerPods:
-    """Watches the longhorn-manager pods of one namespace."""
+def _pods_refusal(pods: set[str]) -> str:
+    if not pods:
+        return ""
+    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+    return f"longhorn-manager runs here (pod {min(pods)}{more}) and allocates by itself; use --mirror to observe it"
 
-    def __init__(self, client: KubeClient, namespace: str, timing: Timing, stale_after: float) -> None:
+
+def _decode_definition(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
+    """Returns the definition's name as key, and as value if it is longhorn-manager's."""
+    name, longhorns = longhorns_definition(raw)
+    return name, name if longhorns else None
+
+
+def _definition_refusal(definitions: set[str]) -> str:
+    if not definitions:
+        return ""
+    return f"longhorn-manager owns the DiskSchedules here (the CustomResourceDefinition {_DEFINITION} is its own) and answers them itself"
+
+
+MANAGER_PODS: Final = Obstacle(
+    "pods of longhorn-manager", PODS, {"labelSelector": "app=longhorn-manager"}, _decode_pod, _pods_refusal
+)
+LONGHORNS_DEFINITION: Final = Obstacle(
+    f"CustomResourceDefinition {_DEFINITION}",
+    CRDS,
+    {"fieldSelector": f"metadata.name={_DEFINITION}"},
+    _decode_definition,
+    _definition_refusal,
+)
+
+
+def obstacles(*, mirror: bool) -> tuple[Obstacle, ...]:
+    """Returns what keeps the controllers from writing; a mirror runs beside longhorn-manager."""
+    return (LONGHORNS_DEFINITION,) if mirror else (LONGHORNS_DEFINITION, MANAGER_PODS)
+
+
+class ObstacleWatch:
+    """Watches one obstacle in Longhorn's namespace."""
+
+    def __init__(
+        self, client: KubeClient, obstacle: Obstacle, namespace: str, timing: Timing, stale_after: float
+    ) -> None:
+        self.obstacle = obstacle
         self._clock = timing.clock
         self._stale_after = stale_after
-        self._pods: set[str] = set()
+        self._names: set[str] = set()
         self._reflector = Reflector(
-            client, PODS, _decode, self, timing, namespace=namespace, selectors={"labelSelector": _SELECTOR}
+            client,
+            obstacle.resource,
+            obstacle.decode,
+            self,
+            timing,
+            namespace=namespace,
+            selectors=obstacle.selectors,
         )
 
     async def run(self) -> None:
@@ -44,44 +109,37 @@ class ManagerPods:
 
     @property
     def problem(self) -> str:
-        """Why nothing may be allocated, in one sentence, or "".
+        """Why nothing may be written, in one sentence, or "".
 
-        It is a reason, too, that the pods are not known.
+        It is a reason, too, that the objects are not known.
         """
         status = self._reflector.status
-        problem = cache_problem("pods of longhorn-manager", status, self._clock(), self._stale_after)
-        return problem or refusal(self._pods)
+        problem = cache_problem(self.obstacle.label, status, self._clock(), self._stale_after)
+        return problem or self.obstacle.refusal(self._names)
 
     def replace(self, objects: Mapping[Key, str]) -> None:
-        """Replaces all pods; called by the reflector."""
-        self._pods = set(objects.values())
+        """Replaces all objects; called by the reflector."""
+        self._names = set(objects.values())
 
     def change(self, key: Key, value: str | None) -> None:
-        """Adds or removes one pod; called by the reflector."""
+        """Adds or removes one object; called by the reflector."""
         if value is None:
-            self._pods.discard(str(key))
+            self._names.discard(str(key))
         else:
-            self._pods.add(value)
+            self._names.add(value)
 
 
-def refusal(pods: set[str]) -> str:
-    """Returns why nothing is allocated while these pods run, or ""."""
-    if not pods:
-        return ""
-    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-    return f"longhorn-manager runs here (pod {min(pods)}{more}) and allocates by itself; use --mirror to observe it"
-
-
-async def list_manager_pods(client: KubeClient, namespace: str) -> set[str]:
-    """Returns the names of the longhorn-manager pods that have not ended.
+async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:
+    """Returns why the controllers may not start, or "".
 
     Raises:
         ApiError: the API server refused or did not answer
+        ObjectError: an object cannot be read
     """
-    names: set[str] = set()
-    async for page in pages(client, PODS.path(namespace), {"labelSelector": _SELECTOR}):
-        for raw in page.items:
-            key, name = _decode(raw)
-            if name is not None:
-                names.add(str(key))
-    return names
+    for obstacle in obstacles(mirror=mirror):
+        names: set[str] = set()
+        async for page in pages(client, obstacle.resource.path(namespace), obstacle.selectors):
+            names.update(name for _, name in map(obstacle.decode, page.items) if name is not None)
+        if names:
+            return obstacle.refusal(names)
+    return ""

@@ -38,7 +38,7 @@ _Model = TypeVar("_Model")
 _MAX_AGE: Final = 0.25
 _OPTIONAL: Final = frozenset({resources.LONGHORN_BACKING_IMAGES})
 _HINTS: Final[Mapping[Resource, str]] = {
-    resources.DISK_SCHEDULES: "apply manifests/crd",
+    resources.DISK_SCHEDULES: "kubectl create -k manifests/crd",
     resources.LONGHORN_NODES: "is Longhorn installed?",
 }
 

@@ -14,7 +14,7 @@ from typing import Final
 from scheduler_core.disk_schedule.reconcile import limit_of
 from scheduler_core.disk_schedule.uncounted_space import account
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import DiskSpace, disk_space
+from scheduler_core.longhorn.space import DiskSpace, disk_space, scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 
@@ -86,10 +86,14 @@ def _disk_schedule_space(
     No bytes are free where its controller would refuse every request.
     """
     accounting = account(disk, schedule, replicas)
+    free = accounting.free
+    if schedule.owned_by_longhorn:
+        # longhorn-manager grants up to its over-provisioning limit, not up to the available bytes (GetDiskOverProvisionLimit).
+        free += scheduling_limit(disk, settings) - disk.storage_available
     limit = limit_of(schedule, node if schedule.spec.node == node.name else None)
     refuses = limit.reason != "" or any(fault.field in _ACCOUNTED_FIELDS for fault in schedule.faults)
-    free = min(accounting.free, 0) if refuses else accounting.free
-    return disk_space(disk, settings, accounting.uncounted, free)
+    grants = min(free, 0) if refuses else free
+    return disk_space(disk, settings, accounting.uncounted, grants)
 
 
 def unlisted_bytes(disk: longhorn.Disk, replicas: Replicas) -> int:

@@ -18,6 +18,7 @@ binding                 pending pods; Bindings and selected nodes as a scheduler
 event                   Events about any object, as recorders write them
 pod_patch               patches of a pod: the nudge, the condition PodScheduled
 disk_schedule           DiskSchedules and related objects as the DiskSchedule controllers read and write them
+disk_schedule_owner     which program answers DiskSchedules
 redacted_disk_schedule  a DiskSchedule cut down to requests and answers
 coordination            the Lease of leader election
 installed_objects       pods, Services and Events as a diagnosis reads them
@@ -28,5 +29,6 @@ service_account         the ServiceAccount of the process, as an owner
 redact                  objects cut down to what decisions read, for bug reports
 object_header           name, version and finalizers of any object
 json_text               places in a JSON text, and keys that are written twice, for error messages
+tolerant_fields         values that may be anything, as faults quote them
 meta                    what all wire types share
 """

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.convert.disk_schedule_owner import is_owned_by_longhorn
 from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
+from scheduler_core.convert.tolerant_fields import excerpt, read_integer, read_size, type_name
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.quantity import MAX_BYTES
 
 API_VERSION: Final = "longhorn.io/v1beta2"
 # Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.
@@ -28,6 +29,8 @@ KEEP_LABEL: Final = "longhorn.io/disk-schedule-keep-requests"
 ADOPTION_ANNOTATION: Final = "longhorn.io/disk-schedule-adopted"
 _FIELDS: Final = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
 _STATES: Final = {each.value: each for each in AllocationState}
+# longhorn-manager writes these before it has decided.
+_UNDECIDED_STATES: Final = ("", "unknown")
 Json = dict[str, Any]
 
 
@@ -71,6 +74,8 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
     faults: list[Fault] = []
     spec = _object(wire.spec, "spec", faults)
     status = _object(wire.status, "status", faults, in_status=True)
+    status_conditions = _conditions(status, faults)
+    owned_by_longhorn = is_owned_by_longhorn(wire.metadata, status_conditions)
     requests = {kind: _requests(spec, kind, faults) for kind in RequestKind}
     allocations = {kind: _allocations(status, kind, faults) for kind in RequestKind}
     return model.DiskSchedule(
@@ -85,12 +90,14 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
             replicas=allocations[RequestKind.REPLICA],
             backing_images=allocations[RequestKind.BACKING_IMAGE],
             storage_scheduled=_storage_sum(status, faults),
-            storage_available=_integer(status.get("storageAvailable")),
-            conditions=_conditions(status, faults),
+            storage_available=read_integer(status.get("storageAvailable")),
+            conditions=status_conditions,
         ),
         finalizers=tuple(wire.metadata.finalizers or ()),
         deleting=wire.metadata.deletion_timestamp is not None,
-        mirrored=(wire.metadata.labels or {}).get(MIRROR_LABEL) == "true",
+        # A mirror's label stays when longhorn-manager takes the object over.
+        mirrored=(wire.metadata.labels or {}).get(MIRROR_LABEL) == "true" and not owned_by_longhorn,
+        owned_by_longhorn=owned_by_longhorn,
         keeps_requests=(wire.metadata.labels or {}).get(KEEP_LABEL) == "true",
         adoption=_adoption((wire.metadata.annotations or {}).get(ADOPTION_ANNOTATION), faults),
         faults=tuple(faults),
@@ -100,7 +107,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
 def _object(value: object, field: str, faults: list[Fault], *, in_status: bool = False) -> Mapping[str, Any]:
     if value is None or isinstance(value, dict):
         return value or {}
-    faults.append(Fault(field, f"is {_type_name(value)}, not an object", in_status))
+    faults.append(Fault(field, f"is {type_name(value)}, not an object", in_status))
     return {}
 
 
@@ -108,16 +115,16 @@ def _text(spec: Mapping[str, Any], field: str, faults: list[Fault]) -> str:
     value = spec.get(field)
     if value is None or isinstance(value, str):
         return value or ""
-    faults.append(Fault(f"spec.{field}", f"is {_type_name(value)}, not a text"))
+    faults.append(Fault(f"spec.{field}", f"is {type_name(value)}, not a text"))
     return ""
 
 
 def _requests(spec: Mapping[str, Any], kind: RequestKind, faults: list[Fault]) -> dict[str, int | None]:
     field = f"spec.{_FIELDS[kind]}"
     entries = _object(spec.get(_FIELDS[kind]), field, faults)
-    sizes = {name: _size(value) for name, value in entries.items()}
+    sizes = {name: read_size(value) for name, value in entries.items()}
     faults.extend(
-        Fault(f"{field}.{name}", f"is {_excerpt(entries[name])}, not a size in bytes")
+        Fault(f"{field}.{name}", f"is {excerpt(entries[name])}, not a size in bytes")
         for name, size in sorted(sizes.items())
         if size is None
     )
@@ -130,10 +137,12 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
     for name, value in sorted(_object(status.get(_FIELDS[kind]), field, faults, in_status=True).items()):
         entry = value if isinstance(value, dict) else {}
         name_of_state = entry.get("state")
+        if name_of_state in _UNDECIDED_STATES:
+            continue  # no answer yet: what the spec requests counts
         state = _STATES.get(name_of_state) if isinstance(name_of_state, str) else None
-        size = _size(entry.get("scheduledSize", 0))
+        size = read_size(entry.get("scheduledSize", 0))
         if size is None or state is None:
-            faults.append(Fault(f"{field}.{name}", f"is {_excerpt(value)}, not an answer", in_status=True))
+            faults.append(Fault(f"{field}.{name}", f"is {excerpt(value)}, not an answer", in_status=True))
         else:
             allocations[name] = Allocation(state, size)
     return allocations
@@ -142,10 +151,10 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
 def _storage_sum(status: Mapping[str, Any], faults: list[Fault]) -> int:
     """The sum `storageScheduled` as it is written, 0 if it is no size."""
     value = status.get("storageScheduled")
-    size = _size(value)
+    size = read_size(value)
     if size is None and value is not None:
         # Without a fault it would pass for 0, and stay as it is on a disk where nothing is held.
-        faults.append(Fault("status.storageScheduled", f"is {_excerpt(value)}, not a size in bytes", in_status=True))
+        faults.append(Fault("status.storageScheduled", f"is {excerpt(value)}, not a size in bytes", in_status=True))
     return size or 0
 
 
@@ -170,32 +179,12 @@ def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
     entries = _object(value, field, faults)
     sizes: dict[RequestKind, dict[str, int]] = {}
     for kind, key in _FIELDS.items():
-        readable = {name: _size(entry) for name, entry in _object(entries.get(key), field, faults).items()}
+        readable = {name: read_size(entry) for name, entry in _object(entries.get(key), field, faults).items()}
         faults.extend(
             Fault(field, f"{key}.{name} is no size in bytes") for name, size in readable.items() if size is None
         )
         sizes[kind] = {name: size for name, size in readable.items() if size is not None}
     return model.Adoption(sizes[RequestKind.REPLICA], sizes[RequestKind.BACKING_IMAGE])
-
-
-def _size(value: object) -> int | None:
-    size = _integer(value)
-    return size if size is not None and size >= 0 else None
-
-
-def _integer(value: object) -> int | None:
-    """A number of bytes as Longhorn reports it, which may be negative."""
-    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_BYTES
-    return value if usable and isinstance(value, int) else None
-
-
-def _type_name(value: object) -> str:
-    return {list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")
-
-
-def _excerpt(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
@@ -208,13 +197,13 @@ def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
     spec = _object(wire.spec, "spec", faults)
     status = _object(wire.status, "status", faults)
     files = _object(status.get("diskFileStatusMap"), "status.diskFileStatusMap", faults)
-    size = _size(status.get("realSize", 0))
-    min_copies = _size(spec.get("minNumberOfCopies") or 1)
+    size = read_size(status.get("realSize", 0))
+    min_copies = read_size(spec.get("minNumberOfCopies") or 1)
     if size is None:
-        faults.append(Fault("status.realSize", f"is {_excerpt(status['realSize'])}, not a size in bytes"))
+        faults.append(Fault("status.realSize", f"is {excerpt(status['realSize'])}, not a size in bytes"))
     if min_copies is None:
         faults.append(
-            Fault("spec.minNumberOfCopies", f"is {_excerpt(spec['minNumberOfCopies'])}, not a number of copies")
+            Fault("spec.minNumberOfCopies", f"is {excerpt(spec['minNumberOfCopies'])}, not a number of copies")
         )
     return model.BackingImageCopies(
         name=wire.metadata.name,

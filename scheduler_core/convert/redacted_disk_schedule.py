@@ -1,4 +1,4 @@
-"""A DiskSchedule cut down to its requests and answers.
+"""A DiskSchedule cut down to its requests and answers, and to what says whose controller answers.
 
 Decisions about pods read it like that, and a bug report shows it. The controllers read the same object through
 `convert/disk_schedule.py`, which keeps every field, because they write it back.
@@ -6,6 +6,7 @@ Decisions about pods read it like that, and a bug report shows it. The controlle
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -25,6 +26,13 @@ class _Spec(Wire):
 class _Status(Wire):
     replicas: Any = None
     backing_images: Any = None
+    conditions: Any = None
+
+    def __post_init__(self) -> None:
+        """Keeps only the types of the conditions, which say whose controller answers."""
+        entries = self.conditions if isinstance(self.conditions, list) else ()
+        types = (entry.get("type") for entry in entries if isinstance(entry, dict))
+        self.conditions = [{"type": kind} for kind in types if isinstance(kind, str)] or None
 
 
 class RedactedDiskSchedule(disk_schedule.DiskSchedule):
@@ -37,4 +45,6 @@ class RedactedDiskSchedule(disk_schedule.DiskSchedule):
 def redacted_disk_schedule(wire: RedactedDiskSchedule) -> model.DiskSchedule:
     """Converts a DiskSchedule; unusable fields become faults, never an exception."""
     spec, status = msgspec.to_builtins((wire.spec, wire.status))
-    return disk_schedule.disk_schedule(disk_schedule.DiskSchedule(metadata=wire.metadata, spec=spec, status=status))
+    schedule = disk_schedule.disk_schedule(disk_schedule.DiskSchedule(metadata=wire.metadata, spec=spec, status=status))
+    # A condition that comes or goes is no change for a decision.
+    return replace(schedule, status=replace(schedule.status, conditions=()))

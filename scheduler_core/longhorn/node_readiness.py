@@ -8,6 +8,7 @@ from itertools import product
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.replica_request import is_v2
+from scheduler_core.longhorn.settings import MANAGERS_FOLLOW_NODE_SELECTOR, TERMINATING_V2_MANAGER_NOT_READY
 from scheduler_core.model.longhorn import InstanceManager
 
 RUNNING = "running"
@@ -24,18 +25,36 @@ def disables_v2(cluster: Cluster, node: str) -> bool:
     return kube_node is None or kube_node.labels.get(DISABLE_V2_LABEL) == "true"
 
 
+def excludes_instance_manager(cluster: Cluster, node: str) -> bool:
+    """Whether Longhorn makes no instance manager on a node, because the setting's labels do not match.
+
+    node_controller.go: syncInstanceManagers, by `system-managed-components-node-selector`. One that runs there all the same
+    counts for Longhorn's scheduler, which reads instance managers only.
+    """
+    selector = cluster.settings.system_managed_components_node_selector
+    if not selector or not cluster.settings.has_rule_since(MANAGERS_FOLLOW_NODE_SELECTOR):
+        return False
+    kube_node = cluster.kube_nodes.get(node)
+    return kube_node is None or not selector.items() <= kube_node.labels.items()
+
+
 def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> bool:
     """Whether an instance manager can take a replica (CheckInstanceManagersReadiness).
 
-    v2: any running manager that is not terminating. v1: the manager with the default image, running or terminating. Of
-    several Longhorn looks at a random one (`one_manager_per_node` lists the possibilities); here all must be ready.
+    v2: any running manager; from v1.13.0 on, one that is not terminating. v1: the manager with the default image, running
+    or terminating, because a successor follows; not where none will. Of several Longhorn looks at a random one
+    (`one_manager_per_node` lists the possibilities); here all must be ready.
     """
+    excluded = excludes_instance_manager(cluster, node)
     if cluster.instance_managers is None:
-        return True
+        return not excluded
     managers = cluster.instance_managers.get((node, data_engine), ())
     if is_v2(data_engine):
-        return any(manager.state == RUNNING and not manager.deleting for manager in managers)
+        strict = cluster.settings.has_rule_since(TERMINATING_V2_MANAGER_NOT_READY)
+        return any(manager.state == RUNNING and not (strict and manager.deleting) for manager in managers)
     default = _with_default_image(cluster, managers)
+    if excluded:
+        return bool(default) and all(manager.state == RUNNING and not manager.deleting for manager in default)
     return bool(default) and all(manager.state == RUNNING or manager.deleting for manager in default)
 
 

@@ -7,7 +7,12 @@ from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import source_missing, sources
-from scheduler_core.longhorn.node_readiness import disables_v2, engine_image_ready, instance_manager_ready
+from scheduler_core.longhorn.node_readiness import (
+    disables_v2,
+    engine_image_ready,
+    excludes_instance_manager,
+    instance_manager_ready,
+)
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, missing_backing_image
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.tags import selector_refusal
@@ -111,7 +116,11 @@ def engine_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Ref
     if refusal is not None:
         return refusal
     if not instance_manager_ready(cluster, request.data_engine, node.name):
-        return Refusal(Rule.INSTANCE_MANAGER, f"node {node.name} has no ready {request.data_engine} instance manager")
+        because = ""
+        if excludes_instance_manager(cluster, node.name):
+            because = ": the setting system-managed-components-node-selector excludes the node"
+        detail = f"node {node.name} has no ready {request.data_engine} instance manager{because}"
+        return Refusal(Rule.INSTANCE_MANAGER, detail)
     if not engine_image_ready(cluster, request.data_engine, request.image, node.name):
         image = request.image or "the default engine image"
         return Refusal(Rule.ENGINE_IMAGE, f"node {node.name} does not have {image} deployed")

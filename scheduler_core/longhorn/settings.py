@@ -7,6 +7,7 @@ setting. So `Settings.read` keeps these faults by name, and the engine looks the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -25,6 +26,12 @@ _INT64: Final = 2**63
 _ENGINES: Final = ("v1", "v2")
 
 Parser = Callable[[str], Any]
+Version = tuple[int, int, int]
+_VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
+# The first release whose node controller makes no instance manager where `system-managed-components-node-selector` does not
+# match the Kubernetes node, and in which a terminating v2 instance manager is not ready.
+MANAGERS_FOLLOW_NODE_SELECTOR: Final[Version] = (1, 13, 0)
+TERMINATING_V2_MANAGER_NOT_READY: Final[Version] = (1, 13, 0)
 
 
 def parse_bool(text: str) -> bool:
@@ -105,6 +112,23 @@ def _parse_optional_bool(text: str) -> bool | None:
 
 def _parse_image(text: str) -> str | None:
     return text or None
+
+
+def _parse_version(text: str) -> Version | None:
+    """The numbers of a version; builds before a release count as the release."""
+    match = _VERSION.match(text)
+    return (int(match[1]), int(match[2]), int(match[3])) if match is not None else None
+
+
+def _parse_node_selector(text: str) -> dict[str, str]:
+    """Labels as `key:value`, separated by semicolons (types.UnmarshalNodeSelector)."""
+    labels: dict[str, str] = {}
+    for entry in text.split(";") if text.strip() else ():
+        key, colon, value = entry.partition(":")
+        if not colon or ":" in value:
+            raise ValueError("labels as key:value, separated by semicolons")
+        labels[key.strip()] = value.strip()
+    return labels
 
 
 def _setting(name: str, default: str, parser: Parser, accepted: Parser | None = None) -> Any:
@@ -222,6 +246,14 @@ class Settings:
     default_instance_manager_image: str | None = _setting("default-instance-manager-image", "", _parse_image)
     """The image a v1 instance manager must have to count. None means unknown: then any image counts."""
 
+    system_managed_components_node_selector: Mapping[str, str] = _setting(
+        "system-managed-components-node-selector", "", _parse_node_selector
+    )
+    """Labels of the Kubernetes nodes on which instance managers run. Default none: on every node."""
+
+    current_longhorn_version: tuple[int, int, int] | None = _setting("current-longhorn-version", "", _parse_version)
+    """The installed version; rules that later versions have do not hold. None means unknown: then all of them hold."""
+
     faults: Mapping[str, SettingError] = field(default_factory=dict[str, SettingError])
     """The settings that do not parse, by name; their fields hold the default."""
 
@@ -254,6 +286,10 @@ class Settings:
         for name in sorted(settings.faults):
             raise settings.faults[name]
         return settings
+
+    def has_rule_since(self, version: Version) -> bool:
+        """Whether the installed Longhorn has a rule that came with `version`."""
+        return self.current_longhorn_version is None or self.current_longhorn_version >= version
 
     def first_fault(self, names: Iterable[str]) -> SettingError | None:
         """The first of `names` that does not parse, or None.

@@ -130,6 +130,7 @@ class DiskSchedule:
         adoption: what was on the disk when this object was created; it is served first
         faults: fields of it that could not be read
         mirrored: whether it only shows what Longhorn allocates by itself
+        owned_by_longhorn: whether longhorn-manager's own controller answers it (longhorn-manager pull request 4366)
         keeps_requests: whether requests stay although no object has their name
     """
 
@@ -140,6 +141,7 @@ class DiskSchedule:
     deleting: bool = False
     faults: tuple[Fault, ...] = ()
     mirrored: bool = False
+    owned_by_longhorn: bool = False
     keeps_requests: bool = False
     adoption: Adoption = field(default_factory=Adoption)
 

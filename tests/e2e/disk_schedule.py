@@ -49,6 +49,7 @@ ACCOUNT: Final = "longhorn-disk-schedule"
 LONGHORN: Final = "longhorn-system"
 MANIFESTS: Final = ROOT / "manifests/disk-schedule"
 MIRROR: Final = MANIFESTS / "mirror"
+CRD: Final = ROOT / "manifests/crd"
 _DOCS: Final = ROOT / "docs/disk-schedule.md"
 # Far larger than the available space, so that storageAvailable alone decides and Longhorn's own rules never do.
 _HUGE: Final = 100_000
@@ -82,6 +83,7 @@ def install(cluster: DevCluster) -> Path:
     cluster.apply(ROOT / "simulator/crds")
     cluster.apply(ROOT / "manifests/test-cluster/namespace.yaml")
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    cluster.apply(CRD)
     cluster.apply(MANIFESTS)
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
     account = cluster.service_account_kubeconfig(LONGHORN, ACCOUNT)

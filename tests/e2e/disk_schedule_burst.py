@@ -17,7 +17,7 @@ from rich.table import Table
 
 from devcluster.stack import FAST_LEASE
 from tests.e2e.burst import APP, EXACT, Burst
-from tests.e2e.disk_schedule import ACCOUNT, LONGHORN, MANIFESTS, Longhorn
+from tests.e2e.disk_schedule import ACCOUNT, CRD, LONGHORN, MANIFESTS, Longhorn
 from tests.e2e.goals import counts, times
 from tests.e2e.plan import Result
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
@@ -53,6 +53,7 @@ def rig_without_schedules(folder: Path) -> Iterator[Rig]:
 def rig_with_schedules(folder: Path) -> Iterator[Rig]:
     """A rig where the DiskSchedule controllers place replicas."""
     with Rig(folder, config=RECOMMENDED_MANAGED, simulator={"disk_schedules": True}) as rig:
+        rig.cluster.apply(CRD)
         rig.cluster.apply(MANIFESTS)
         longhorn = Longhorn(rig.cluster, rig.cluster.service_account_kubeconfig(LONGHORN, ACCOUNT), LONGHORN)
         longhorn.wait_working(longhorn.start("controllers", *FAST_LEASE))

@@ -30,6 +30,7 @@ from tests.builders import GI, Object
 from tests.control_plane import ControlPlane
 from tests.e2e.disk_schedule import (
     ACCOUNT,
+    CRD,
     LONGHORN,
     MANIFESTS,
     MIRROR,
@@ -539,6 +540,7 @@ def test_pods_get_their_volumes_through_disk_schedules(tmp_path_factory: pytest.
     """The whole stack runs, and a controller is killed meanwhile."""
     folder = tmp_path_factory.mktemp("disk-schedule-stack")
     with Rig(folder, simulator={"disk_schedules": True}) as rig:
+        rig.cluster.apply(CRD)
         rig.cluster.apply(MANIFESTS)
         longhorn = Longhorn(rig.cluster, rig.cluster.service_account_kubeconfig(LONGHORN, ACCOUNT), LONGHORN)
         first = longhorn.start("first", *FAST)

@@ -36,6 +36,16 @@ def disk_schedule(
     }
 
 
+def owned_by_longhorn(schedule: Object, *, owner: bool = True, ready: bool = True) -> Object:
+    """The DiskSchedule as longhorn-manager's own controller writes it (longhorn-manager pull request 4366)."""
+    metadata = {**schedule["metadata"], "ownerReferences": []}
+    if owner:
+        node = {"apiVersion": LONGHORN, "kind": "Node", "name": schedule["spec"]["nodeID"], "uid": "uid-of-the-node"}
+        metadata["ownerReferences"] = [node]
+    conditions = [{"type": "Ready", "status": "True", "reason": "", "message": ""}] if ready else None
+    return {**schedule, "metadata": metadata, "status": {**schedule["status"], "conditions": conditions}}
+
+
 def _requests(sizes: Sizes | None) -> Object:
     return {name: int(size * GI) for name, size in (sizes or {}).items()}
 

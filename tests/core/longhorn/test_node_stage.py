@@ -137,6 +137,44 @@ def test_a_node_needs_a_running_instance_manager(
     )
 
 
+SELECTOR = {"system-managed-components-node-selector": "storage:yes; disk : ssd"}
+MATCHING = {"storage": "yes", "disk": "ssd", "other": "label"}
+
+
+@pytest.mark.parametrize(
+    ("version", "labels", "managers", "rule"),
+    [
+        pytest.param("v1.13.0", {"storage": "yes"}, None, Rule.INSTANCE_MANAGER, id="excluded"),
+        pytest.param("v1.13.0-dev", {"storage": "yes"}, None, Rule.INSTANCE_MANAGER, id="excluded before the release"),
+        pytest.param("v1.14.2", {"storage": "no", "disk": "ssd"}, None, Rule.INSTANCE_MANAGER, id="another value"),
+        pytest.param("", {}, None, Rule.INSTANCE_MANAGER, id="unknown version"),
+        pytest.param("master-head", {}, None, Rule.INSTANCE_MANAGER, id="version without numbers"),
+        pytest.param("v1.12.1", {}, None, None, id="older version"),
+        pytest.param("v1.13.0", MATCHING, None, None, id="selected"),
+        pytest.param("v1.13.0", {}, [manager()], None, id="excluded, but a manager runs still"),
+        pytest.param("v1.13.0", {}, [manager(deleting=True)], Rule.INSTANCE_MANAGER, id="without a successor"),
+        pytest.param("v1.13.0", MATCHING, [manager("stopped", deleting=True)], None, id="with a successor"),
+        pytest.param("v1.12.1", {}, [manager("stopped", deleting=True)], None, id="older version, with a successor"),
+    ],
+)
+def test_a_node_that_the_node_selector_excludes_has_no_instance_manager(
+    version: str, labels: dict[str, str], managers: list[lh.InstanceManager] | None, rule: Rule | None
+) -> None:
+    """The setting's labels must all match the Kubernetes node; the managers that are listed decide first."""
+    listed = None if managers is None else {entry.name: entry for entry in managers}
+    settings = {**SELECTOR, "current-longhorn-version": version}
+    kube_nodes = {"n1": kube.Node("n1", labels)}
+    assert rule_against(instance_managers=listed, settings=settings, kube_nodes=kube_nodes) is rule
+
+
+@pytest.mark.parametrize(("version", "rule"), [("v1.12.2", None), ("v1.13.0", Rule.INSTANCE_MANAGER)])
+def test_a_terminating_v2_manager_counts_until_version_1_13(version: str, rule: Rule | None) -> None:
+    """Later versions skip it (`TERMINATING_V2_MANAGER_NOT_READY`)."""
+    managers = {"im": manager(engine="v2", deleting=True)}
+    settings = {"current-longhorn-version": version}
+    assert rule_against(volume_fields={"data_engine": "v2"}, instance_managers=managers, settings=settings) is rule
+
+
 def test_only_the_default_instance_manager_counts_for_v1() -> None:
     """A manager of an older image runs no new replica."""
     managers = {"im": manager()}

@@ -104,6 +104,8 @@ def test_values_that_longhorns_webhook_accepts_can_be_set(name: str, value: str)
         ("default-replica-count", '{"v1":"21"}', "a whole number from 1 to 20"),
         ("node-drain-policy", "sometimes", "one of block-for-eviction, "),
         ("replica-auto-balance", "sometimes", "one of disabled, "),
+        ("system-managed-components-node-selector", "storage", "labels as key:value"),
+        ("system-managed-components-node-selector", "storage:yes:no", "labels as key:value"),
     ],
 )
 def test_values_that_longhorns_webhook_refuses_cannot_be_set(name: str, value: str, expected: str) -> None:
