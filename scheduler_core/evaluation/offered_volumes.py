@@ -95,7 +95,8 @@ class OfferedVolumes:
         if volumes is None:
             # The ledger does not know what it stores: an offer's volumes are PodVolumes.
             stored: tuple[Any, ...] = offer.volumes
-            volumes = tuple(current_volume(volume, view) for volume in stored)
+            current = (current_volume(volume, view) for volume in stored)
+            volumes = tuple(volume for volume in current if not volume.volume.has_shards)
             self._current[key] = volumes
         return volumes
 
