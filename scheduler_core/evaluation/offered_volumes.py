@@ -95,8 +95,7 @@ class OfferedVolumes:
         if volumes is None:
             # The ledger does not know what it stores: an offer's volumes are PodVolumes.
             stored: tuple[Any, ...] = offer.volumes
-            current = (current_volume(volume, view) for volume in stored)
-            volumes = tuple(volume for volume in current if not volume.volume.has_shards)
+            volumes = tuple(current_volume(volume, view) for volume in stored)
             self._current[key] = volumes
         return volumes
 
