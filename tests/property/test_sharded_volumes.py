@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,7 +55,7 @@ def objects(disks: list[Disk], volumes: list[Sharded], local: list[int], remote:
     found += [make.storage_class("remote", dataEngine="v2", dataLocality="disabled")]
     for number, (gib, data, parity) in enumerate(volumes):
         layout = {"type": "sharded", "dataChunks": str(data), "parityChunks": str(parity), "stripSizeKB": str(STRIP_KB)}
-        parameters = {f"dataLayout.{key}": value for key, value in layout.items()}
+        parameters: dict[str, Any] = {f"dataLayout.{key}": value for key, value in layout.items()}
         found.append(make.storage_class(f"ec{number}", dataEngine="v2", **parameters))
         found.append(make.claim(f"s{number}", gib, storage_class=f"ec{number}"))
     found += [make.claim(f"l{number}", size, storage_class="local") for number, size in enumerate(local)]

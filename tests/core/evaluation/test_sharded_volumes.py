@@ -31,9 +31,13 @@ SHARD = shard_size(30 * GI, DataLayout(2, 1, 64)) / GI
 """Gi of each of the three shards of a volume of 30Gi."""
 
 
-def sharded_class(**parameters: str) -> Object:
+def sharded_class(**parameters: Any) -> Object:
     """A class of volumes with 2 data and 1 parity shards."""
-    layout = {"dataLayout.type": "sharded", "dataLayout.dataChunks": "2", "dataLayout.parityChunks": "1"}
+    layout: dict[str, Any] = {
+        "dataLayout.type": "sharded",
+        "dataLayout.dataChunks": "2",
+        "dataLayout.parityChunks": "1",
+    }
     return make.storage_class("ec", dataEngine="v2", **layout, **parameters)
 
 
