@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
+from scheduler_core.longhorn.settings import Settings, Version, parse_bool, parse_int
 from scheduler_core.longhorn.volume_validation import creation_error, parameter_error
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import FILESYSTEM, ClaimSpec
@@ -21,6 +21,8 @@ MIN_SIZE: Final = 10 * 1024**2
 MIN_XFS_SIZE: Final = 300 * 1024**2
 SIZE_STEP: Final = 2 * 1024**2
 DEFAULT_STRIP_SIZE: Final = "64"
+# The first release whose CSI driver reads `dataLayout` parameters, by Longhorn's documentation.
+SHARDED_VOLUMES: Final[Version] = (1, 12, 1)
 EXCLUSIVE_ACCESS_MODE: Final = "ReadWriteOncePod"
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _CREATED_IMAGES: Final = ("download", "export-from-volume")
@@ -63,7 +65,7 @@ def volume_for_claim(
     engine = parameters.get("dataEngine") or longhorn.V1
     shared = _is_shared(claim, parameters)
     source = _data_source(claim, parameters)
-    layout = _data_layout(parameters)
+    layout = _data_layout(parameters) if settings.has_rule_since(SHARDED_VOLUMES) else None
     replica_count = parse_int(parameters.get("numberOfReplicas", "0"))
     volume = longhorn.Volume(
         name=name,

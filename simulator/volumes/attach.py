@@ -30,7 +30,7 @@ from simulator.volumes.observation import (
     patch_volume_status,
 )
 from simulator.volumes.replica_scheduling import scheduled_condition
-from simulator.volumes.shards import has_every_shard
+from simulator.volumes.shard_placement import has_every_shard
 
 
 def attach_or_detach(observation: VolumeObservation) -> list[Action]:

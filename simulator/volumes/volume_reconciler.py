@@ -26,7 +26,7 @@ from simulator.volumes.replica_upkeep import (
     write_data,
     write_kubernetes_status,
 )
-from simulator.volumes.shards import place_shards
+from simulator.volumes.shard_placement import place_shards
 
 Phase = Callable[[VolumeObservation], list[Action]]
 

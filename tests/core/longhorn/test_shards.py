@@ -9,7 +9,7 @@ from scheduler_core.longhorn.provisioned_volume import volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.shards import shard_size, shards_as_replicas
 from scheduler_core.model.kube import ClaimSpec
-from scheduler_core.model.longhorn import DISABLED, DataLayout, Volume
+from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, DataLayout, Volume
 from tests.builders import GI
 
 MI = 1024**2
@@ -103,6 +103,18 @@ def test_a_layout_that_longhorn_refuses_is_an_error(parameters: dict[str, str], 
     """The claim would stay unbound for ever."""
     with pytest.raises(ResolutionError, match=message):
         volume(**{**SHARDED, **parameters})
+
+
+@pytest.mark.parametrize(
+    ("version", "sharded"), [("v1.12.0", False), ("v1.12.1", True), ("v1.13.0-dev", True), ("", True)]
+)
+def test_an_older_longhorn_makes_replicas_of_such_a_class(version: str, sharded: bool) -> None:
+    """Its CSI driver does not know the parameters. An unknown version has every rule."""
+    settings = Settings.read({"current-longhorn-version": version})
+    parameters = {**SHARDED, "numberOfReplicas": "2", "dataLocality": "best-effort"}
+    made = volume_for_claim("v", ClaimSpec(request=10 * GI), parameters, settings, subject="it")
+    expected = (1, DISABLED, True) if sharded else (2, BEST_EFFORT, False)
+    assert (made.number_of_replicas, made.data_locality, made.data_layout is not None) == expected
 
 
 @pytest.mark.parametrize("kind", ["replicated", ""])
