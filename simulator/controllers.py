@@ -152,6 +152,7 @@ class Controllers:
             disks_awaiting_image=self._disks_awaiting_image(volume),
             auto_salvage=_is_auto_salvage_on(store),
             schedules=store.disk_schedules.models,
+            shards=tuple(store.shards_by_volume.get(volume.name)),
         )
 
     def _disks_awaiting_image(self, volume: Volume) -> frozenset[str]:
@@ -369,6 +370,7 @@ class Controllers:
             },
             time=timestamp(now),
             manager_image=images.MANAGER_IMAGE,
+            shard_bytes=store.shard_bytes(name),
         )
 
     def _labelled_replicas(self, node: str) -> list[Replica]:

@@ -54,6 +54,7 @@ class EventRouter:
         listeners: tuple[tuple[Any, Callable[..., None]], ...] = (
             (store.volumes, self._on_volume),
             (store.replicas, self._on_replica),
+            (store.shards, self._on_shard),
             (store.longhorn_nodes, self._on_longhorn_node),
             (store.instance_managers, self._on_instance_manager),
             (store.engine_images, self._on_engine_image),
@@ -97,6 +98,12 @@ class EventRouter:
         if old is not None and new is not None and old.model.size != new.model.size:
             self._enqueue_claims(new.model.volume)
         self._queues.replicas.add(name)
+
+    def _on_shard(self, _: str, old: KubeObject[None] | None, new: KubeObject[None] | None) -> None:
+        for shard in (old, new):
+            if shard is not None:
+                self._queues.volumes.add(shard.spec["shardGroupName"])
+                self._enqueue_node_later(shard.spec["nodeID"])
 
     def _enqueue_claims(self, volume: str) -> None:
         """Enqueues a volume's claims, which report its size."""

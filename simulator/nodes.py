@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 import msgspec
@@ -79,6 +79,7 @@ class NodeObservation:
         labelled_replicas: the replicas with the label of one of its disks
         written_bytes: bytes of replicas' data and of backing images, by disk UUID
         healthy_elsewhere: for each volume with a replica here, whether a healthy replica is on another node
+        shard_bytes: bytes of the shards of sharded volumes, by disk UUID
     """
 
     config: Config
@@ -93,6 +94,7 @@ class NodeObservation:
     healthy_elsewhere: Mapping[str, bool]
     time: str
     manager_image: str
+    shard_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def read_disks(node: KubeObject[kube.Node]) -> tuple[PhysicalDisk, ...] | None:
@@ -253,7 +255,7 @@ def _update_status(observation: NodeObservation, disks: Sequence[PhysicalDisk]) 
         synced = sync_node_remotely(observation.cluster, node, ())
     else:
         collected = {disk.name: _collect_disk(observation, disk, physical.get(disk.name)) for disk in node.disks}
-        synced = sync_node(observation.cluster, node, (ManagerPod(),), collected)
+        synced = sync_node(observation.cluster, node, (ManagerPod(),), collected, observation.shard_bytes)
     body = _status_body(synced, current.status, observation.time)
     if not current.status:
         body["diskStatus"] = None  # as a new node has it at first (measured with Longhorn v1.12.1's control code)

@@ -137,6 +137,15 @@ def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) ->
         "staleReplicaTimeout": int(parameters.get("staleReplicaTimeout") or 2880),
         "nodeID": "",
     }
+    layout = volume.data_layout
+    if layout is not None:
+        spec["dataLayout"] = {
+            "type": longhorn.SHARDED,
+            "mode": "erasureCoding",
+            "dataChunks": layout.data_chunks,
+            "parityChunks": layout.parity_chunks,
+            "stripSizeKB": layout.strip_size_kb,
+        }
     key = f"{claim.namespace}/{claim.name}/{claim.uid}"
     metadata: Json = {
         "name": volume_name(claim),

@@ -8,6 +8,7 @@ discarded, as in Longhorn: only the watch shows where the replica is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
@@ -160,6 +161,7 @@ class Store:
         self.longhorn_nodes: Table[str, longhorn.Node] = Table(resources.LONGHORN_NODES)
         self.volumes: Table[str, longhorn.Volume] = Table(resources.LONGHORN_VOLUMES)
         self.replicas: Table[str, longhorn.Replica] = Table(resources.LONGHORN_REPLICAS)
+        self.shards: Table[str, None] = Table(resources.LONGHORN_SHARDS)
         self.settings: Table[str, str] = Table(resources.LONGHORN_SETTINGS)
         self.backing_images: Table[str, longhorn.BackingImage] = Table(resources.LONGHORN_BACKING_IMAGES)
         self.engine_images: Table[str, longhorn.EngineImage] = Table(resources.LONGHORN_ENGINE_IMAGES)
@@ -171,6 +173,8 @@ class Store:
         self.unplaced_or_failed_replicas = Index(
             self.replicas, lambda obj: (WAITING,) if not obj.model.node_id or obj.model.failed_at else ()
         )
+        self.shards_by_volume = Index(self.shards, lambda obj: (obj.spec["shardGroupName"],))
+        self.shards_by_node = Index(self.shards, lambda obj: (obj.spec["nodeID"],))
         self.attachments_by_volume = Index(self.attachments, lambda obj: (obj.model.persistent_volume,))
         self.persistent_volumes_by_handle = Index(self.persistent_volumes, lambda obj: (obj.model.handle,))
         self.pods_by_claim = Index(self.pods, _claim_keys)
@@ -180,6 +184,13 @@ class Store:
     def tables(self) -> tuple[Table[Any, Any], ...]:
         """All tables."""
         return tuple(value for value in vars(self).values() if isinstance(value, Table))
+
+    def shard_bytes(self, node: str) -> Counter[str]:
+        """The bytes of the shards on a node's disks, by disk UUID."""
+        sizes = Counter[str]()
+        for shard in self.shards_by_node.get(node):
+            sizes[shard.spec["diskUUID"]] += int(shard.spec["size"])
+        return sizes
 
     def table(self, resource: Resource) -> Table[Any, Any] | None:
         """The table of a kind, None if there is none."""

@@ -75,6 +75,7 @@ def _longhorn(plural: str, kind: str) -> Resource:
 LONGHORN_NODES: Final = _longhorn("nodes", "Node")
 LONGHORN_VOLUMES: Final = _longhorn("volumes", "Volume")
 LONGHORN_REPLICAS: Final = _longhorn("replicas", "Replica")
+LONGHORN_SHARDS: Final = _longhorn("shards", "Shard")
 LONGHORN_SETTINGS: Final = _longhorn("settings", "Setting")
 LONGHORN_BACKING_IMAGES: Final = _longhorn("backingimages", "BackingImage")
 LONGHORN_ENGINE_IMAGES: Final = _longhorn("engineimages", "EngineImage")

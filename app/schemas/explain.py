@@ -173,7 +173,7 @@ def _volume(volume: PodVolume, longhorn_nodes: Mapping[str, longhorn.Node]) -> V
         bound=volume.bound,
         local=volume.local,
         data_locality=volume.volume.data_locality,
-        size=volume.volume.size,
+        size=volume.volume.whole_size or volume.volume.size,
         actual_size=volume.volume.actual_size,
         replicas=[replica_answer(replica, longhorn_nodes) for replica in volume.replicas],
         persistent_volume=volume.persistent_volume,

@@ -92,12 +92,14 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
     `nodes` limits the answer to these nodes, not the decision.
 
     Raises:
-        CoreError: there is no such volume
+        CoreError: there is no such volume, or it has no replicas
     """
     volume = view.snapshot.volumes.get(name)
     if volume is None:
         examples = ", ".join(sorted(view.snapshot.volumes)[:5]) or "none"
         raise CoreError(f"there is no volumes.longhorn.io {name} in the snapshot; there are {examples}, ...")
+    if volume.has_shards:
+        raise CoreError(f"volume {name} is sharded: it has shards (kubectl get shards.longhorn.io) and no replicas")
     next_replica = explain_next_replica(view.cluster, volume)
     explanation = next_replica.explanation
     return VolumeExplainAnswer(

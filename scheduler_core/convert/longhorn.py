@@ -115,6 +115,13 @@ class _Term(Wire):
     region: str | None = None
 
 
+class _DataLayout(Wire):
+    type: str | None = None
+    data_chunks: int | None = None
+    parity_chunks: int | None = None
+    strip_size_kb: int | None = msgspec.field(default=None, name="stripSizeKB")
+
+
 class _VolumeSpec(Wire):
     size: int | str | None = None
     number_of_replicas: int | None = None
@@ -134,6 +141,7 @@ class _VolumeSpec(Wire):
     data_source: str | None = None
     topology_requirement: list[_Term] | None = None
     node_id: str | None = msgspec.field(default=None, name="nodeID")
+    data_layout: _DataLayout | None = None
 
 
 class _CloneStatus(Wire):
@@ -164,10 +172,11 @@ def volume(wire: Volume) -> longhorn.Volume:
     spec = wire.spec or _VolumeSpec()
     status = wire.status or _VolumeStatus()
     subject = Subject("Volume.longhorn.io", wire.metadata)
+    layout = _data_layout(spec.data_layout)
     return longhorn.Volume(
         name=wire.metadata.name,
         size=subject.size(spec.size, "spec.size"),
-        number_of_replicas=spec.number_of_replicas or 0,
+        number_of_replicas=0 if layout is not None else spec.number_of_replicas or 0,
         data_engine=spec.data_engine or longhorn.V1,
         data_locality=spec.data_locality or longhorn.DISABLED,
         access_mode=spec.access_mode or "rwo",
@@ -195,7 +204,14 @@ def volume(wire: Volume) -> longhorn.Volume:
         restore_required=bool(status.restore_required),
         standby=bool(status.is_standby),
         deleting=wire.metadata.deletion_timestamp is not None,
+        data_layout=layout,
     )
+
+
+def _data_layout(wire: _DataLayout | None) -> longhorn.DataLayout | None:
+    if wire is None or wire.type != longhorn.SHARDED:
+        return None
+    return longhorn.DataLayout(wire.data_chunks or 0, wire.parity_chunks or 0, wire.strip_size_kb or 0)
 
 
 class _ReplicaSpec(Wire):

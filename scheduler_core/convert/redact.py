@@ -36,6 +36,7 @@ _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOT
 STORAGE_CLASS_PARAMETERS: Final = frozenset(
     {
         "backingImage", "backingImageDataSourceType", "cloneMode", "csi.storage.k8s.io/fstype", "dataEngine",
+        "dataLayout.dataChunks", "dataLayout.parityChunks", "dataLayout.stripSizeKB", "dataLayout.type",
         "dataLocality", "dataSource", "disableRevisionCounter", "diskSelector", "encrypted", "exclusive", "fsType",
         "migratable", "nodeSelector", "numberOfReplicas", "replicaAutoBalance", "replicaDiskSoftAntiAffinity",
         "replicaSoftAntiAffinity", "replicaZoneSoftAntiAffinity", "share", "staleReplicaTimeout",

@@ -103,10 +103,11 @@ def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
 def unplaced_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
     """Returns a Longhorn volume that any node may still hold.
 
-    None if a replica is placed, if the volume needs space on its pod's node, or if it is being deleted.
+    None if a replica is placed, if the volume needs space on its pod's node, or if it is being deleted. Longhorn places the shards of a
+    sharded volume before its claim is bound, and the claim counts until then.
     """
     replicas = view.replicas_of(volume.name)
-    if volume.deleting or is_local(volume) or any(replica.node_id for replica in replicas):
+    if volume.deleting or volume.has_shards or is_local(volume) or any(replica.node_id for replica in replicas):
         return None
     return PodVolume(name=volume.name, claim="", volume=volume, bound=True, local=False, replicas=replicas)
 

@@ -150,7 +150,7 @@ class UnplacedVolumes:
 
 def replica_count(volume: PodVolume) -> int:
     """Returns how many replicas a volume will have."""
-    return max(1, volume.volume.number_of_replicas)
+    return 0 if volume.volume.has_shards else max(1, volume.volume.number_of_replicas)
 
 
 def claim_identity(claim: str) -> str:

@@ -260,7 +260,7 @@ class Contention:
             volume for offer in query.ledger.with_unplaced_volumes for volume in offer.unplaced_volumes
         ]
         volumes = [current_volume(volume, query.state.view) for volume in stored]
-        by_identity = {identity(volume): volume for volume in volumes}
+        by_identity = {identity(volume): volume for volume in volumes if not volume.volume.has_shards}
         offered = sorted(
             (volume for key, volume in by_identity.items() if unplaced.by_key.get(key) is None), key=_largest_first
         )

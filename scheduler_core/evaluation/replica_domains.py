@@ -43,6 +43,13 @@ class DomainShortage:
     def sentence(self) -> str:
         """The shortage and what ends it."""
         volume = self.need.volume
+        layout = volume.volume.data_layout
+        if layout is not None:
+            return (
+                f"{volume.name} needs {self.need.count} nodes with a disk for one of its {layout.data_chunks} data and "
+                f"{layout.parity_chunks} parity shards each, {self.available} can take one; "
+                "what helps: one more node, or a StorageClass with fewer chunks (dataLayout.dataChunks)"
+            )
         kind = "zone" if self.setting == ZONE_SETTING else "node"
         cause = f"the volume's own {kind} anti-affinity is hard" if self.by_volume else f"{self.setting} is false"
         more = f"one more {kind}" + (" (label nodes with topology.kubernetes.io/zone)" if kind == "zone" else "")

@@ -84,11 +84,16 @@ def replica_needs(resolution: Resolution, view: View) -> tuple[ReplicaNeed, ...]
 
 
 def _replicas_to_place(volume: PodVolume, *, degraded: bool) -> int:
+    if volume.volume.has_shards:
+        return 0
     pending = sum(not replica.node_id for replica in volume.replicas)
     if pending < len(volume.replicas):
         # Longhorn waits for the others only while it does not run the volume.
         return 0 if degraded or volume.volume.node_id else pending
-    return 1 if degraded else max(1, pending, volume.volume.number_of_replicas)
+    if degraded and volume.volume.data_layout is None:
+        return 1
+    # A sharded volume is attached once all its shards run (shard_group_controller.go: syncProcess).
+    return max(1, pending, volume.volume.number_of_replicas)
 
 
 def one_of_each_kind(needs: Iterable[ReplicaNeed]) -> tuple[ReplicaNeed, ...]:

@@ -128,7 +128,9 @@ def tiers(
         Tier.EVICTING_NODE: [node for node in tagged if node.name in used.evicting_nodes],
         Tier.USED_NODE: [node for node in candidates.values() if node.name in used.nodes],
     }
-    return [(tier, tuple(members[tier])) for tier in TIER_ORDER[soft.zone, soft.node]]
+    # ScheduleShard looks for an unused node, whatever its zone.
+    order = TIER_ORDER[soft.zone, soft.node] if request.volume.data_layout is None else (Tier.UNUSED_NODE,)
+    return [(tier, tuple(members[tier])) for tier in order]
 
 
 def has_disk_pressure(node: Node, settings: Settings) -> bool:

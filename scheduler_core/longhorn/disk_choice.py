@@ -52,6 +52,7 @@ class ChoiceReason(Enum):
     TIE = ("ties with others for the best balance score", True)
     NO_NODE = ("no node has the usable space: a random candidate", True)
     NO_DISK = ("no disk of the best node has the usable space: a random candidate", True)
+    FIRST_FOUND = ("a shard takes the first candidate that Longhorn comes upon", True)
 
     def __init__(self, text: str, chance: bool) -> None:  # noqa: FBT001 # members are written as tuples
         self.text = text

@@ -143,9 +143,12 @@ def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> 
 def tag_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
     """Why the tags keep a node out of the tiers (getDiskCandidates).
 
-    The volume's node selector decides first, then the backing image's. Longhorn reports nothing about either.
+    The volume's node selector decides first, then the backing image's. Longhorn reports nothing about either. Shards go to nodes with any
+    tags (ScheduleShard).
     """
     volume = request.volume
+    if volume.data_layout is not None:
+        return None
     allow_empty = cluster.settings.allow_empty_node_selector_volume
     refusal = selector_refusal(node, volume.node_selector, "the volume", Rule.NODE_TAGS, allow_empty=allow_empty)
     if refusal is not None or not volume.backing_image:

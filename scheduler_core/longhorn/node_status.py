@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
@@ -26,6 +27,7 @@ ROUNDING: Final = 100 * 1024**2
 _NOT_READY_GRACE: Final = timedelta(seconds=15)
 _PRESSURES: Final = ("DiskPressure", "PIDPressure", "MemoryPressure", "NetworkUnavailable")
 _NODE_NOT_READY: Final = "NodeNotReady"
+_NO_SHARDS: Final[Mapping[str, int]] = MappingProxyType({})
 _EMPTY_VOLUME: Final = longhorn.Volume(name="")
 
 
@@ -53,15 +55,19 @@ class CollectedDisk:
 
 
 def sync_node(
-    cluster: Cluster, node: Node, pods: Iterable[ManagerPod], collected: Mapping[str, CollectedDisk] | None = None
+    cluster: Cluster,
+    node: Node,
+    pods: Iterable[ManagerPod],
+    collected: Mapping[str, CollectedDisk] | None = None,
+    shards: Mapping[str, int] = _NO_SHARDS,
 ) -> Node:
     """The node with the status that its own manager would write.
 
-    `collected` is by disk name, None if the monitor has not run yet.
+    `collected` is by disk name, None if the monitor has not run yet. `shards` are the bytes of sharded volumes by disk UUID.
     """
     synced = sync_node_remotely(cluster, node, pods)
     disks = synced.disks if collected is None else collect_disks(synced.disks, collected)
-    return replace(synced, disks=tuple(sync_disk(cluster, disk) for disk in disks))
+    return replace(synced, disks=tuple(sync_disk(cluster, disk, shards.get(disk.uuid, 0)) for disk in disks))
 
 
 def sync_node_remotely(cluster: Cluster, node: Node, pods: Iterable[ManagerPod]) -> Node:
@@ -183,8 +189,11 @@ def _mark_disk_not_ready(disk: Disk, reason: str, because: str) -> Disk:
     return replace(_with_conditions(disk, condition), storage_maximum=0, storage_available=0)
 
 
-def sync_disk(cluster: Cluster, disk: Disk) -> Disk:
-    """The disk with its scheduled bytes and Schedulable condition (syncDiskStatus)."""
+def sync_disk(cluster: Cluster, disk: Disk, shards: int = 0) -> Disk:
+    """The disk with its scheduled bytes and Schedulable condition (syncDiskStatus).
+
+    Those of shards count, but no field of the status lists the shards.
+    """
     if not disk.ready:
         not_ready = Condition("Schedulable", "False", "DiskNotReady", f"disk {disk.name} is not ready")
         return replace(_with_conditions(disk, not_ready), storage_scheduled=0, scheduled_replicas={})
@@ -192,7 +201,7 @@ def sync_disk(cluster: Cluster, disk: Disk) -> Disk:
     images = scheduled_backing_images(cluster, disk)
     synced = replace(
         disk,
-        storage_scheduled=sum(replicas.values()) + sum(images.values()),
+        storage_scheduled=sum(replicas.values()) + sum(images.values()) + shards,
         scheduled_replicas=replicas,
         scheduled_backing_images=images,
     )

@@ -9,7 +9,13 @@ from typing import Final
 from scheduler_core.longhorn import node_stage
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices, possible_choices_in_steps
+from scheduler_core.longhorn.disk_choice import (
+    Choice,
+    ChoiceReason,
+    DiskCandidate,
+    possible_choices,
+    possible_choices_in_steps,
+)
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_rule
 from scheduler_core.longhorn.linked_clone import source_missing
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
@@ -278,6 +284,8 @@ def schedule_replica_in_steps(
     candidates = yield from _find_candidates(cluster, request, replicas)
     if not candidates.disks:
         return PlacementResult(reasons=candidates.reasons)
+    if volume.data_layout is not None:
+        return PlacementResult(tuple(Choice(candidate, ChoiceReason.FIRST_FOUND) for candidate in candidates.disks))
     preferred = preferred_disks(volume, candidates.disks, replicas)
     return PlacementResult((yield from possible_choices_in_steps(preferred, request.replica_size)))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
+from scheduler_core.longhorn.settings import Settings, Version, parse_bool, parse_int
 from scheduler_core.longhorn.volume_validation import creation_error, parameter_error
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import FILESYSTEM, ClaimSpec
@@ -20,6 +20,9 @@ DRIVER: Final = "driver.longhorn.io"
 MIN_SIZE: Final = 10 * 1024**2
 MIN_XFS_SIZE: Final = 300 * 1024**2
 SIZE_STEP: Final = 2 * 1024**2
+DEFAULT_STRIP_SIZE: Final = "64"
+# The first release whose CSI driver reads `dataLayout` parameters, by Longhorn's documentation.
+SHARDED_VOLUMES: Final[Version] = (1, 12, 1)
 EXCLUSIVE_ACCESS_MODE: Final = "ReadWriteOncePod"
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _CREATED_IMAGES: Final = ("download", "export-from-volume")
@@ -62,13 +65,17 @@ def volume_for_claim(
     engine = parameters.get("dataEngine") or longhorn.V1
     shared = _is_shared(claim, parameters)
     source = _data_source(claim, parameters)
+    layout = _data_layout(parameters) if settings.has_rule_since(SHARDED_VOLUMES) else None
     replica_count = parse_int(parameters.get("numberOfReplicas", "0"))
     volume = longhorn.Volume(
         name=name,
         size=csi_size(claim.request, ""),
-        number_of_replicas=replica_count or settings.default_replica_count.get(engine, 3),
+        # The mutator sets both for a sharded volume, whatever the class says (mutator.go: Create).
+        number_of_replicas=1 if layout is not None else replica_count or settings.default_replica_count.get(engine, 3),
         data_engine=engine,
-        data_locality=parameters.get("dataLocality", settings.default_data_locality),
+        data_locality=longhorn.DISABLED
+        if layout is not None
+        else parameters.get("dataLocality", settings.default_data_locality),
         access_mode="rwx" if shared else "rwo",
         migratable=shared and parse_bool(parameters.get("migratable", "false")),
         node_selector=parameter_tags(parameters, "nodeSelector"),
@@ -81,6 +88,7 @@ def volume_for_claim(
         replica_auto_balance=parameters.get("replicaAutoBalance", ""),
         clone_mode=parameters.get("cloneMode", "") if source else "",
         data_source=source,
+        data_layout=layout,
     )
     error = creation_error(volume, settings)
     if error:
@@ -119,6 +127,20 @@ def _data_source(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
     The claim's own source wins over the class's parameter.
     """
     return f"vol://{claim.source_volume}" if claim.source_volume else parameters.get("dataSource", "")
+
+
+def _data_layout(parameters: Mapping[str, str]) -> longhorn.DataLayout | None:
+    """The division of a sharded volume, None for one of replicas (longhorn's enhancement 20260519-v2-sharding.md).
+
+    A class without a strip size gets the default of 64 KiB.
+    """
+    if parameters.get("dataLayout.type") != longhorn.SHARDED:
+        return None
+    return longhorn.DataLayout(
+        data_chunks=parse_int(parameters.get("dataLayout.dataChunks", "0")),
+        parity_chunks=parse_int(parameters.get("dataLayout.parityChunks", "0")),
+        strip_size_kb=parse_int(parameters.get("dataLayout.stripSizeKB", DEFAULT_STRIP_SIZE)),
+    )
 
 
 def parameter_tags(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:

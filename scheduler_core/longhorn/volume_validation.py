@@ -30,6 +30,8 @@ AUTO_BALANCE_MODES: Final = ("ignored", "disabled", "least-effort", "best-effort
 ANTI_AFFINITY_VALUES: Final = ("ignored", "enabled", "disabled")
 ACCESS_MODES: Final = ("rwo", "rwop", "rwx")
 MAX_REPLICAS: Final = 20
+MAX_CHUNKS: Final = 32
+STRIP_SIZES_KB: Final = tuple(1 << exponent for exponent in range(2, 11))
 _QUALIFIED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _MAX_NAME: Final = 63
@@ -103,6 +105,22 @@ def _linked_clone_error(volume: Volume) -> str:
     return f"cloneMode {LINKED_CLONE} needs dataEngine v2"
 
 
+def _sharded_engine_error(volume: Volume) -> str:
+    if volume.data_layout is None or is_v2(volume.data_engine):
+        return ""
+    return f"dataLayout sharded needs dataEngine v2, not {volume.data_engine}"
+
+
+def _data_layout_error(volume: Volume) -> str:
+    layout = volume.data_layout
+    if layout is None:
+        return ""
+    data, parity, strip = layout.data_chunks, layout.parity_chunks, layout.strip_size_kb
+    if min(data, parity) < 1 or data + parity > MAX_CHUNKS:
+        return f"dataChunks {data} and parityChunks {parity} are not at least 1 each and at most {MAX_CHUNKS} together"
+    return "" if strip in STRIP_SIZES_KB else f"stripSizeKB {strip} is not a power of two from 4 to 1024"
+
+
 def _replica_count_error(volume: Volume) -> str:
     return f"numberOfReplicas {volume.number_of_replicas} is not between 1 and {MAX_REPLICAS}"
 
@@ -135,6 +153,8 @@ VOLUME_RULES: Final = (
     VolumeRule("validator.go: validateReplicaCount", _no_replicas_error, on_update=False),
     VolumeRule("types.go: ValidateDataLocalityAndAccessMode", _strict_local_shared_error, on_update=False),
     VolumeRule("validator.go: Create", _linked_clone_error, on_update=False),
+    VolumeRule("validator.go: Create", _sharded_engine_error, on_update=False),
+    VolumeRule("types.go: ValidateECParameters", _data_layout_error, on_update=False),
     _choice_rule("CRD: spec.dataEngine", "dataEngine", lambda volume: volume.data_engine, DATA_ENGINES),
     _choice_rule("types.go: ValidateDataLocality", "dataLocality", lambda volume: volume.data_locality, LOCALITIES),
     _choice_rule("types.go: ValidateAccessMode", "accessMode", lambda volume: volume.access_mode, ACCESS_MODES),
@@ -253,5 +273,8 @@ PARAMETER_RULES: Final[Mapping[str, ParameterRule]] = {
     "diskSelector": _SELECTOR,
     # Longhorn takes an empty engine for v1, and the volume's CRD has the other values.
     "dataEngine": ParameterRule("CRD: spec.dataEngine", _one_of(*DATA_ENGINES, "")),
+    "dataLayout.dataChunks": _NUMBER,
+    "dataLayout.parityChunks": _NUMBER,
+    "dataLayout.stripSizeKB": _NUMBER,
 }
 """Parameters that Longhorn reads whenever they are present, an empty text included."""

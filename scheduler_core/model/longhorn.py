@@ -17,6 +17,7 @@ BLOCK = "block"
 DISABLED = "disabled"
 BEST_EFFORT = "best-effort"
 STRICT_LOCAL = "strict-local"
+SHARDED = "sharded"
 CORDONED = "KubernetesNodeCordoned"
 # datastore/longhorn.go: a replica that failed this often is never reused (FailedReplicaMaxRetryCount).
 FAILED_REPLICA_MAX_RETRY_COUNT = 5
@@ -94,6 +95,15 @@ class TopologyTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class DataLayout:
+    """How a sharded volume is divided by erasure coding (volume.spec.dataLayout of type sharded)."""
+
+    data_chunks: int
+    parity_chunks: int
+    strip_size_kb: int
+
+
+@dataclass(frozen=True, slots=True)
 class Volume:
     """A Longhorn volume (volumes.longhorn.io).
 
@@ -101,10 +111,13 @@ class Volume:
 
     Attributes:
         size: spec.size
+        number_of_replicas: spec.numberOfReplicas, 0 for a sharded volume that exists: its shards are objects of their own
         actual_size: the space that its data occupies (status.actualSize), 0 for a new volume
         clone_state: how far a clone is (status.cloneStatus.state), "" before it begins
         restore_required: whether a backup is still being restored (status.restoreRequired)
         standby: whether it is a disaster recovery volume that is not activated (status.isStandby)
+        data_layout: None for a volume of replicas
+        whole_size: bytes of the sharded volume that this one's replicas stand for the shards of (`longhorn/shards.py`), 0 for others
     """
 
     name: str
@@ -135,6 +148,13 @@ class Volume:
     restore_required: bool = False
     standby: bool = False
     deleting: bool = False
+    data_layout: DataLayout | None = None
+    whole_size: int = 0
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether it is a sharded volume that exists: Longhorn has placed its shards, or does so whatever its pod's node."""
+        return self.data_layout is not None and not self.whole_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ _FILE_SIZE_LIMITS: Final = (XFS_LIMIT, EXT_LIMIT)
 # The fields of a volume that open or close disks to its replicas. A plain tuple of their values is the fastest cache key.
 _CLASS_FIELDS: Final = (
     "name", "size", "data_engine", "image", "node_selector", "disk_selector",
-    "backing_image", "clone_mode", "data_source", "topology_requirement",
+    "backing_image", "clone_mode", "data_source", "data_layout", "topology_requirement",
 )  # fmt: skip
 _ClassValues = tuple[
-    str, int, str, str, tuple[str, ...], tuple[str, ...], str, str, str, tuple[longhorn.TopologyTerm, ...]
-]
+    str, int, str, str, tuple[str, ...], tuple[str, ...], str, str, str,
+    longhorn.DataLayout | None, tuple[longhorn.TopologyTerm, ...],
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +175,10 @@ def _order_without_names(entry: PodVolume) -> tuple[object, ...]:
     The volume's name comes before the claim's, because it distinguishes linked clones.
     """
     volume = entry.volume
-    name, *values, topology = _class_values(volume)
+    name, *values, layout, topology = _class_values(volume)
+    chunks = () if layout is None else (layout.data_chunks, layout.parity_chunks, layout.strip_size_kb)
     terms = tuple((term.zone, term.region) for term in topology)
-    return (-volume.size, -volume.actual_size, *values, terms, name, entry.claim)
+    return (-volume.size, -volume.actual_size, *values, chunks, terms, name, entry.claim)
 
 
 def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
@@ -185,7 +187,9 @@ def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
     Their order does not depend on that of the volumes.
     """
     engines = sorted({(entry.volume.data_engine, entry.volume.image) for entry in volumes})
-    return tuple(_interned_class(("", 0, data_engine, image, (), (), "", "", "", ())) for data_engine, image in engines)
+    return tuple(
+        _interned_class(("", 0, data_engine, image, (), (), "", "", "", None, ())) for data_engine, image in engines
+    )
 
 
 def volume_class(volume: longhorn.Volume) -> ReplicaRequest:
@@ -209,6 +213,7 @@ def _class_values(volume: longhorn.Volume) -> _ClassValues:
         volume.backing_image,
         volume.clone_mode,
         volume.data_source if linked else "",
+        volume.data_layout,
         volume.topology_requirement,
     )
 

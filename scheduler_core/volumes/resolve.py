@@ -18,6 +18,7 @@ from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provisioned_volume import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
 from scheduler_core.longhorn.replica_request import LINKED_CLONE
+from scheduler_core.longhorn.shards import shards_as_replicas
 from scheduler_core.longhorn.volume_validation import backing_image_error
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
@@ -94,7 +95,11 @@ class Resolution:
     @property
     def unplaced(self) -> tuple[PodVolume, ...]:
         """The remote volumes without a placed replica."""
-        return tuple(volume for volume in self.remote if not any(replica.node_id for replica in volume.replicas))
+        return tuple(
+            entry
+            for entry in self.remote
+            if not entry.volume.has_shards and not any(replica.node_id for replica in entry.replicas)
+        )
 
 
 def resolve(
@@ -302,7 +307,7 @@ def _unbound_volume(claim: kube.Claim, subject: str, view: View) -> longhorn.Vol
     error = backing_image_error(volume, image) if image is not None else ""
     if error:
         raise ResolutionError(f"{subject}: {error}")
-    return volume
+    return shards_as_replicas(volume)
 
 
 def _source_volume(claim: kube.Claim, storage_class: kube.StorageClass, subject: str, snapshot: Snapshot) -> str:
@@ -342,9 +347,10 @@ def storage_class_of(spec: kube.ClaimSpec, view: View) -> kube.StorageClass | No
 def is_local(volume: longhorn.Volume, *, require_best_effort: bool = True) -> bool:
     """Whether a volume needs space on its pod's node.
 
-    A volume shared through a share-manager is served over the network. A migratable volume is attached like any other.
+    A volume shared through a share-manager is served over the network. A migratable volume is attached like any other. No node has all of a
+    sharded volume.
     """
-    if volume.access_mode == "rwx" and not volume.migratable:
+    if volume.data_layout is not None or (volume.access_mode == "rwx" and not volume.migratable):
         return False
     if volume.data_locality == longhorn.BEST_EFFORT:
         return require_best_effort

@@ -384,6 +384,6 @@ def _kind(volume: kube.PersistentVolume, view: View) -> object:
     longhorn_volume = view.snapshot.volumes.get(volume.handle)
     if longhorn_volume is None or is_local(longhorn_volume):
         return volume.name
-    placed = any(replica.node_id for replica in view.replicas_of(longhorn_volume.name))
+    placed = longhorn_volume.has_shards or any(replica.node_id for replica in view.replicas_of(longhorn_volume.name))
     # A volume without a place takes space somewhere, according to its size and its selectors.
     return (*common, longhorn_volume.data_engine, longhorn_volume.image) if placed else volume.name

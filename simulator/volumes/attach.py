@@ -30,6 +30,7 @@ from simulator.volumes.observation import (
     patch_volume_status,
 )
 from simulator.volumes.replica_scheduling import scheduled_condition
+from simulator.volumes.shard_placement import has_every_shard
 
 
 def attach_or_detach(observation: VolumeObservation) -> list[Action]:
@@ -72,7 +73,7 @@ def _attach(observation: VolumeObservation) -> list[Action]:
     It stays detached while no replica can be started (openVolumeDependentResources; measured with v1.12.1's control code).
     """
     startable = [replica for replica in observation.live_replicas if _is_startable(observation, replica)]
-    if not startable:
+    if not startable and not has_every_shard(observation):
         return []
     if observation.model.state != ATTACHING and observation.model.robustness != FAULTED:
         return [patch_volume_status(observation, {"state": ATTACHING}, "volume attaching")]
@@ -134,7 +135,7 @@ def readiness_problem(volume: Volume, replicas: Collection[Replica]) -> str:
     state = volume.model.state
     if not volume.model.node_id and state != DETACHED:
         return f"waiting for the volume to fully detach. current state: {state}"
-    all_placed = bool(replicas) and all(replica.model.node_id for replica in replicas)
+    all_placed = (bool(replicas) or volume.model.has_shards) and all(replica.model.node_id for replica in replicas)
     if state == DETACHED and scheduled_condition(volume.status).get("status") != "True" and not all_placed:
         return "volume is currently in detached state with some un-schedulable replicas"
     return ""

@@ -48,7 +48,7 @@ def update_robustness(observation: VolumeObservation) -> list[Action]:
     if not model.current_node_id or model.current_node_id != model.node_id:
         return []
     working = sum(1 for replica in observation.live_replicas if is_working(replica))
-    if working == 0:
+    if working == 0 and not model.has_shards:
         if any(not replica.model.failed_at and replica.model.healthy_at for replica in observation.live_replicas):
             return []
         status = {"state": DETACHED, "currentNodeID": "", "robustness": FAULTED}

@@ -23,6 +23,7 @@ from simulator.objects import DISK_LABEL, EVICTING, NODE_LABEL, Json, KubeObject
 
 Volume = KubeObject[longhorn.Volume]
 Replica = KubeObject[longhorn.Replica]
+Shard = KubeObject[None]
 
 CREATING = "creating"
 DETACHED = "detached"
@@ -50,6 +51,7 @@ class VolumeObservation:
         disks_awaiting_image: disks that do not have the volume's backing image yet
         auto_salvage: whether failed replicas are salvaged when all of them failed
         schedules: the DiskSchedules by disk UUID, where they reserve every byte
+        shards: those of a sharded volume, which has no replicas
     """
 
     config: Config
@@ -64,6 +66,7 @@ class VolumeObservation:
     disks_awaiting_image: frozenset[str] = frozenset()
     auto_salvage: bool = True
     schedules: Schedules = field(default_factory=dict[str, DiskSchedule])
+    shards: tuple[Shard, ...] = ()
 
     @property
     def model(self) -> longhorn.Volume:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
+from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_SHARDS, LONGHORN_VOLUMES
 from simulator.actions import Action, AfterDelay, DeleteObject, is_write, remove_finalizers
 from simulator.config import Config
 from simulator.objects import DATA_FINALIZER, FINALIZER
@@ -26,6 +26,7 @@ from simulator.volumes.replica_upkeep import (
     write_data,
     write_kubernetes_status,
 )
+from simulator.volumes.shard_placement import place_shards
 
 Phase = Callable[[VolumeObservation], list[Action]]
 
@@ -36,6 +37,7 @@ PHASES: Final[tuple[Phase, ...]] = (
     salvage_replicas,
     attach_for_eviction,
     schedule_replicas,
+    place_shards,
     attach_or_detach,
     restart_replicas,
     rebuild_replica,
@@ -72,7 +74,11 @@ def _is_placement(action: Action) -> bool:
 
 
 def tear_down(observation: VolumeObservation) -> list[Action]:
-    """Removes a deleted volume after the last of its replicas."""
+    """Removes a deleted volume after the last of its replicas, or shards."""
+    if observation.shards:
+        return [
+            DeleteObject(LONGHORN_SHARDS, shard, "shard of a deleted volume removed") for shard in observation.shards
+        ]
     if observation.replicas:
         return [delete_replica(replica, "replica of a deleted volume removed") for replica in observation.live_replicas]
     return list(remove_finalizers(LONGHORN_VOLUMES, observation.volume, "volume deleted", FINALIZER))

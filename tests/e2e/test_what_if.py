@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,6 +23,7 @@ from app.kube.resources import (
     DISRUPTION_BUDGETS,
     LONGHORN_NODES,
     LONGHORN_REPLICAS,
+    LONGHORN_SHARDS,
     PODS,
     STORAGE_CLASSES,
 )
@@ -50,6 +52,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 APP = "foreseen"
 GUARDED = "guarded"
 SHOWN = "shown"
+SHARDED = "sharded"
 CLAIM = "data-0-grown-0"
 GI = 1024**3
 # The nodes of the volumes whose replicas are moved, with a number each.
@@ -151,11 +154,11 @@ def test_scaling_up_and_a_drain_go_as_foreseen(rig: Rig) -> None:
     assert_foreseen(rig, full, scheduled_bytes(rig))
 
 
-def count_refused(rig: Rig) -> int:
+def count_refused(rig: Rig, app: str = APP) -> int:
     """How many pods kube-scheduler has found no node for."""
     return sum(
         condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
-        for pod in rig.pods(APP)
+        for pod in rig.pods(app)
         for condition in pod["status"].get("conditions") or ()
     )
 
@@ -184,6 +187,66 @@ def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
         )
     finally:
         rig.remove("grown")
+
+
+@pytest.fixture
+def sharded_pod(rig: Rig) -> Iterator[None]:
+    """A pod with a volume of 60Gi in 2 data shards and a parity shard, and four nodes whose v2 disks have room for two shards each."""
+    disk = {"size": "70Gi", "type": "block"}
+    rig.add_nodes(SHARDED, {f"{SHARDED}-{number}": [disk] for number in range(1, 5)})
+    rig.create(sharded_class(), statefulset(SHARDED, group=SHARDED, replicas=1, storage_class=SHARDED, size="60Gi"))
+    rig.until("its pod runs", lambda: rig.ready(SHARDED, 1))
+    rig.until("its shards are counted", lambda: count_shards(rig) == 3)
+    try:
+        yield
+    finally:
+        rig.remove(SHARDED)
+        rig.cluster.api.delete(STORAGE_CLASSES.path(name=SHARDED))
+
+
+def sharded_class() -> Any:
+    """A StorageClass of sharded volumes; its data locality says nothing to Longhorn."""
+    layout = {"type": "sharded", "mode": "erasureCoding", "dataChunks": "2", "parityChunks": "1", "stripSizeKB": "64"}
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": SHARDED},
+        "provisioner": "driver.longhorn.io",
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "parameters": {
+            "dataEngine": "v2",
+            "dataLocality": "best-effort",
+            **{f"dataLayout.{key}": value for key, value in layout.items()},
+        },
+    }
+
+
+def count_shards(rig: Rig) -> int:
+    """How many shards of 30Gi and their metadata Longhorn's status counts on the v2 disks."""
+    return sum(size // (30 * GI) for (node, _), size in scheduled_bytes(rig).items() if node.startswith(SHARDED))
+
+
+@pytest.mark.usefixtures("sharded_pod")
+def test_sharded_volumes_go_as_foreseen(rig: Rig) -> None:
+    """A second pod runs wherever the first one's shards are, and a third finds room for two shards at most."""
+    before = scheduled_bytes(rig)
+    second = predict(rig, "--scale", f"sts/{SHARDED}=2")
+    assert [entry["outcome"] for entry in second["pods"]] == ["always"]
+    rig.cluster.kubectl("scale", "statefulset", SHARDED, "--replicas=2")
+    rig.until("two pods run", lambda: rig.ready(SHARDED, 2))
+    rig.until("their shards are counted", lambda: count_shards(rig) == 6)
+    assert_foreseen(rig, second, before, SHARDED)
+    on_disks = Counter(shard["spec"]["nodeID"] for shard in rig.items(LONGHORN_SHARDS.path(NAMESPACE)))
+    assert (sum(on_disks.values()), max(on_disks.values())) == (6, 2)
+
+    third = predict(rig, "--scale", f"sts/{SHARDED}=3")
+    assert [entry["outcome"] for entry in third["pods"]] == ["never"]
+    rig.cluster.kubectl("scale", "statefulset", SHARDED, "--replicas=3")
+    rig.until("the third pod is refused", lambda: count_refused(rig, SHARDED) == 1)
+    rig.cluster.kubectl("scale", "statefulset", SHARDED, "--replicas=2")
+    rig.cluster.kubectl("delete", "pod", f"{SHARDED}-0")
+    rig.until("a pod with an existing volume runs again", lambda: rig.ready(SHARDED, 2))
+    assert count_shards(rig) == 6
 
 
 @pytest.fixture

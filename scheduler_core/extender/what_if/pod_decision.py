@@ -177,7 +177,8 @@ def _attachment_changes(
         volume = replace(volume, name=name)
         reference = (claim.namespace, claim.name, claim.uid)
         created = cluster.state.view.cluster.now.isoformat()
-        changes["persistent_volumes", name] = kube.PersistentVolume(name, DRIVER, name, reference, created, volume.size)
+        size = volume.whole_size or volume.size
+        changes["persistent_volumes", name] = kube.PersistentVolume(name, DRIVER, name, reference, created, size)
     elif resolved.persistent_volume:
         name = resolved.persistent_volume
         reserved = cluster.snapshot.persistent_volumes[name]

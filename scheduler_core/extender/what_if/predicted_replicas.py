@@ -67,7 +67,8 @@ def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Coop
     complete.
     """
     volume = cluster.snapshot.volumes.get(name)
-    if volume is None or volume.deleting:
+    # What happens to the shards of a sharded volume that exists is not predicted.
+    if volume is None or volume.deleting or volume.has_shards:
         return ReplicaStep(cluster)
     # A replica object without a place is created again when there is one.
     unplaced = [each for each in cluster.state.view.replicas_of(name) if not each.node_id and not each.deleting]

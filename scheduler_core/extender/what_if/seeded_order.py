@@ -374,7 +374,7 @@ class _Run:
         """Why a bound pod waits for its volumes, "" if not."""
         for volume in self._cluster.volumes_of(self._cluster.snapshot.pods[key]):
             replicas = self._cluster.state.view.replicas_of(volume.name)
-            if not any(holds_data(self._cluster, replica) for replica in replicas):
+            if not volume.has_shards and not any(holds_data(self._cluster, replica) for replica in replicas):
                 return f"volume {volume.name}: {self._problems.get(volume.name, 'not placed yet')}"
         return ""
 

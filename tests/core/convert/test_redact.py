@@ -223,6 +223,12 @@ def test_every_parameter_that_decides_is_kept() -> None:
         {},
         {"dataLocality": "best-effort", "share": "true"},
         {"backingImage": "x", "cloneMode": "full-copy"},
+        {
+            "dataEngine": "v2",
+            "dataLayout.type": "sharded",
+            "dataLayout.dataChunks": "2",
+            "dataLayout.parityChunks": "1",
+        },
     ):
         parameters = _RecordingParameters(class_parameters)
         claim = kube.ClaimSpec(request=1, source_volume="v" if class_parameters else "")

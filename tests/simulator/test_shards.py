@@ -1,0 +1,98 @@
+"""Sharded volumes under the real controllers: shards on distinct nodes at creation, attachment once all of them are placed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_VOLUMES, NODES, PERSISTENT_VOLUMES
+from scheduler_core.longhorn.shards import shard_size
+from scheduler_core.model.longhorn import DataLayout
+from simulator.objects import DRIVER
+from tests.worlds.simulator import GIB, World
+
+LAYOUT = {"type": "sharded", "mode": "erasureCoding", "dataChunks": 2, "parityChunks": 1, "stripSizeKB": 64}
+SHARD = shard_size(10 * GIB, DataLayout(2, 1, 64))
+
+
+async def add_node(world: World, name: str, kind: str = "block") -> None:
+    """A node with a disk of 50Gi."""
+    disks = json.dumps([{"size": "50Gi", "type": kind}])
+    metadata = {"name": name, "annotations": {"simulator/disks": disks}, "labels": {"kubernetes.io/hostname": name}}
+    ready = {"type": "Ready", "status": "True"}
+    await world.api.create(NODES.path(), {"metadata": metadata, "status": {"conditions": [ready]}})
+
+
+async def start_volume(nodes: str, seed: int = 1) -> World:
+    """Nodes with one v2 disk each, one with a file system, and the sharded volume `v` of 10Gi."""
+    world = World(seed=seed)
+    await world.start()
+    for name in nodes:
+        await add_node(world, name)
+    await add_node(world, "f", "filesystem")
+    await world.settle()
+    spec = {"size": str(10 * GIB), "numberOfReplicas": 1, "dataLocality": "disabled", "dataEngine": "v2", "nodeID": ""}
+    metadata = {"name": "v", "namespace": LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
+    body = {"metadata": metadata, "spec": {**spec, "dataLayout": LAYOUT}}
+    await world.api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), body)
+    source = {"csi": {"driver": DRIVER, "volumeHandle": "v"}}
+    await world.api.create(PERSISTENT_VOLUMES.path(), {"metadata": {"name": "v"}, "spec": source})
+    await world.settle()
+    return world
+
+
+def shard_nodes(world: World) -> list[str]:
+    """The nodes of the shards, by slot."""
+    return [shard.spec["nodeID"] for shard in world.store.shards_by_volume.get("v")]
+
+
+async def test_shards_are_placed_on_distinct_nodes_at_creation() -> None:
+    """They count in storageScheduled, where nothing lists them; there are no replicas."""
+    world = await start_volume("abcd")
+    nodes = shard_nodes(world)
+    assert (len(nodes), len(set(nodes)), "f" in nodes) == (3, 3, False)
+    assert [world.disk(name).storage_scheduled for name in nodes] == [SHARD] * 3
+    assert [dict(world.disk(name).scheduled_replicas) for name in nodes] == [{}] * 3
+    assert (world.replicas("v"), world.volume("v").state) == ([], "detached")
+
+
+async def test_any_node_may_be_chosen() -> None:
+    """Longhorn takes the first one that it comes upon."""
+    left_out = {frozenset("abcd") - set(shard_nodes(await start_volume("abcd", seed))) for seed in range(20)}
+    assert left_out == {frozenset(name) for name in "abcd"}
+
+
+@pytest.mark.parametrize("node", ["d", "f"])
+async def test_it_is_attached_to_any_node_that_runs_v2(node: str) -> None:
+    """It is healthy without a replica there."""
+    world = await start_volume("abcd")
+    await world.attach("v", node)
+    await world.settle()
+    runs = node != "f"
+    volume = world.volume("v")
+    assert (volume.current_node_id, volume.state) == ((node, "attached") if runs else ("", "attaching"))
+    assert volume.robustness == ("healthy" if runs else "unknown")
+    await world.detach("v")
+    await world.settle()
+    assert (world.volume("v").state, len(shard_nodes(world))) == ("detached", 3)
+
+
+async def test_it_waits_for_its_last_shard() -> None:
+    """Two nodes take two shards, and a third node the last one."""
+    world = await start_volume("ab")
+    await world.attach("v", "a")
+    await world.settle()
+    assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b"], "")
+    await add_node(world, "c")
+    await world.settle()
+    assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b", "c"], "a")
+
+
+async def test_deletion_frees_the_disks() -> None:
+    """The shards go before the volume."""
+    world = await start_volume("abc")
+    await world.delete_volume("v")
+    await world.settle()
+    assert ("v" in world.store.volumes.models, world.store.shards.objects) == (False, {})
+    assert [world.disk(name).storage_scheduled for name in "abc"] == [0, 0, 0]
