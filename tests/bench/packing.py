@@ -16,7 +16,7 @@ from typing import NamedTuple
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import assign, fits, fits_many
-from scheduler_core.packing.items import Items
+from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
 
@@ -266,7 +266,7 @@ def _measure_order_safety() -> dict[str, list[Row]]:
 def _measure_one_node(rng: random.Random) -> Iterator[tuple[int, str, Row]]:
     count = rng.choice([2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 40, 60])
     disks = rng.choice([1, 2, 2, 3, 4, 6, 8, 12])
-    name = rng.choice(["common sizes", "all different", "tags", "rebuilds"])
+    name = rng.choice(["common sizes", "all different", "tags", "rebuilds", "optional"])
     sizes = [rng.randint(10, 1_000) << 21 if name == "all different" else rng.choice([1, 2, 5, 10, 20, 50, 100]) * GI for _ in range(count)]  # fmt: skip
     average = sum(sizes) / disks * rng.uniform(1, 2.5)
     free = tuple(int(average * rng.uniform(0.6, 1.4)) for _ in range(disks))
@@ -282,14 +282,22 @@ def _measure_one_node(rng: random.Random) -> Iterator[tuple[int, str, Row]]:
     items = Items(sizes)
     if fits(items, free, allowed, Budget()) is not PackingAnswer.YES:
         return
+    optional = _optional_items(rng) if name == "optional" else NO_OPTIONAL_ITEMS
     started = time.perf_counter()
-    safety = order_safe(items, required, free, headroom, allowed, Budget())
+    safety = order_safe(items, required, free, headroom, allowed, Budget(), optional)
     elapsed = (time.perf_counter() - started) * 1_000
     remaining_headroom = list(headroom) if headroom else [items.total + 1] * disks
     wrong = safety.answer is not PackingAnswer.UNDECIDED and not _is_confirmed(
-        safety, items, required or (0,) * len(sizes), list(free), remaining_headroom, allowed
+        safety, items, required or (0,) * len(sizes), list(free), remaining_headroom, allowed, optional
     )
     yield count, name, Row(safety.answer, wrong, elapsed)
+
+
+def _optional_items(rng: random.Random) -> OptionalItems:
+    """The replicas of one to three volumes without data locality, each on a disk of its own."""
+    spread = [volume for volume in range(rng.randint(1, 3)) for _ in range(rng.randint(1, 3))]
+    sizes = [rng.choice([1, 2, 5, 10, 20, 50, 100]) * GI for _ in range(3)]
+    return OptionalItems(tuple(sizes[volume] for volume in spread), (0,) * len(spread), tuple(spread))
 
 
 def _is_confirmed(  # noqa: PLR0917 # the two space rules need four of them
@@ -299,24 +307,32 @@ def _is_confirmed(  # noqa: PLR0917 # the two space rules need four of them
     free: list[int],
     headroom: list[int],
     allowed: tuple[int, ...] | None,
+    optional: OptionalItems,
 ) -> bool:
     """Whether an answer is correct as far as checked.
 
     A counter-example is replayed; a YES is tried in a hundred random orders.
     """
+    sizes = items.sizes + optional.sizes
+    written = required + optional.written
+    # Volumes of one number share no disk; an item is a volume of its own.
+    spread = tuple(range(-len(items), 0)) + optional.spread
+    placements: set[tuple[int, int]] = set()
 
     def open_to(volume: int) -> list[int]:
         return [
             disk
             for disk in range(len(free))
             if (allowed is None or allowed[volume] >> disk & 1)
-            and items.sizes[volume] <= free[disk]
-            and required[volume] < headroom[disk]
+            and sizes[volume] <= free[disk]
+            and written[volume] < headroom[disk]
+            and (spread[volume], disk) not in placements
         ]
 
     def place(volume: int, disk: int) -> None:
-        free[disk] -= items.sizes[volume]
-        headroom[disk] -= required[volume]
+        placements.add((spread[volume], disk))
+        free[disk] -= sizes[volume]
+        headroom[disk] -= written[volume]
 
     if safety.answer is PackingAnswer.NO:
         *placed, (last, _) = safety.counter_example
@@ -331,11 +347,13 @@ def _is_confirmed(  # noqa: PLR0917 # the two space rules need four of them
     for _ in range(100):
         free[:] = initial_free
         headroom[:] = initial_headroom
-        for volume in rng.sample(range(len(items)), len(items)):
+        placements.clear()
+        for volume in rng.sample(range(len(sizes)), len(sizes)):
             disks = open_to(volume)
-            if not disks:
+            if disks:
+                place(volume, rng.choice(disks))
+            elif volume < len(items):
                 return False
-            place(volume, rng.choice(disks))
     return True
 
 
