@@ -52,7 +52,7 @@ from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.kube_scheduler_filters import compares_resources, kube_scheduler_refusals
+from scheduler_core.extender.kube_scheduler_filters import compares_resources, kube_scheduler_refusals, pod_claims
 from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -221,8 +221,8 @@ class _Question:
         candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes))
         refusals = {}
         if not self._all_nodes:
-            affinities = source.objects.volume_affinities(pod.pod, snapshot)
-            refusals = run_to_end(kube_scheduler_refusals(pod.generic_pod, candidates, cluster, affinities))
+            claims = pod_claims(pod.pod, snapshot, source.objects.affinities)
+            refusals = run_to_end(kube_scheduler_refusals(pod.generic_pod, candidates, cluster, claims))
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]

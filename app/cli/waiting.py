@@ -32,7 +32,7 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions, Packing
-from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals
+from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
 from scheduler_core.extender.status.waiting_rows import WaitingRow, candidate_nodes, waiting_pods, waiting_row
 from scheduler_core.model.kube import Pod
 
@@ -136,8 +136,8 @@ def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, st
     """Returns the nodes that kube-scheduler refuses by itself, with its reasons."""
     objects = source.objects
     generic_pod = objects.pods[pod.namespace, pod.name]
-    affinities = objects.volume_affinities(pod, source.snapshot)
-    refusals = run_to_end(kube_scheduler_refusals(generic_pod, names, objects.state, affinities))
+    claims = pod_claims(pod, source.snapshot, objects.affinities)
+    refusals = run_to_end(kube_scheduler_refusals(generic_pod, names, objects.state, claims))
     return {name: refusal.text for name, refusal in refusals.items()}
 
 

@@ -22,9 +22,7 @@ from scheduler_core.convert.pod_template import template_pod
 from scheduler_core.convert.snapshot_kinds import WORKLOADS
 from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.model import kube
 from scheduler_core.model.generic import Namespace, Node, Pod, PodKey
-from scheduler_core.model.snapshot import Snapshot
 
 _WORKLOAD_GROUPS: Final = frozenset({"apps", "batch"})
 SCHEDULING_KINDS: Final = frozenset(
@@ -93,12 +91,6 @@ class SchedulingObjects:
         for namespace in namespaces:
             state = state.with_namespace(namespace)
         return cls(state, pods, affinities, workloads, owners, frozenset(unready))
-
-    def volume_affinities(self, pod: kube.Pod, snapshot: Snapshot) -> list[VolumeAffinity]:
-        """Returns the node affinities of a pod's bound PersistentVolumes."""
-        claims = (snapshot.claims.get((pod.namespace, volume.claim)) for volume in pod.volumes)
-        names = (claim.spec.volume_name for claim in claims if claim is not None)
-        return [self.affinities[name] for name in names if name in self.affinities]
 
 
 def read_pod(kind: str, raw: Any) -> Pod:

@@ -1,26 +1,36 @@
 """What kube-scheduler filters before it calls the extender.
 
-These are the nodes that its own plugins refuse. The plugins are those of Kubernetes 1.36 that read nodes, pods and
-bound PersistentVolumes. Pods that are only nominated to a node do not count. The topology of volumes that do not exist
-yet is not compared either.
+These are the nodes that its own plugins refuse. The plugins are those of Kubernetes 1.36 that read nodes, pods, claims
+and bound PersistentVolumes. Pods that are only nominated to a node do not count. The topology of volumes that do not
+exist yet is not compared either.
+
+Data flow: a pod's claims → `PodClaims`: why they refuse every node, or the node affinity of their volumes → the plugins,
+node by node → the first refusal of each node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from scheduler_core.cluster.view import default_class
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.policy_filter import policy_refusals
+from scheduler_core.model import kube
 from scheduler_core.model.constraints import NodeSelectorTerm
 from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.snapshot import Snapshot
 
 RESOURCES_PLUGIN: Final = "NodeResourcesFit"
 VOLUME_PLUGIN: Final = "VolumeBinding"
+RESTRICTIONS_PLUGIN: Final = "VolumeRestrictions"
 VOLUME_AFFINITY: Final = "volume node affinity does not match"
+READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
+_UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
+_IN_USE: Final = "a pod uses the claim, whose access mode is ReadWriteOncePod"
 # The predicate that decides as each plugin does, in kube-scheduler's order.
 PLUGIN_RULES: Final = {
     "NodeUnschedulable": "CheckNodeUnschedulable",
@@ -28,7 +38,7 @@ PLUGIN_RULES: Final = {
     "NodeAffinity": "NodeAffinity",
     "NodePorts": "NodePorts",
     RESOURCES_PLUGIN: "NodeResourcesFit",
-    "VolumeRestrictions": "NoDiskConflict",
+    RESTRICTIONS_PLUGIN: "NoDiskConflict",
     "PodTopologySpread": "EvenPodsSpread",
     "InterPodAffinity": "MatchInterPodAffinity",
 }
@@ -50,6 +60,86 @@ class PluginRefusal:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """What kube-scheduler's filters read of a pod's claims.
+
+    Attributes:
+        affinities: of the PersistentVolumes that the claims are bound to
+        refusal: why every node is refused, None if none is for that
+    """
+
+    affinities: tuple[VolumeAffinity, ...] = ()
+    refusal: PluginRefusal | None = None
+
+
+def pod_claims(
+    pod: kube.Pod, snapshot: Snapshot, affinities: Mapping[str, VolumeAffinity], *, provisioned: bool = False
+) -> PodClaims:
+    """Returns what decides about a pod's claims (VolumeBinding and VolumeRestrictions, PreFilter and Filter).
+
+    `affinities` are those of all PersistentVolumes, by name. With `provisioned`, claims of a class that does not wait for a pod count as
+    provisioned, as they soon will be.
+    """
+    terms: list[VolumeAffinity] = []
+    for mount in pod.volumes:
+        claim = snapshot.claims.get((pod.namespace, mount.claim))
+        refusal = _claim_refusal(pod, mount, claim, snapshot, provisioned=provisioned)
+        if refusal is not None:
+            return PodClaims(refusal=refusal)
+        if claim is not None and claim.spec.volume_name in affinities:
+            terms.append(affinities[claim.spec.volume_name])
+    return PodClaims(tuple(terms))
+
+
+def _claim_refusal(
+    pod: kube.Pod, mount: kube.ClaimVolume, claim: kube.Claim | None, snapshot: Snapshot, *, provisioned: bool
+) -> PluginRefusal | None:
+    if claim is None:
+        # It is created with the pod. A class that does not wait then binds it, and the pod waits for that only.
+        problem = "" if mount.template is None else _class_problem(mount.template, snapshot)
+        return PluginRefusal(VOLUME_PLUGIN, f"{_UNBOUND}: {mount.claim}: {problem}") if problem else None
+    if claim.lost:
+        text = f'persistentvolumeclaim "{claim.name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+        return PluginRefusal(VOLUME_PLUGIN, text)
+    if claim.deleting:
+        return PluginRefusal(VOLUME_PLUGIN, f'persistentvolumeclaim "{claim.name}" is being deleted')
+    if not claim.spec.volume_name:
+        problem = _class_problem(claim.spec, snapshot)
+        if not problem and not provisioned and not _waits_for_consumer(claim.spec, snapshot):
+            problem = "it waits until the claim is provisioned"
+        if problem:
+            return PluginRefusal(VOLUME_PLUGIN, f"{_UNBOUND}: {claim.name}: {problem}")
+    if READ_WRITE_ONCE_POD in claim.spec.access_modes and _has_user(pod, claim, snapshot):
+        return PluginRefusal(RESTRICTIONS_PLUGIN, _IN_USE)
+    return None
+
+
+def _class_problem(spec: kube.ClaimSpec, snapshot: Snapshot) -> str:
+    """Returns why no volume is provisioned for a claim, or ""."""
+    if spec.storage_class is None:
+        return "" if default_class(snapshot) is not None else "it names no StorageClass, and there is no default"
+    # Without a class it waits for a PersistentVolume that is made by hand.
+    if not spec.storage_class or spec.storage_class in snapshot.storage_classes:
+        return ""
+    return f"StorageClass {spec.storage_class} does not exist"
+
+
+def _waits_for_consumer(spec: kube.ClaimSpec, snapshot: Snapshot) -> bool:
+    """Whether a claim is bound when its pod is scheduled (volume.IsDelayBindingMode)."""
+    named = default_class(snapshot) if spec.storage_class is None else snapshot.storage_classes.get(spec.storage_class)
+    return named is not None and named.waits_for_consumer
+
+
+def _has_user(pod: kube.Pod, claim: kube.Claim, snapshot: Snapshot) -> bool:
+    """Whether a pod that has a node uses a claim (NodeInfo.PVCRefCounts)."""
+    return any(
+        other.node_name and other.phase not in {"Succeeded", "Failed"} and other.key != pod.key
+        for other in snapshot.pods.values()
+        if other.namespace == claim.namespace and any(mount.claim == claim.name for mount in other.volumes)
+    )
+
+
 def compares_resources(cluster: GenericClusterState) -> bool:
     """Whether some node of the source says what is allocatable.
 
@@ -59,16 +149,19 @@ def compares_resources(cluster: GenericClusterState) -> bool:
 
 
 def kube_scheduler_refusals(
-    pod: Pod, names: Sequence[str], cluster: GenericClusterState, affinities: Sequence[VolumeAffinity]
+    pod: Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
 ) -> Cooperative[dict[str, PluginRefusal]]:
     """Returns the nodes that kube-scheduler's own plugins refuse.
 
     Each has its first refusal. A pod that has a node is judged as if it were to be placed again. Nodes that the source
-    does not list are not judged. `affinities` are those of the PersistentVolumes that the pod's claims are bound to.
+    does not list are not judged.
     """
     waiting = replace(pod, node_name="")
     others = cluster.without_pod(pod.key)
     listed = [name for name in names if name in others.nodes]
+    if claims.refusal is not None:
+        return dict.fromkeys(listed, claims.refusal)
+    affinities = claims.affinities
     refused = yield from policy_refusals(waiting, listed, others, _policy(cluster))
     refusals: dict[str, PluginRefusal] = {}
     for name in listed if affinities else refused:

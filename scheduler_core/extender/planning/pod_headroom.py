@@ -180,8 +180,8 @@ def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[C
     if not names or not all(refused.reasons.values()):
         return None
     pod = cluster.snapshot.pods[refused.key]
-    affinities = cluster.volume_affinities(pod)
-    refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, affinities)
+    claims = cluster.pod_claims(pod)
+    refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, claims)
     admitted = [name for name in names if name not in refusals]
     if not admitted:
         name = min(names)

@@ -111,8 +111,8 @@ def decide_pod(
     yield
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
-    affinities = cluster.volume_affinities(pod)
-    refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, affinities)
+    claims = cluster.pod_claims(pod)
+    refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, claims)
     reasons = Counter(refusal.text for refusal in refusals.values())
     admitted = [name for name in names if name not in refusals]
     if not admitted:

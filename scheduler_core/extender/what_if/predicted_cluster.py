@@ -17,7 +17,7 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity
+from scheduler_core.extender.kube_scheduler_filters import PodClaims, VolumeAffinity, pod_claims
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
 from scheduler_core.model import generic, kube, longhorn
@@ -141,11 +141,9 @@ class PredictedCluster:
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
 
-    def volume_affinities(self, pod: kube.Pod) -> list[VolumeAffinity]:
-        """Returns the node affinities of a pod's bound PersistentVolumes."""
-        claims = (self.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
-        names = (claim.spec.volume_name for claim in claims if claim is not None)
-        return [self.affinities[name] for name in names if name in self.affinities]
+    def pod_claims(self, pod: kube.Pod) -> PodClaims:
+        """Returns what kube-scheduler's filters read of a pod's claims; those that do not wait for a pod are provisioned."""
+        return pod_claims(pod, self.snapshot, self.affinities, provisioned=True)
 
     def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
         """Returns the node and disk of a placed replica.

@@ -17,10 +17,17 @@ from scheduler_core.convert.generic import (
 )
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.extender.kube_scheduler_filters import PLUGIN_RULES, VolumeAffinity, kube_scheduler_refusals
+from scheduler_core.extender.kube_scheduler_filters import (
+    PLUGIN_RULES,
+    PodClaims,
+    VolumeAffinity,
+    kube_scheduler_refusals,
+    pod_claims,
+)
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import parse_policy
 from scheduler_core.model.generic import Node, Pod
+from tests import builders
 
 LARGE = {"status": {"allocatable": {"pods": "10", "cpu": "4"}}}
 
@@ -49,12 +56,16 @@ def affinity(zone: str) -> VolumeAffinity:
 
 
 def refusals(
-    asked: Pod, nodes: list[Node], *placed: Pod, affinities: tuple[VolumeAffinity, ...] = ()
+    asked: Pod,
+    nodes: list[Node],
+    *placed: Pod,
+    affinities: tuple[VolumeAffinity, ...] = (),
+    claims: PodClaims | None = None,
 ) -> dict[str, str]:
     """The plugin that refuses each node."""
     state = GenericClusterState.of(nodes, placed, [])
     names = [entry.name for entry in nodes]
-    refused = run_to_end(kube_scheduler_refusals(asked, [*names, "unknown"], state, affinities))
+    refused = run_to_end(kube_scheduler_refusals(asked, [*names, "unknown"], state, claims or PodClaims(affinities)))
     return {name: refusal.plugin for name, refusal in refused.items()}
 
 
@@ -112,3 +123,64 @@ def test_the_predicates_are_those_of_the_example_of_todays_rules() -> None:
     text = (Path(__file__).parents[3] / "examples/policies/today.json").read_bytes()
     today = {entry.rule for entry in parse_policy(text).predicates}
     assert set(PLUGIN_RULES.values()) == today - {"HostName"}
+
+
+IMMEDIATE = builders.storage_class("at-once", binding="Immediate")
+LATE = builders.storage_class("late")
+
+
+@pytest.mark.parametrize(
+    ("objects", "problem"),
+    [
+        ([IMMEDIATE, builders.claim("c", storage_class="at-once")], "it waits until the claim is provisioned"),
+        ([builders.claim("c", storage_class="misspelt")], "StorageClass misspelt does not exist"),
+        ([LATE, builders.claim("c", storage_class=None)], "it names no StorageClass, and there is no default"),
+        ([LATE, builders.claim("c", storage_class="")], "it waits until the claim is provisioned"),
+        ([LATE, builders.claim("c", storage_class="late")], ""),
+        ([builders.claim("c", bound=True, storage_class="misspelt")], ""),
+        ([], ""),
+    ],
+    ids=["at once", "no such class", "no default", "by hand", "with its pod", "bound", "no claim"],
+)
+def test_a_claim_that_is_not_bound_and_does_not_wait_for_a_pod_refuses_every_node(
+    objects: list[builders.Object], problem: str
+) -> None:
+    """VolumeBinding says so before it looks at a node."""
+    claims = pod_claims(builders.as_pod(builders.pod("c")), builders.snapshot(*objects), {})
+    text = claims.refusal.text if claims.refusal else ""
+    assert text == (f"pod has unbound immediate PersistentVolumeClaims: c: {problem}" if problem else "")
+
+
+def test_a_prediction_takes_claims_of_an_immediate_class_as_provisioned() -> None:
+    """Longhorn provisions them before the pod is decided about; without the class it never does."""
+    asked = builders.as_pod(builders.pod("c"))
+    for objects, refused in (([IMMEDIATE], False), ([], True)):
+        snapshot = builders.snapshot(builders.claim("c", storage_class="at-once"), *objects)
+        assert (pod_claims(asked, snapshot, {}, provisioned=True).refusal is not None) == refused
+
+
+def test_a_claim_that_is_being_deleted_refuses_every_node() -> None:
+    """Whether it is bound or not."""
+    claim = builders.claim("c", bound=True)
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    claims = pod_claims(builders.as_pod(builders.pod("c")), builders.snapshot(claim), {})
+    assert claims.refusal is not None
+    assert claims.refusal.text == 'persistentvolumeclaim "c" is being deleted'
+
+
+@pytest.mark.parametrize(
+    ("node", "phase", "plugin"),
+    [("n1", "Running", "VolumeRestrictions"), ("n1", "Succeeded", ""), ("", "Pending", "")],
+)
+def test_a_claim_of_one_pod_refuses_every_node_while_another_pod_has_it(node: str, phase: str, plugin: str) -> None:
+    """A pod that has ended, or has no node, does not count."""
+    user = builders.pod("c", name="user", uid="uid-user", node=node, phase=phase)
+    snapshot = builders.snapshot(builders.claim("c", bound=True, access="ReadWriteOncePod"), user)
+    claims = pod_claims(builders.as_pod(builders.pod("c")), snapshot, {})
+    assert (claims.refusal.plugin if claims.refusal else "") == plugin
+    assert set(refusals(pod(), [node_with_room()], claims=claims).values()) == ({plugin} if plugin else set())
+
+
+def node_with_room() -> Node:
+    """A node that every plugin admits."""
+    return node(raw=LARGE)
