@@ -98,9 +98,13 @@ def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Coop
 
 
 def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether a replica is healthy, on a ready disk."""
+    """Whether a replica is healthy, on a ready disk; every replica of a volume that was never attached is as good as that."""
     place = cluster.disk_of(replica)
-    return replica.healthy_at != "" and not replica.failed_at and place is not None and place[1].ready
+    if replica.failed_at or place is None or not place[1].ready:
+        return False
+    return replica.healthy_at != "" or not any(
+        each.healthy_at for each in cluster.state.view.replicas_of(replica.volume)
+    )
 
 
 def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:

@@ -17,7 +17,7 @@ from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
-from tests.builders import GI, disk, ephemeral_spec, kube_node, longhorn_node, pod, replica, setting
+from tests.builders import GI, disk, ephemeral_spec, kube_node, longhorn_node, pod, replica, setting, volume
 from tests.worlds.predicted_clusters import (
     after,
     gibibytes,
@@ -253,6 +253,14 @@ def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
         (1, 10, "it is detached: Longhorn rebuilds it once it is attached")
     ]
     assert not result.succeeds
+
+
+def test_a_volume_that_was_never_attached_has_no_data_to_lose() -> None:
+    """Any replica that is left will do."""
+    nodes = [*node("a", listed={"r-a": 30}), *node("b", listed={"r-b": 30}), *node("c")]
+    replicas = [replica(f"r-{name}", "vol", name, size=30, healthy=False) for name in ("a", "b")]
+    result = prediction(situation(nodes, volume("vol", 30, numberOfReplicas=2), replicas), LoseNodes(("a",)))
+    assert [entry.problem for entry in result.volumes] == ["it is detached: Longhorn rebuilds it once it is attached"]
 
 
 def test_a_lost_disk_leaves_the_node() -> None:
