@@ -15,6 +15,8 @@ from scheduler_core.longhorn.volume_validation import is_tag
 from scheduler_core.model.kube import StorageClass
 
 CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
+# Longhorn writes it from a ConfigMap, whenever it is missing.
+_CHARTS_CLASS: Final = "longhorn"
 _FULL: Final = 100
 _OVER_PROVISIONING: Final = "storage-over-provisioning-percentage"
 _MINIMAL_AVAILABLE: Final = "storage-minimal-available-percentage"
@@ -48,14 +50,19 @@ def check_settings(facts: Installation) -> Iterator[Finding]:
 
 def check_capacity_tracking(facts: Installation) -> Iterator[Finding]:
     """Whether kube-scheduler drops nodes before it calls the extender."""
-    if facts.tracks_capacity or facts.settings.get(CAPACITY_TRACKING) == "true":
-        yield _setting_finding(
-            facts,
-            CAPACITY_TRACKING,
-            Severity.WARNING,
-            "is true: kube-scheduler drops nodes by older figures before it calls the extender",
-            "false",
-        )
+    setting = facts.settings.get(CAPACITY_TRACKING)
+    drops = "kube-scheduler drops nodes by older figures before it calls the extender"
+    if setting == "true":
+        yield _setting_finding(facts, CAPACITY_TRACKING, Severity.WARNING, f"is true: {drops}", "false")
+    elif facts.tracks_capacity:
+        because = f"although the setting {CAPACITY_TRACKING} is {setting}"
+        command = f"{facts.kubectl} rollout restart deployment longhorn-driver-deployer, which writes it by the setting"
+        if setting is None:
+            # From v1.10.0 on; the setting is off by default since v1.11.2.
+            because = "as this version of Longhorn always writes it"
+            command = f"upgrade Longhorn to v1.11.2 or newer, where the setting {CAPACITY_TRACKING} decides, and is off"
+        what = f"storageCapacity is true, {because}: {drops}"
+        yield Finding("capacity-tracking", Severity.WARNING, what, f"csidriver/{DRIVER}", command)
 
 
 def _setting_finding(facts: Installation, name: str, severity: Severity, what: str, value: str) -> Finding:
@@ -74,7 +81,7 @@ def check_storage_classes(facts: Installation) -> Iterator[Finding]:
                 Severity.WARNING,
                 "binds at once: Longhorn places its volumes before their pods, and the extender cannot help",
                 f"storageclass/{entry.name}",
-                "create it again with volumeBindingMode: WaitForFirstConsumer",
+                _create_again(entry, "volumeBindingMode: WaitForFirstConsumer", "volumeBindingMode"),
             )
 
 
@@ -92,7 +99,11 @@ def check_tags(facts: Installation) -> Iterator[Finding]:
                         Severity.WARNING,
                         f"{key} has the tag {tag!r}, which no {kind} can have: its volumes fit nowhere",
                         where,
-                        f"create it again with a {key} that has neither blanks nor empty tags",
+                        _create_again(
+                            entry,
+                            f"a {key} that has neither blanks nor empty tags",
+                            f"default{key[0].upper()}{key[1:]}.selector",
+                        ),
                     )
                 elif tag not in tags:
                     yield Finding(
@@ -102,6 +113,16 @@ def check_tags(facts: Installation) -> Iterator[Finding]:
                         where,
                         f"add the tag to a {kind}: {facts.kubectl} edit nodes.longhorn.io NODE",
                     )
+
+
+def _create_again(entry: StorageClass, correct: str, value: str) -> str:
+    """How a StorageClass gets other fields, which the API server does not let change."""
+    if entry.name != _CHARTS_CLASS:
+        return f"create it again with {correct}"
+    return (
+        f"give it {correct} where Longhorn takes it from, or Longhorn writes the old one again: the chart's value persistence.{value}, or "
+        "without the chart the ConfigMap longhorn-storageclass"
+    )
 
 
 def _longhorn_classes(facts: Installation) -> list[StorageClass]:

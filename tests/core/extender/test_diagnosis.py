@@ -221,8 +221,12 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
     "capacity tracking": (
         with_settings(csi_storage_capacity_tracking="true"), "capacity-tracking", Severity.WARNING, "drops nodes",
     ),
-    "a driver that tracks capacity": (
-        replace(SOUND, tracks_capacity=True), "capacity-tracking", Severity.WARNING, "drops nodes",
+    "a driver that tracks capacity without the setting": (
+        replace(SOUND, tracks_capacity=True), "capacity-tracking", Severity.WARNING, "as this version of Longhorn always writes it",
+    ),
+    "a driver that tracks capacity against the setting": (
+        replace(with_settings(csi_storage_capacity_tracking="false"), tracks_capacity=True),
+        "capacity-tracking", Severity.WARNING, "although the setting csi-storage-capacity-tracking is false",
     ),
     "over-provisioning": (
         with_settings(storage_over_provisioning_percentage="200"), "longhorn-settings", Severity.WARNING, "is 200",
