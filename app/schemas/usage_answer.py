@@ -202,7 +202,7 @@ def _node_usage(row: NodeRow) -> NodeUsageAnswer:
         node=row.name,
         zone=row.zone,
         condition=row.condition.text,
-        closed_by=row.closed_by.text if row.closed_by is not None else "",
+        closed_by=row.closed,
         demand=row.demand,
         disks=len(row.disks),
         space=_space(row.space),
@@ -215,7 +215,7 @@ def _disk_usage(row: DiskRow) -> DiskUsageAnswer:
         node=usage.node,
         disk=usage.disk,
         zone=row.zone,
-        closed_by=usage.closed_by.text if usage.closed_by is not None else "",
+        closed_by=usage.closed_detail,
         space=_space(usage),
     )
 

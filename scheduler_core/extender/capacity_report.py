@@ -20,8 +20,9 @@ from scheduler_core.longhorn.disk_stage import file_size_limit, prefilter_refusa
 from scheduler_core.longhorn.node_stage import candidate_refusal, schedulable_refusal
 from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.provisioned_volume import DRIVER, SIZE_STEP, csi_size, file_system, volume_for_claim
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
-from scheduler_core.longhorn.space import DiskSpace, space_refusal
+from scheduler_core.longhorn.space import DiskSpace, space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import ClaimSpec, StorageClass
 from scheduler_core.model.verdict import Reason
@@ -46,6 +47,7 @@ class DiskUsage(NamedTuple):
         free: what replicas may still take by the rules; negative while the limit is exceeded
         written: what files take, those of other programs included (storageMaximum - storageAvailable)
         closed_by: why the disk takes no new replica of any size, None if it does
+        closed_detail: the same as a sentence about this disk, "" if it does
     """
 
     node: str
@@ -57,6 +59,7 @@ class DiskUsage(NamedTuple):
     free: int
     written: int
     closed_by: Reason | None
+    closed_detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +97,15 @@ class CapacityReport:
 def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
     """Yields the space of a node's disks, by name."""
     free_space = view.free_space(node.name)
-    node_reasons: dict[str, Reason | None] = {}
+    of_node: dict[str, Refused | None] = {}
     for disk in node.disks:
         request = _REQUEST_BY_DISK_TYPE.get(disk.spec_type)
         space = free_space[disk.name]
-        reason: Reason | None = Reason.DISK_TYPE
+        refused: Refused | None = Refused(Reason.DISK_TYPE, f"disk {disk.name} has type {disk.spec_type!r}")
         if request is not None:
-            if disk.spec_type not in node_reasons:
-                node_reasons[disk.spec_type] = _node_reason(view, request, node)
-            reason = node_reasons[disk.spec_type] or _disk_reason(view, request, disk, space)
+            if disk.spec_type not in of_node:
+                of_node[disk.spec_type] = _node_refusal(view, request, node)
+            refused = of_node[disk.spec_type] or _disk_refusal(view, request, disk, space)
         yield DiskUsage(
             node=node.name,
             disk=disk.name,
@@ -112,28 +115,33 @@ def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
             promised=space.uncounted,
             free=space.free,
             written=disk.storage_maximum - disk.storage_available,
-            closed_by=reason,
+            closed_by=refused.reason if refused is not None else None,
+            closed_detail=refused.detail if refused is not None else "",
         )
 
 
-def _node_reason(view: View, request: ReplicaRequest, node: longhorn.Node) -> Reason | None:
+def _node_refusal(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refused | None:
     """Returns why a node takes no new replica of a data engine.
 
     Tags do not count.
     """
     refused = new_replica_refusal(view, node.name)
     if refused is not None:
-        return refused.reason
+        return refused
     refusal = schedulable_refusal(view.cluster, request, node) or candidate_refusal(view.cluster, request, node)
-    return reason_of(refusal).reason if refusal is not None else None
+    return reason_of(refusal) if refusal is not None else None
 
 
-def _disk_reason(view: View, request: ReplicaRequest, disk: longhorn.Disk, space: DiskSpace) -> Reason | None:
+def _disk_refusal(view: View, request: ReplicaRequest, disk: longhorn.Disk, space: DiskSpace) -> Refused | None:
     refusal = prefilter_refusal(view.cluster, request, disk)
     if refusal is not None:
-        return reason_of(refusal).reason
+        return reason_of(refusal)
     rule = space_refusal(1, 0, space)
-    return REASONS[rule] if rule is not None else None
+    if rule is None:
+        return None
+    full = f"disk {disk.name} has no space left to schedule"
+    detail = full if rule is Rule.SCHEDULING_SPACE else space_detail(rule, disk, view.settings, space, request.volume)
+    return Refused(REASONS[rule], detail)
 
 
 class StorageClassNeeds(NamedTuple):

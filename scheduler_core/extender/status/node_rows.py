@@ -15,7 +15,6 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import DiskUsage, disk_usages
 from scheduler_core.model import longhorn
-from scheduler_core.model.verdict import Reason
 
 # One takes about 20 µs.
 _NODES_PER_PAUSE: Final = 64
@@ -104,7 +103,7 @@ class NodeRow:
     """A Longhorn node with its disks.
 
     Attributes:
-        closed_by: why a disk takes no new replica; None if all disks do
+        closed: why disks take no new replica; "" if all disks do
         disks: by name
         demand: bytes of volumes that will take space there and have no replica there yet
     """
@@ -113,7 +112,7 @@ class NodeRow:
     zone: str
     tags: tuple[str, ...]
     condition: NodeCondition
-    closed_by: Reason | None
+    closed: str
     disks: tuple[DiskUsage, ...]
     space: SpaceTotal
     demand: int = 0
@@ -121,7 +120,7 @@ class NodeRow:
     @cached_property
     def search_text(self) -> str:
         """What a text is sought in: names, zone, tags, and condition."""
-        reasons = {usage.closed_by.text for usage in self.disks if usage.closed_by is not None}
+        reasons = {usage.closed_detail for usage in self.disks}
         names = (usage.disk for usage in self.disks)
         return "\n".join((self.name, self.zone, self.condition.text, *self.tags, *names, *sorted(reasons))).casefold()
 
@@ -159,18 +158,27 @@ def node_rows(state: ClusterState) -> Cooperative[tuple[NodeRow, ...]]:
 
 def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
     disks = tuple(disk_usages(state.view, node))
-    reasons = [usage.closed_by for usage in disks if usage.closed_by is not None]
+    closed = [usage for usage in disks if usage.closed_by is not None]
     demands = state.demand.by_node.get(node.name) or ()
     return NodeRow(
         name=node.name,
         zone=node.zone,
         tags=node.tags,
-        condition=_condition(node, disks, closed=len(reasons)),
-        closed_by=reasons[0] if reasons else None,
+        condition=_condition(node, disks, closed=len(closed)),
+        closed=_closed_text(closed, len(disks)),
         disks=disks,
         space=SpaceTotal.of(disks),
         demand=sum(demand.volume.volume.size for demand in demands),
     )
+
+
+def _closed_text(closed: Sequence[DiskUsage], disks: int) -> str:
+    """Why disks are closed; the reason of a whole node only where all of them have it."""
+    reasons = {usage.closed_by for usage in closed if usage.closed_by is not None}
+    if len(closed) == disks and len(reasons) == 1:
+        return reasons.pop().text
+    more = f"; {len(closed) - 1} more" if len(closed) > 1 else ""
+    return f"{len(closed)} of {disks} disks closed: {closed[0].closed_detail}{more}" if closed else ""
 
 
 def _condition(node: longhorn.Node, disks: Sequence[DiskUsage], closed: int) -> NodeCondition:

@@ -135,7 +135,7 @@ async def test_nodes_come_worst_first_with_their_disks() -> None:
     assert rows(page, "Nodes") == [
         [
             "bad",
-            "▲ over limit insufficient Longhorn storage",
+            "▲ over limit 1 of 2 disks closed: disk b has no space left to schedule",
             "b over limit c 80Gi free",
             "220Gi of 280Gi",
             "",
@@ -426,6 +426,7 @@ class FakeLifecycle:
         self._service = service
         self.readiness_problem = problem
         self.unreadable: tuple[str, ...] = ()
+        self.refused_settings: list[str] = []
 
     def state(self) -> ServiceState:
         """What /state shows."""

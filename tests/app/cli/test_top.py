@@ -79,7 +79,7 @@ def test_disks_are_shown_one_by_one(run: Run) -> None:
     lines = rows(run("top", "disks", "--snapshot", EXAMPLE, "--limit", "1").out)
     assert lines[4:] == [
         "NODE DISK ZONE STATE WRITTEN SCHEDULED PROMISED FREE RESERVED SIZE",
-        "west-3 ssd-0 west no Longhorn disk on the node allows scheduling 410.35Gi 600Gi 0 300Gi 100Gi 1000Gi",
+        "west-3 ssd-0 west disk ssd-0 is being evicted (evictionRequested true) 410.35Gi 600Gi 0 300Gi 100Gi 1000Gi",
         "",
         "15 more; see --limit",
     ]

@@ -87,7 +87,7 @@ def test_closed_disks_have_no_free_space() -> None:
         written=20 * GI,
         limit=590 * GI,
     )
-    assert only.closed_by is Reason.NO_DISK
+    assert only.closed == "1 of 2 disks closed: disk shut has allowScheduling false"
 
 
 def test_demand_of_bound_pods_is_on_their_node() -> None:
@@ -138,7 +138,7 @@ def zone_rows() -> tuple[NodeRow, ...]:
         ("fast", None, ["a-1"]),
         ("NVME", None, ["b-2"]),
         ("closed", None, ["a-2"]),
-        ("does not allow scheduling", None, ["a-2"]),
+        ("allowScheduling false", None, ["a-2"]),
         ("east fast", None, ["a-1"]),
         ("east nvme", None, []),
         ("", "east", ["a-2", "a-1"]),
