@@ -6,7 +6,8 @@
     ├── ObjectError        a Kubernetes object cannot be read: names the object and the field
     │   └── OversizeError            a size in it does not fit 64 bits, which the API server accepts
     ├── SettingError       a Longhorn setting's value does not parse: names the setting
-    ├── ResolutionError    a pod's volumes cannot be resolved: names the missing object
+    ├── ResolutionError    a pod's volumes cannot be resolved
+    │   └── MissingObjectError       because an object does not exist: names it
     ├── PolicyError        a policy file cannot be used: names each entry that is wrong (generic/policy.py)
     └── UndecidableError   a predicate of a policy cannot be decided for any node (generic/cycle_state.py)
 
@@ -74,3 +75,15 @@ class ResolutionError(CoreError):
 
     Nothing can be decided about the pod.
     """
+
+
+class MissingObjectError(ResolutionError):
+    """An object that the pod refers to does not exist.
+
+    The reference may be indirect.
+    """
+
+    def __init__(self, kind: str, name: str, named_by: str) -> None:
+        super().__init__(f"{kind} {name} does not exist (named by {named_by})")
+        self.kind = kind
+        self.name = name

@@ -222,7 +222,7 @@ class Controllers:
             volume=self.store.volumes.get(name),
             persistent_volume=self.store.persistent_volumes.get(name),
             settings=self.store.longhorn_settings,
-            nodes=self.store.longhorn_nodes.models.values(),
+            snapshot=self.store.provisioning_snapshot(),
         )
         try:
             actions = decide_claim(observation)

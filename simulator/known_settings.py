@@ -28,6 +28,7 @@ KNOWN_SETTINGS: Final = frozenset(
         "concurrent-volume-backup-restore-per-node-limit",
         "crd-api-version",
         "create-default-disk-labeled-nodes",
+        "csi-allowed-topology-keys",
         "csi-storage-capacity-tracking",
         "current-longhorn-version",
         "data-engine-cpu-mask",

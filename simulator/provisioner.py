@@ -12,9 +12,12 @@ from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import file_system, volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import Provisioning, file_system, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.volumes.data_source import check_source, volume_parameters
 from simulator.actions import Action, AfterDelay, CreateObject, DeleteObject, remove_finalizers
 from simulator.config import Config
 from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, KubeObject
@@ -50,7 +53,11 @@ def claim_reference(volume: Volume) -> tuple[str, str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class ClaimObservation:
-    """The input of a decision about a claim."""
+    """The input of a decision about a claim.
+
+    Attributes:
+        snapshot: the objects that the data of its volume, and the place of it, may come from
+    """
 
     config: Config
     claim: Claim
@@ -58,7 +65,7 @@ class ClaimObservation:
     volume: Volume | None
     persistent_volume: PersistentVolume | None
     settings: Settings
-    nodes: Collection[longhorn.Node]
+    snapshot: Snapshot
 
 
 def decide_claim(observation: ClaimObservation) -> list[Action]:
@@ -76,8 +83,9 @@ def decide_claim(observation: ClaimObservation) -> list[Action]:
     if delayed and not claim.model.selected_node:
         return []
     if observation.volume is None:
-        body = new_volume(claim, storage_class, observation.settings)
-        _refuse_unknown_tags(body["spec"], observation.nodes, f"StorageClass {storage_class.name}")
+        body = new_volume(claim, storage_class, observation.settings, observation.snapshot)
+        nodes = observation.snapshot.longhorn_nodes.values()
+        _refuse_unknown_tags(body["spec"], nodes, f"StorageClass {storage_class.name}")
         created = CreateObject(LONGHORN_VOLUMES, body, "volume provisioned", counter="provisioned")
         return [AfterDelay("provision", observation.config.provision_seconds, (created,))]
     if observation.persistent_volume is not None or observation.volume.model.state in NEW_STATES:
@@ -102,7 +110,7 @@ def _refuse_unknown_tags(spec: Json, nodes: Collection[longhorn.Node], subject: 
                 raise ResolutionError(f"{subject}: {key}: specified {kind} tag {tag!r} does not exist")
 
 
-def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) -> Json:
+def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings, snapshot: Snapshot) -> Json:
     """The Longhorn volume of a claim, as the CSI driver creates it.
 
     Its values come from the StorageClass's parameters, then from Longhorn's settings.
@@ -110,14 +118,13 @@ def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) ->
     Raises:
         ResolutionError: the claim requests no storage, or a parameter is invalid
     """
-    parameters = storage_class.model.parameters
-    volume = volume_for_claim(
-        volume_name(claim),
-        claim.model.spec,
-        parameters,
-        settings,
-        subject=f"{CLAIMS.kind} {claim.namespace}/{claim.name}",
-    )
+    subject = f"{CLAIMS.kind} {claim.namespace}/{claim.name}"
+    parameters = volume_parameters(claim.model, storage_class.model.parameters, subject, snapshot)
+    node = snapshot.longhorn_nodes.get(claim.model.selected_node)
+    domain = longhorn.TopologyTerm() if node is None else longhorn.TopologyTerm(node.zone, node.region)
+    known = Provisioning(settings, snapshot.backing_images, domain=domain)
+    volume = volume_for_claim(volume_name(claim), claim.model.spec, parameters, known, subject=subject)
+    check_source(volume, subject, snapshot)
     spec: Json = {
         "size": str(volume.size),
         "numberOfReplicas": volume.number_of_replicas,
@@ -134,6 +141,9 @@ def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) ->
         "replicaZoneSoftAntiAffinity": volume.replica_zone_soft_anti_affinity or "ignored",
         "replicaDiskSoftAntiAffinity": volume.replica_disk_soft_anti_affinity or "ignored",
         "replicaAutoBalance": volume.replica_auto_balance or "ignored",
+        "cloneMode": volume.clone_mode,
+        "dataSource": volume.data_source,
+        "topologyRequirement": [{"zone": term.zone, "region": term.region} for term in volume.topology_requirement],
         "staleReplicaTimeout": int(parameters.get("staleReplicaTimeout") or 2880),
         "nodeID": "",
     }
@@ -157,7 +167,7 @@ def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) ->
 
 
 def new_persistent_volume(claim: Claim, storage_class: StorageClass, volume: Volume) -> Json:
-    """A provisioned volume's PersistentVolume: bound to its claim, usable from every node."""
+    """A provisioned volume's PersistentVolume: bound to its claim, usable from every node that the volume is not kept from."""
     policy = storage_class.raw.get("reclaimPolicy") or "Delete"
     metadata: Json = {"name": volume.name, "annotations": {PROVISIONED_BY: DRIVER}}
     if policy == "Delete":
@@ -183,6 +193,13 @@ def new_persistent_volume(claim: Claim, storage_class: StorageClass, volume: Vol
             "volumeAttributes": dict(storage_class.model.parameters),
         },
     }
+    terms = [
+        [(key, value) for key, value in ((ZONE_KEY, term.zone), (REGION_KEY, term.region)) if value]
+        for term in volume.model.topology_requirement
+    ]
+    if terms:
+        expressions = [[{"key": key, "operator": "In", "values": [value]} for key, value in term] for term in terms]
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": each} for each in expressions]}}
     return {"metadata": metadata, "spec": spec}
 
 

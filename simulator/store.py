@@ -203,6 +203,16 @@ class Store:
         """
         return self._cluster_cache.cluster(now)
 
+    def provisioning_snapshot(self) -> Snapshot:
+        """What the data of a new volume, and its place, may come from."""
+        return Snapshot(
+            claims=self.claims.models,
+            persistent_volumes=self.persistent_volumes.models,
+            volumes=self.volumes.models,
+            backing_images=self.backing_images.models,
+            longhorn_nodes=self.longhorn_nodes.models,
+        )
+
     @property
     def longhorn_settings(self) -> Settings:
         """Longhorn's settings, with unparsable values as their faults."""

@@ -29,7 +29,7 @@ from scheduler_core.extender.planning.remedies import RemedySearch, find_remedie
 from scheduler_core.extender.what_if.pod_decision import PodDecider
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.volume_binding import merge_resolutions
+from scheduler_core.volumes.by_node import merge_resolutions
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,7 +15,7 @@ from app.decisions.state_source import StateSource
 from app.runtime.time_slices import run_in_background, run_in_slices
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.errors import ResolutionError
+from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.allowed_placements import await_allowed
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions, resolve_candidates
@@ -27,7 +27,7 @@ from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.resolve import MissingObjectError, exceeds_attach_limit, missing_storage_classes
+from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage_classes
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
 MAX_FETCHES: Final = 8

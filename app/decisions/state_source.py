@@ -8,9 +8,9 @@ from typing import Protocol
 
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
+from scheduler_core.errors import MissingObjectError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.resolve import MissingObjectError
 
 
 class StateSource(Protocol):

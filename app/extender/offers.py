@@ -29,7 +29,7 @@ from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.runtime.probes import UnavailableError
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.errors import ResolutionError
+from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
@@ -61,7 +61,7 @@ from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME, Outcome, OutcomeKind
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.volumes.resolve import MissingObjectError, PodVolume
+from scheduler_core.volumes.resolve import PodVolume
 
 log = structlog.get_logger("offers")
 

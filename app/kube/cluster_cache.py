@@ -30,11 +30,10 @@ from app.kube.resources import Resource
 from app.kube.watched_kinds import WATCHED
 from scheduler_core.cluster.update import build_view
 from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
-from scheduler_core.errors import ObjectError, ResolutionError
+from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.volumes.resolve import MissingObjectError
 
 log = structlog.get_logger("cache")
 

@@ -60,6 +60,12 @@ VOLUME_ATTACHMENTS: Final = Resource("storage.k8s.io", "v1", "volumeattachments"
 CAPACITIES: Final = Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity", namespaced=True)
 CSI_NODES: Final = Resource("storage.k8s.io", "v1", "csinodes", "CSINode")
 CSI_DRIVERS: Final = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+VOLUME_SNAPSHOTS: Final = Resource(
+    "snapshot.storage.k8s.io", "v1", "volumesnapshots", "VolumeSnapshot", namespaced=True
+)
+VOLUME_SNAPSHOT_CONTENTS: Final = Resource(
+    "snapshot.storage.k8s.io", "v1", "volumesnapshotcontents", "VolumeSnapshotContent"
+)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", namespaced=True)
 MUTATING_WEBHOOKS: Final = Resource(
@@ -78,6 +84,7 @@ LONGHORN_REPLICAS: Final = _longhorn("replicas", "Replica")
 LONGHORN_SHARDS: Final = _longhorn("shards", "Shard")
 LONGHORN_SETTINGS: Final = _longhorn("settings", "Setting")
 LONGHORN_BACKING_IMAGES: Final = _longhorn("backingimages", "BackingImage")
+LONGHORN_BACKUPS: Final = _longhorn("backups", "Backup")
 LONGHORN_ENGINE_IMAGES: Final = _longhorn("engineimages", "EngineImage")
 LONGHORN_INSTANCE_MANAGERS: Final = _longhorn("instancemanagers", "InstanceManager")
 DISK_SCHEDULES: Final = _longhorn("diskschedules", "DiskSchedule")

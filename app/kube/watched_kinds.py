@@ -51,5 +51,8 @@ WATCHED: Final = (
     WatchedKind(resources.LONGHORN_ENGINE_IMAGES),
     WatchedKind(resources.LONGHORN_INSTANCE_MANAGERS),
     WatchedKind(resources.LONGHORN_BACKING_IMAGES, required=False),
+    WatchedKind(resources.LONGHORN_BACKUPS, required=False),
     WatchedKind(resources.DISK_SCHEDULES, required=False),
+    WatchedKind(resources.VOLUME_SNAPSHOTS, required=False),
+    WatchedKind(resources.VOLUME_SNAPSHOT_CONTENTS, required=False),
 )

@@ -12,9 +12,8 @@ from typing import Final
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CLAIMS
 from scheduler_core.convert.snapshot_kinds import KINDS
-from scheduler_core.errors import ObjectError, ResolutionError
+from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError
 from scheduler_core.model import kube
-from scheduler_core.volumes.resolve import MissingObjectError
 
 # The scheduler decides about one pod at a time. If the API server is slower, binding finds out.
 TIMEOUT: Final = 2.0

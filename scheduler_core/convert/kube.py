@@ -109,6 +109,7 @@ def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
         access_modes=tuple(spec.access_modes or ()),
         volume_name=spec.volume_name or "",
         source_claim=source.name if source is not None and source.kind == "PersistentVolumeClaim" else "",
+        source_snapshot=source.name if source is not None and source.kind == "VolumeSnapshot" else "",
         selector=_label_selector(spec.selector) if spec.selector is not None else (),
         volume_mode=spec.volume_mode or kube.FILESYSTEM,
         attributes_class=spec.volume_attributes_class_name or "",

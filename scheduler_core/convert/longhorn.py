@@ -281,6 +281,7 @@ class _FileSpec(Wire):
 
 
 class _BackingImageSpec(Wire):
+    source_type: str | None = None
     data_engine: str | None = None
     node_selector: list[str] | None = None
     disk_selector: list[str] | None = None
@@ -313,6 +314,7 @@ def backing_image(wire: BackingImage) -> longhorn.BackingImage:
         disks=tuple(sorted(spec.disk_file_spec_map or ())),
         real_size=subject.size(status.real_size, "status.realSize"),
         virtual_size=subject.size(status.virtual_size, "status.virtualSize"),
+        source_type=spec.source_type or "",
     )
 
 

@@ -29,17 +29,21 @@ from scheduler_core.convert.kube import (
 )
 from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
+from scheduler_core.model.backup_url import backup_name
 from scheduler_core.model.kube import PersistentVolume
 
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
 # What scheduler_core.longhorn.provisioned_volume reads of a StorageClass.
 STORAGE_CLASS_PARAMETERS: Final = frozenset(
     {
-        "backingImage", "backingImageDataSourceType", "cloneMode", "csi.storage.k8s.io/fstype", "dataEngine",
-        "dataLayout.dataChunks", "dataLayout.parityChunks", "dataLayout.stripSizeKB", "dataLayout.type",
-        "dataLocality", "dataSource", "disableRevisionCounter", "diskSelector", "encrypted", "exclusive", "fsType",
-        "migratable", "nodeSelector", "numberOfReplicas", "replicaAutoBalance", "replicaDiskSoftAntiAffinity",
-        "replicaSoftAntiAffinity", "replicaZoneSoftAntiAffinity", "share", "staleReplicaTimeout",
+        "backingImage", "backingImageDataSourceType", "backingImageDiskSelector", "backingImageNodeSelector",
+        "backupBlockSize", "cloneMode", "csi.storage.k8s.io/fstype", "dataEngine", "dataLayout.dataChunks",
+        "dataLayout.parityChunks", "dataLayout.stripSizeKB", "dataLayout.type", "dataLocality", "dataSource",
+        "disableRevisionCounter", "diskSelector", "encrypted", "exclusive", "freezeFilesystemForSnapshot",
+        "fromBackup", "fsType", "migratable", "nodeSelector", "numberOfReplicas", "recurringJobSelector",
+        "replicaAutoBalance", "replicaDiskSoftAntiAffinity", "replicaSoftAntiAffinity",
+        "replicaZoneSoftAntiAffinity", "share", "staleReplicaTimeout", "ublkNumberOfQueue", "ublkQueueDepth",
+        "unmapMarkSnapChainRemoved", "volumeTopology",
     }
 )  # fmt: skip
 # What kube-scheduler's own filters read of these kinds, besides what decisions read.
@@ -65,7 +69,11 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
     if kind.field == "storage_classes":
         parameters = body.pop("parameters", {})
         if body.get("provisioner") == PROVISIONER:
-            body["parameters"] = {key: value for key, value in parameters.items() if key in STORAGE_CLASS_PARAMETERS}
+            kept = {key: value for key, value in parameters.items() if key in STORAGE_CLASS_PARAMETERS}
+            # The rest of a backup's URL says where the backups are.
+            if kept.get("fromBackup"):
+                kept["fromBackup"] = f"?backup={backup_name(kept['fromBackup'])}"
+            body["parameters"] = kept
     return {"apiVersion": api_version, "kind": kind.kind, **body}
 
 

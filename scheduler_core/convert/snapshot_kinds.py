@@ -16,10 +16,19 @@ from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_obje
 from scheduler_core.convert.persistent_volume import PersistentVolume, persistent_volume
 from scheduler_core.convert.pod_disruption_budget import PodDisruptionBudget, disruption_budget
 from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
+from scheduler_core.convert.volume_sources import (
+    Backup,
+    VolumeSnapshot,
+    VolumeSnapshotContent,
+    backup,
+    volume_snapshot,
+    volume_snapshot_content,
+)
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 LONGHORN_GROUP: Final = "longhorn.io"
+SNAPSHOT_GROUP: Final = "snapshot.storage.k8s.io"
 
 Key = str | NamespacedName
 
@@ -87,10 +96,21 @@ _KINDS: Final = (
     SnapshotKind(
         "policy", "PodDisruptionBudget", PodDisruptionBudget, disruption_budget, "disruption_budgets", namespaced=True
     ),
+    SnapshotKind(
+        SNAPSHOT_GROUP, "VolumeSnapshot", VolumeSnapshot, volume_snapshot, "volume_snapshots", namespaced=True
+    ),
+    SnapshotKind(
+        SNAPSHOT_GROUP,
+        "VolumeSnapshotContent",
+        VolumeSnapshotContent,
+        volume_snapshot_content,
+        "volume_snapshot_contents",
+    ),
     SnapshotKind(LONGHORN_GROUP, "Node", longhorn.Node, longhorn.node, "longhorn_nodes"),
     SnapshotKind(LONGHORN_GROUP, "Volume", longhorn.Volume, longhorn.volume, "volumes"),
     SnapshotKind(LONGHORN_GROUP, "Replica", longhorn.Replica, longhorn.replica, "replicas"),
     SnapshotKind(LONGHORN_GROUP, "BackingImage", longhorn.BackingImage, longhorn.backing_image, "backing_images"),
+    SnapshotKind(LONGHORN_GROUP, "Backup", Backup, backup, "backups"),
     SnapshotKind(LONGHORN_GROUP, "EngineImage", longhorn.EngineImage, longhorn.engine_image, "engine_images"),
     SnapshotKind(
         LONGHORN_GROUP, "InstanceManager", longhorn.InstanceManager, longhorn.instance_manager, "instance_managers"

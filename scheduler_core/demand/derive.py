@@ -24,9 +24,10 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.eviction import stays
 from scheduler_core.longhorn.node_status import awaits_own_manager
+from scheduler_core.longhorn.volume_readiness import awaits_copy
 from scheduler_core.model import kube, longhorn
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.resolve import PodVolume, future_volume, is_in_view, is_local
+from scheduler_core.volumes.resolve import PodVolume, domain_of_node, future_volume, is_in_view, is_local
 
 
 class DemandSource(IntEnum):
@@ -168,7 +169,7 @@ def _future_volume(claim: kube.Claim, view: View) -> tuple[PodVolume, _NodeTie] 
     if tie is None:
         return None
     try:
-        volume = future_volume(claim, view)
+        volume = future_volume(claim, view, domain_of_node(tie.node, view))
     except ResolutionError:
         return None
     return None if volume is None else (volume, tie)
@@ -190,6 +191,8 @@ def _node_of(
     view: View,
     users: VolumeUsers,
 ) -> _NodeTie | None:
+    if _stays_where_attached(volume):
+        return _NodeTie(DemandSource.ATTACHMENT, volume.node_id)
     tie = _node_of_pods(claim, view) if claim is not None else None
     if tie is not None:
         return tie
@@ -203,6 +206,15 @@ def _node_of(
         if replica.hard_node_affinity and not replica.node_id and not replica.deleting:
             return _NodeTie(DemandSource.HARD_NODE_AFFINITY, replica.hard_node_affinity)
     return None
+
+
+def _stays_where_attached(volume: longhorn.Volume) -> bool:
+    """Whether a strict-local volume is attached to be restored or cloned.
+
+    Longhorn chooses the node for that, and keeps the replica there, whichever node the pod is on (docs/placement-policy.md).
+    """
+    awaits_data = volume.restore_required or awaits_copy(volume)
+    return volume.data_locality == longhorn.STRICT_LOCAL and volume.node_id != "" and awaits_data
 
 
 def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:

@@ -19,7 +19,14 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.disk_stage import file_size_limit, prefilter_refusal
 from scheduler_core.longhorn.node_stage import candidate_refusal, schedulable_refusal
 from scheduler_core.longhorn.placement import cluster_refusal
-from scheduler_core.longhorn.provisioned_volume import DRIVER, SIZE_STEP, csi_size, file_system, volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import (
+    DRIVER,
+    SIZE_STEP,
+    Provisioning,
+    csi_size,
+    file_system,
+    volume_for_claim,
+)
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.space import DiskSpace, space_detail, space_refusal
@@ -159,14 +166,15 @@ class StorageClassNeeds(NamedTuple):
 def storage_class_needs(view: View) -> dict[str, StorageClassNeeds]:
     """Returns the needs of Longhorn's StorageClasses, by name."""
     return {
-        name: StorageClassNeeds(_classes_of(view, entry), _smallest_volume(entry))
+        name: StorageClassNeeds(_classes_of(view, entry), _smallest_volume(view, entry))
         for name, entry in sorted(view.snapshot.storage_classes.items())
         if entry.provisioner == DRIVER
     }
 
 
-def _smallest_volume(storage_class: StorageClass) -> int:
-    return csi_size(0, file_system(storage_class.parameters))
+def _smallest_volume(view: View, storage_class: StorageClass) -> int:
+    image = view.snapshot.backing_images.get(storage_class.parameters.get("backingImage", ""))
+    return csi_size(image.virtual_size if image is not None else 0, file_system(storage_class.parameters))
 
 
 def largest_volumes(view: View) -> Cooperative[dict[str, int]]:
@@ -213,8 +221,9 @@ def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None
     None if Longhorn refuses it on every node.
     """
     try:
-        claim = ClaimSpec(request=_smallest_volume(storage_class))
-        volume = volume_for_claim("", claim, storage_class.parameters, view.settings, subject="")
+        claim = ClaimSpec(request=_smallest_volume(view, storage_class))
+        known = Provisioning(view.settings, view.snapshot.backing_images, view.snapshot.backups)
+        volume = volume_for_claim("", claim, storage_class.parameters, known, subject="")
     except ResolutionError:
         return None
     request = volume_class(volume)

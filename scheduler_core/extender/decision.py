@@ -24,8 +24,8 @@ from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import STEPS_PER_REQUEST
-from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve_volumes
-from scheduler_core.volumes.volume_binding import NodeResolution, resolve_on_nodes
+from scheduler_core.volumes.by_node import NodeResolution, resolve_on_nodes
+from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
 
 _TAKES_NO_SPACE: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
 
@@ -240,10 +240,8 @@ def resolve_candidates(
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it, or its volumes are unknown
     """
-    require_best_effort = options.require_best_effort
-    if not options.match_volumes:
-        return (NodeResolution((yield from resolve_volumes(pod, view, require_best_effort=require_best_effort))),)
-    return (yield from resolve_on_nodes(pod, names, view, offered, require_best_effort=require_best_effort))
+    taken = offered if options.match_volumes else None
+    return (yield from resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort))
 
 
 def check_existing_volumes(resolution: Resolution) -> None:

@@ -23,7 +23,7 @@ from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.volume_sentences import VolumeSentences
+from scheduler_core.extender.volume_sentences import VolumeSentences, needed_space, tied_domain
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first
@@ -315,7 +315,8 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
     for count, volume in enumerate(volumes, start=1):
         nearest = yield from nearest_disk(view, volume)
         if nearest:
-            parts.append(f"no disk can take {volume.name} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
+            place = f"no disk{tied_domain(volume)} can take {volume.name}"
+            parts.append(f"{place} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
         if len(parts) == MAX_LISTED and count < len(volumes):
             parts.append(f"volumes that are not examined: {len(volumes) - count}")
             break
@@ -337,7 +338,7 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ve
     parts = []
     if node.reason is Reason.INSUFFICIENT_STORAGE:
         volume = required.volumes[_most_lacking_volume(evaluation)]
-        parts.append(f"{volume.name} needs {format_bytes(volume.volume.size)}")
+        parts.append(f"{volume.name} needs {needed_space(volume)}")
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
         parts.append(f"{len(required.sizes)} volumes need {format_bytes(required.items.total)} together")
     parts += [

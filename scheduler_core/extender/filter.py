@@ -53,9 +53,9 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.by_node import NodeResolution, merge_resolutions
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
-from scheduler_core.volumes.volume_binding import NodeResolution, merge_resolutions
 
 # The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all others. Of the others the
 # first in `Reason` counts: were it the first in the order of the matches, the claims' names would decide.

@@ -34,9 +34,9 @@ from scheduler_core.offers.events import (
 from scheduler_core.offers.handover_record import unschedulable_digest
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Outcome
+from scheduler_core.volumes.by_node import merge_resolutions
 from scheduler_core.volumes.pending_replicas import decided_node
 from scheduler_core.volumes.resolve import PodVolume
-from scheduler_core.volumes.volume_binding import merge_resolutions
 
 Moment = tuple[ClusterState, Contenders]
 """What a decision was made from."""

@@ -125,6 +125,19 @@ class VolumeSentences:
         return needs
 
 
+def needed_space(volume: PodVolume) -> str:
+    """Says what space a volume needs on one disk."""
+    image = volume.volume.backing_image
+    size = format_bytes(volume.volume.size)
+    return f"{size}, and room for backing image {image} where the disk lacks it" if image else size
+
+
+def tied_domain(volume: PodVolume) -> str:
+    """Names the zone or region that a volume is tied to, such as " of zone a"; "" for none."""
+    terms = volume.volume.topology_requirement
+    return " or".join(f" of zone {term.zone}" if term.zone else f" of region {term.region}" for term in terms)
+
+
 def _places(need: _Need, name: str) -> str:
     places = [f"1 on node {name}"] * need.on_node + [f"{need.elsewhere} on any node"] * (need.elsewhere > 0)
     return ", ".join(places)

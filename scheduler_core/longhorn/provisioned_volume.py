@@ -7,12 +7,21 @@ parameters first, then Longhorn's settings; the size is what the CSI driver make
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.settings import Settings, Version, parse_bool, parse_int
-from scheduler_core.longhorn.volume_validation import creation_error, parameter_error
+from scheduler_core.longhorn.volume_validation import (
+    REGION_KEY,
+    ZONAL,
+    backing_image_error,
+    creation_error,
+    parameter_error,
+    topology_key_error,
+)
 from scheduler_core.model import longhorn
+from scheduler_core.model.backup_url import backup_name
 from scheduler_core.model.kube import FILESYSTEM, ClaimSpec
 from scheduler_core.model.quantity import format_bytes
 
@@ -27,6 +36,26 @@ EXCLUSIVE_ACCESS_MODE: Final = "ReadWriteOncePod"
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _CREATED_IMAGES: Final = ("download", "export-from-volume")
 _FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
+_ANYWHERE: Final = longhorn.TopologyTerm()
+# The first release whose CSI driver reads the parameter.
+VOLUME_TOPOLOGY: Final[Version] = (1, 13, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioning:
+    """What a new volume depends on besides its claim and its class.
+
+    Attributes:
+        settings: Longhorn's settings
+        images: the existing backing images by name
+        backups: the backups by name
+        domain: zone and region of the node that the pod runs on, both empty if it has none or is not known
+    """
+
+    settings: Settings
+    images: Mapping[str, longhorn.BackingImage] = field(default_factory=dict[str, longhorn.BackingImage])
+    backups: Mapping[str, longhorn.Backup] = field(default_factory=dict[str, longhorn.Backup])
+    domain: longhorn.TopologyTerm = _ANYWHERE
 
 
 def csi_size(request: int, file_system: str) -> int:
@@ -35,8 +64,11 @@ def csi_size(request: int, file_system: str) -> int:
     Both are in bytes. The size is at least 10 MiB, rounded up to 2 MiB; a new one on xfs has at least 300 MiB, or is not created
     (csi/controller_server.go:CreateVolume, util.RoundUpSize).
     """
-    smallest = MIN_XFS_SIZE if file_system == "xfs" else MIN_SIZE
-    return -(-max(request, smallest) // SIZE_STEP) * SIZE_STEP
+    return _round_up(max(request, MIN_XFS_SIZE if file_system == "xfs" else MIN_SIZE))
+
+
+def _round_up(size: int) -> int:
+    return -(-size // SIZE_STEP) * SIZE_STEP
 
 
 def file_system(parameters: Mapping[str, str]) -> str:
@@ -48,28 +80,39 @@ def file_system(parameters: Mapping[str, str]) -> str:
 
 
 def volume_for_claim(
-    name: str, claim: ClaimSpec, parameters: Mapping[str, str], settings: Settings, *, subject: str
+    name: str,
+    claim: ClaimSpec,
+    parameters: Mapping[str, str],
+    known: Provisioning,
+    *,
+    subject: str,
 ) -> longhorn.Volume:
     """The volume that Longhorn would create for a claim.
 
-    `subject` names the claim in errors.
+    `subject` names the claim in errors. `parameters` are those of its class, with what the source of its data adds
+    (`volumes/data_source.py`).
 
     Raises:
-        ResolutionError: the claim asks for no storage, or Longhorn creates no such volume (`volume_validation`)
+        ResolutionError: the claim asks for no storage, Longhorn creates no such volume (`volume_validation`), or the size of the
+            backup that it is restored from is not known
     """
     if claim.request is None:
         raise ResolutionError(f"{subject} asks for no storage: spec.resources.requests.storage is missing")
+    settings = known.settings
+    if not settings.has_rule_since(VOLUME_TOPOLOGY):
+        parameters = {key: value for key, value in parameters.items() if key != "volumeTopology"}
     error = parameter_error(parameters) or _claim_error(claim, parameters)
     if error:
         raise ResolutionError(f"StorageClass of {subject}: {error}: correct the StorageClass or the claim")
     engine = parameters.get("dataEngine") or longhorn.V1
     shared = _is_shared(claim, parameters)
-    source = _data_source(claim, parameters)
+    backup = _backup(parameters, known, subject)
     layout = _data_layout(parameters) if settings.has_rule_since(SHARDED_VOLUMES) else None
     replica_count = parse_int(parameters.get("numberOfReplicas", "0"))
     volume = longhorn.Volume(
         name=name,
-        size=csi_size(claim.request, ""),
+        # mutator.go: Create takes the size of the backup, whatever the claim asks for.
+        size=csi_size(claim.request, "") if backup is None else _round_up(backup.volume_size),
         # The mutator sets both for a sharded volume, whatever the class says (mutator.go: Create).
         number_of_replicas=1 if layout is not None else replica_count or settings.default_replica_count.get(engine, 3),
         data_engine=engine,
@@ -80,19 +123,84 @@ def volume_for_claim(
         migratable=shared and parse_bool(parameters.get("migratable", "false")),
         node_selector=parameter_tags(parameters, "nodeSelector"),
         disk_selector=parameter_tags(parameters, "diskSelector"),
-        backing_image=_backing_image(parameters),
+        backing_image=parameters.get("backingImage", "") or (backup.backing_image if backup is not None else ""),
         image=settings.default_engine_image or "",
         replica_soft_anti_affinity=parameters.get("replicaSoftAntiAffinity", ""),
         replica_zone_soft_anti_affinity=parameters.get("replicaZoneSoftAntiAffinity", ""),
         replica_disk_soft_anti_affinity=parameters.get("replicaDiskSoftAntiAffinity", ""),
         replica_auto_balance=parameters.get("replicaAutoBalance", ""),
-        clone_mode=parameters.get("cloneMode", "") if source else "",
-        data_source=source,
+        clone_mode=parameters.get("cloneMode", "") if "dataSource" in parameters else "",
+        data_source=parameters.get("dataSource", ""),
         data_layout=layout,
     )
-    error = creation_error(volume, settings)
+    volume = _with_topology(volume, parameters, known)
+    error = creation_error(volume, settings) or topology_key_error(volume, settings)
     if error:
         raise ResolutionError(f"StorageClass of {subject}: {error}")
+    return _with_image(volume, parameters, known.images, subject)
+
+
+def _backup(parameters: Mapping[str, str], known: Provisioning, subject: str) -> longhorn.Backup | None:
+    """The backup that a volume is restored from, None without one.
+
+    mutator.go: Create refuses the volume if the Backup does not exist or has no size yet.
+    """
+    url = parameters.get("fromBackup")
+    if not url:
+        return None
+    name = backup_name(url)
+    backup = known.backups.get(name)
+    if backup is None or not backup.volume_size:
+        what = f"backup {name}" if name else "the backup of parameter fromBackup"
+        raise ResolutionError(f"{subject}: the size of {what} is not known, because Longhorn has no such Backup")
+    return backup
+
+
+def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known: Provisioning) -> longhorn.Volume:
+    """The volume tied to the zone or region of its pod's node, as parameter volumeTopology asks for.
+
+    A node without such a label ties to nothing, and a strict-local volume stays with its pod anyway
+    (csi/controller_server.go: volumeTopologyTerms). A zone has no hard anti-affinity of zones (mutator.go: Create).
+    """
+    domain = known.domain
+    if not is_tied(parameters) or volume.data_locality == longhorn.STRICT_LOCAL:
+        return volume
+    if parameters["volumeTopology"] != ZONAL:
+        term = longhorn.TopologyTerm(region=domain.region)
+        return replace(volume, topology_requirement=(term,)) if domain.region else volume
+    if not domain.zone:
+        return volume
+    term = domain if REGION_KEY in known.settings.csi_allowed_topology_keys else longhorn.TopologyTerm(domain.zone)
+    own = volume.replica_zone_soft_anti_affinity
+    spread = "enabled" if own in ("", "ignored") else own
+    return replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
+
+
+def is_tied(parameters: Mapping[str, str]) -> bool:
+    """Whether the volumes of a StorageClass are tied to the zone or the region of their pod's node."""
+    return parameters.get("volumeTopology", "") not in ("", "any")
+
+
+def _with_image(
+    volume: longhorn.Volume, parameters: Mapping[str, str], images: Mapping[str, longhorn.BackingImage], subject: str
+) -> longhorn.Volume:
+    """The volume with its backing image.
+
+    One that the CSI driver creates with the first volume is nowhere yet, and its size is unknown; then the class has its selectors
+    (checkAndPrepareBackingImage). One that exists counts, whatever the class says.
+    """
+    image = images.get(volume.backing_image)
+    if image is not None:
+        error = backing_image_error(volume, image, parameters.get("backingImageDataSourceType", ""))
+        if error:
+            raise ResolutionError(f"{subject}: {error}")
+    elif parameters.get("backingImageDataSourceType") in _CREATED_IMAGES:
+        return replace(
+            volume,
+            backing_image="",
+            node_selector=volume.node_selector + parameter_tags(parameters, "backingImageNodeSelector"),
+            disk_selector=volume.disk_selector + parameter_tags(parameters, "backingImageDiskSelector"),
+        )
     return volume
 
 
@@ -101,8 +209,9 @@ def _claim_error(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
     exclusive = EXCLUSIVE_ACCESS_MODE in claim.access_modes or parse_bool(parameters.get("exclusive", "false"))
     if exclusive and _is_shared(claim, parameters):
         return f"share true does not go with a volume for one pod ({EXCLUSIVE_ACCESS_MODE}, or exclusive true)"
-    # csi/controller_server.go:CreateVolume; a clone has its file system already.
-    is_new_xfs = file_system(parameters) == "xfs" and claim.volume_mode == FILESYSTEM and not claim.source_claim
+    # csi/controller_server.go:CreateVolume; a clone, or a volume that is restored from a snapshot, has its file system already.
+    is_new = not (claim.source_claim or claim.source_snapshot)
+    is_new_xfs = file_system(parameters) == "xfs" and claim.volume_mode == FILESYSTEM and is_new
     if is_new_xfs and csi_size(claim.request or 0, "") < MIN_XFS_SIZE:
         return f"{format_bytes(claim.request or 0)} are less than the {format_bytes(MIN_XFS_SIZE)} that xfs needs"
     return ""
@@ -111,22 +220,6 @@ def _claim_error(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
 def _is_shared(claim: ClaimSpec, parameters: Mapping[str, str]) -> bool:
     shared = not SHARED_ACCESS_MODES.isdisjoint(claim.access_modes)
     return shared or parse_bool(parameters.get("share", "false"))
-
-
-def _backing_image(parameters: Mapping[str, str]) -> str:
-    """The backing image, if it must exist already.
-
-    One that the CSI driver creates with the first volume is nowhere yet, and its size is unknown.
-    """
-    return "" if parameters.get("backingImageDataSourceType") in _CREATED_IMAGES else parameters.get("backingImage", "")
-
-
-def _data_source(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
-    """The source of a clone, as Longhorn writes it.
-
-    The claim's own source wins over the class's parameter.
-    """
-    return f"vol://{claim.source_volume}" if claim.source_volume else parameters.get("dataSource", "")
 
 
 def _data_layout(parameters: Mapping[str, str]) -> longhorn.DataLayout | None:

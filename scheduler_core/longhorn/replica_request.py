@@ -65,9 +65,14 @@ class ReplicaRequest:
 
     @property
     def linked_clone_source_volume(self) -> str:
-        """The volume that is cloned (types.GetVolumeName of spec.dataSource)."""
-        kind, separator, source = self.volume.data_source.partition("://")
-        return source.partition("/")[0] if kind + separator in _SOURCE_PREFIXES else ""
+        """The volume that is cloned."""
+        return source_volume(self.volume.data_source)
+
+
+def source_volume(data_source: str) -> str:
+    """The volume that a data source names, "" for none (types.GetVolumeName)."""
+    kind, separator, source = data_source.partition("://")
+    return source.partition("/")[0] if kind + separator in _SOURCE_PREFIXES else ""
 
 
 def is_data_from_volume(data_source: str) -> bool:

@@ -106,6 +106,10 @@ def _one_of(*choices: str) -> Parser:
     return parse
 
 
+def _parse_keys(text: str) -> frozenset[str]:
+    return frozenset(key.strip() for key in text.split(",") if key.strip())
+
+
 def _parse_optional_bool(text: str) -> bool | None:
     return parse_bool(text) if text else None
 
@@ -239,6 +243,9 @@ class Settings:
         ),
     )
     """What `kubectl drain` does to replicas; only the block-for-eviction policies evict them."""
+
+    csi_allowed_topology_keys: frozenset[str] = _setting("csi-allowed-topology-keys", "", _parse_keys)
+    """Labels of nodes that a volume may be tied to. Default none."""
 
     default_engine_image: str | None = _setting("default-engine-image", "", _parse_image)
     """The engine image of volumes that name none. None means unknown: then any image counts as the default."""

@@ -15,7 +15,9 @@ from scheduler_core.longhorn.replica_request import is_data_from_volume
 from scheduler_core.model.longhorn import Replica, Volume
 
 FAULTED: Final = "faulted"
-CLONE_COMPLETED: Final = "completed"
+CLONED: Final = "completed"
+COPIED: Final = frozenset({"copy-completed-awaiting-healthy", CLONED})
+"""States of a clone that has all data. In the first, Longhorn rebuilds its other replicas once it is attached."""
 
 
 def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Cluster) -> Refusal | None:
@@ -33,9 +35,14 @@ def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Clus
         return Refusal(Rule.VOLUME_STANDBY, detail)
     if volume.restore_required:
         return Refusal(Rule.VOLUME_RESTORING, f"volume {volume.name} is still being restored from its backup")
-    if is_data_from_volume(volume.data_source) and volume.clone_state != CLONE_COMPLETED:
+    if awaits_copy(volume):
         return Refusal(Rule.VOLUME_CLONING, f"volume {volume.name} is still being cloned from {volume.data_source}")
     return None
+
+
+def awaits_copy(volume: Volume) -> bool:
+    """Whether a volume is a clone that does not have its data yet (isCloneTargetCopyInProgress)."""
+    return is_data_from_volume(volume.data_source) and volume.clone_state not in COPIED
 
 
 def is_salvageable(replica: Replica, cluster: Cluster) -> bool:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
+from scheduler_core.errors import QuantityError
 from scheduler_core.longhorn.replica_request import FULL_COPY, LINKED_CLONE, is_v2
 from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
 from scheduler_core.model.longhorn import (
@@ -21,14 +24,18 @@ from scheduler_core.model.longhorn import (
     BackingImage,
     Volume,
 )
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, parse_bytes
 
 DATA_ENGINES: Final = (V1, V2)
 LOCALITIES: Final = (DISABLED, BEST_EFFORT, STRICT_LOCAL)
 CLONE_MODES: Final = (FULL_COPY, LINKED_CLONE)
 AUTO_BALANCE_MODES: Final = ("ignored", "disabled", "least-effort", "best-effort")
-ANTI_AFFINITY_VALUES: Final = ("ignored", "enabled", "disabled")
+OVERRIDES: Final = ("ignored", "enabled", "disabled")
 ACCESS_MODES: Final = ("rwo", "rwop", "rwx")
+ZONAL: Final = "zonal"
+VOLUME_TOPOLOGIES: Final = ("any", ZONAL, "regional")
+ZONE_KEY: Final = "topology.kubernetes.io/zone"
+REGION_KEY: Final = "topology.kubernetes.io/region"
 MAX_REPLICAS: Final = 20
 MAX_CHUNKS: Final = 32
 STRIP_SIZES_KB: Final = tuple(1 << exponent for exponent in range(2, 11))
@@ -121,6 +128,13 @@ def _data_layout_error(volume: Volume) -> str:
     return "" if strip in STRIP_SIZES_KB else f"stripSizeKB {strip} is not a power of two from 4 to 1024"
 
 
+def _zonal_error(volume: Volume) -> str:
+    tied = any(term.zone for term in volume.topology_requirement)
+    if not tied or volume.replica_zone_soft_anti_affinity != "disabled":
+        return ""
+    return "replicaZoneSoftAntiAffinity disabled does not go with a volume that stays in one zone"
+
+
 def _replica_count_error(volume: Volume) -> str:
     return f"numberOfReplicas {volume.number_of_replicas} is not between 1 and {MAX_REPLICAS}"
 
@@ -137,8 +151,25 @@ def choice_error(name: str, value: str, choices: tuple[str, ...]) -> str:
     return f"{name} {value[:64]!r} is not one of {', '.join(choices)}"
 
 
-def backing_image_error(volume: Volume, image: BackingImage) -> str:
-    """Why Longhorn creates no volume from an existing backing image."""
+def topology_key_error(volume: Volume, settings: Settings) -> str:
+    """Why Longhorn cannot tie a volume to the zone or region of a node.
+
+    csi/controller_server.go: volumeTopologyTerms reads the labels that `csi-allowed-topology-keys` names.
+    """
+    for term in volume.topology_requirement:
+        key, topology = (ZONE_KEY, ZONAL) if term.zone else (REGION_KEY, "regional")
+        if key not in settings.csi_allowed_topology_keys:
+            return f"volumeTopology {topology} needs {key} in the setting csi-allowed-topology-keys"
+    return ""
+
+
+def backing_image_error(volume: Volume, image: BackingImage, source_type: str = "") -> str:
+    """Why Longhorn creates no volume from an existing backing image.
+
+    `source_type` is the parameter backingImageDataSourceType (csi/controller_server.go: checkAndPrepareBackingImage).
+    """
+    if source_type and image.source_type and source_type != image.source_type:
+        return f"backing image {image.name} is of type {image.source_type}, not {source_type[:64]!r}"
     if image.data_engine != volume.data_engine:
         return f"backing image {image.name} is for dataEngine {image.data_engine}, not {volume.data_engine}"
     if volume.size < image.virtual_size:
@@ -155,6 +186,7 @@ VOLUME_RULES: Final = (
     VolumeRule("validator.go: Create", _linked_clone_error, on_update=False),
     VolumeRule("validator.go: Create", _sharded_engine_error, on_update=False),
     VolumeRule("types.go: ValidateECParameters", _data_layout_error, on_update=False),
+    VolumeRule("validator.go: Create", _zonal_error, on_update=False),
     _choice_rule("CRD: spec.dataEngine", "dataEngine", lambda volume: volume.data_engine, DATA_ENGINES),
     _choice_rule("types.go: ValidateDataLocality", "dataLocality", lambda volume: volume.data_locality, LOCALITIES),
     _choice_rule("types.go: ValidateAccessMode", "accessMode", lambda volume: volume.access_mode, ACCESS_MODES),
@@ -169,19 +201,19 @@ VOLUME_RULES: Final = (
         "types.go: ValidateReplicaSoftAntiAffinity",
         "replicaSoftAntiAffinity",
         lambda volume: volume.replica_soft_anti_affinity,
-        ANTI_AFFINITY_VALUES,
+        OVERRIDES,
     ),
     _choice_rule(
         "types.go: ValidateReplicaZoneSoftAntiAffinity",
         "replicaZoneSoftAntiAffinity",
         lambda volume: volume.replica_zone_soft_anti_affinity,
-        ANTI_AFFINITY_VALUES,
+        OVERRIDES,
     ),
     _choice_rule(
         "types.go: ValidateReplicaDiskSoftAntiAffinity",
         "replicaDiskSoftAntiAffinity",
         lambda volume: volume.replica_disk_soft_anti_affinity,
-        ANTI_AFFINITY_VALUES,
+        OVERRIDES,
     ),
     VolumeRule("types.go: ValidateReplicaCount", _too_many_replicas_error),
     VolumeRule("validator.go: validateReplicaCount", _strict_local_replicas_error),
@@ -234,6 +266,13 @@ def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
     return error
 
 
+def _parse_size(text: str) -> int:
+    try:
+        return parse_bytes(text) if text else 0
+    except QuantityError as error:
+        raise ValueError("a quantity") from error
+
+
 def _replica_count_text_error(text: str) -> str:
     error = _parsed_by(parse_int)(text)
     if not error and not 0 <= int(text) <= MAX_REPLICAS:
@@ -246,6 +285,21 @@ def _selector_error(text: str) -> str:
     return f"has the tag {refused[0][:64]!r}, which no node or disk can have" if refused else ""
 
 
+class _RecurringJob(msgspec.Struct):
+    """A volume's recurring job or group of such jobs; other fields are ignored."""
+
+    name: str | None = None
+    isGroup: bool | None = None  # noqa: N815 # as in JSON
+
+
+def _job_selector_error(text: str) -> str:
+    try:
+        msgspec.json.decode(text, type=list[_RecurringJob | None] | None)
+    except (msgspec.DecodeError, RecursionError):
+        return "is not a JSON list of jobs with name and isGroup"
+    return ""
+
+
 _OPTIONS: Final = "csi/util.go: getVolumeOptions"
 _BOOLEAN: Final = ParameterRule(_OPTIONS, _parsed_by(parse_bool))
 _NUMBER: Final = ParameterRule(_OPTIONS, _parsed_by(parse_int))
@@ -256,21 +310,22 @@ PARAMETER_RULES: Final[Mapping[str, ParameterRule]] = {
     "share": _BOOLEAN,
     "migratable": _BOOLEAN,
     "encrypted": _BOOLEAN,
+    "ublkNumberOfQueue": _NUMBER,
+    "ublkQueueDepth": _NUMBER,
     "numberOfReplicas": ParameterRule(_OPTIONS, _replica_count_text_error),
     "replicaAutoBalance": ParameterRule("types.go: ValidateReplicaAutoBalance", _one_of(*AUTO_BALANCE_MODES)),
     "dataLocality": ParameterRule("types.go: ValidateDataLocality", _one_of(*LOCALITIES)),
     "disableRevisionCounter": _BOOLEAN,
-    "replicaSoftAntiAffinity": ParameterRule(
-        "types.go: ValidateReplicaSoftAntiAffinity", _one_of(*ANTI_AFFINITY_VALUES)
-    ),
-    "replicaZoneSoftAntiAffinity": ParameterRule(
-        "types.go: ValidateReplicaZoneSoftAntiAffinity", _one_of(*ANTI_AFFINITY_VALUES)
-    ),
-    "replicaDiskSoftAntiAffinity": ParameterRule(
-        "types.go: ValidateReplicaDiskSoftAntiAffinity", _one_of(*ANTI_AFFINITY_VALUES)
-    ),
+    "unmapMarkSnapChainRemoved": ParameterRule("types.go: ValidateUnmapMarkSnapChainRemoved", _one_of(*OVERRIDES)),
+    "freezeFilesystemForSnapshot": ParameterRule("types.go: ValidateFreezeFilesystemForSnapshot", _one_of(*OVERRIDES)),
+    "backupBlockSize": ParameterRule("util.ConvertSize", _parsed_by(_parse_size)),
+    "recurringJobSelector": ParameterRule(_OPTIONS, _job_selector_error),
+    "replicaSoftAntiAffinity": ParameterRule("types.go: ValidateReplicaSoftAntiAffinity", _one_of(*OVERRIDES)),
+    "replicaZoneSoftAntiAffinity": ParameterRule("types.go: ValidateReplicaZoneSoftAntiAffinity", _one_of(*OVERRIDES)),
+    "replicaDiskSoftAntiAffinity": ParameterRule("types.go: ValidateReplicaDiskSoftAntiAffinity", _one_of(*OVERRIDES)),
     "nodeSelector": _SELECTOR,
     "diskSelector": _SELECTOR,
+    "volumeTopology": ParameterRule("csi/controller_server.go: volumeTopologyTerms", _one_of(*VOLUME_TOPOLOGIES, "")),
     # Longhorn takes an empty engine for v1, and the volume's CRD has the other values.
     "dataEngine": ParameterRule("CRD: spec.dataEngine", _one_of(*DATA_ENGINES, "")),
     "dataLayout.dataChunks": _NUMBER,

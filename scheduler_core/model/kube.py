@@ -64,7 +64,7 @@ class ClaimSpec:
         storage_class: None for the cluster's default class, "" for none
         request: in bytes, None if absent
         source_claim: the claim it is cloned from
-        source_volume: that claim's Longhorn volume, once resolved
+        source_snapshot: the VolumeSnapshot it is restored from
         selector: requirements on the labels of an existing PersistentVolume; all must be met
         attributes_class: the name of its VolumeAttributesClass, "" for none
     """
@@ -74,7 +74,7 @@ class ClaimSpec:
     access_modes: tuple[str, ...] = ()
     volume_name: str = ""
     source_claim: str = ""
-    source_volume: str = ""
+    source_snapshot: str = ""
     selector: tuple[LabelRequirement, ...] = ()
     volume_mode: str = FILESYSTEM
     attributes_class: str = ""
@@ -96,6 +96,15 @@ class Claim:
     created: str = ""
     deleting: bool = False
     lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSnapshotContent:
+    """A VolumeSnapshotContent; `handle` is what the CSI driver calls the snapshot."""
+
+    name: str
+    driver: str = ""
+    handle: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,6 +215,16 @@ class BackingImage:
     disks: tuple[str, ...] = ()
     real_size: int = 0
     virtual_size: int = 0
+    source_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup (backups.longhorn.io) with the size and the backing image of the volume that it was made of."""
+
+    name: str
+    volume_size: int = 0
+    backing_image: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Snapshot:
         engine_images, instance_managers: None if the source did not list these kinds at all; they then count as ready
             everywhere, because a snapshot of fewer kinds is still useful to explain. An empty mapping means that none
             exist, so nothing is ready.
+        volume_snapshots: the VolumeSnapshotContent of each VolumeSnapshot, "" for none
         disruption_budgets: only predictions read them; `serve` does not list them
     """
 
@@ -38,6 +39,11 @@ class Snapshot:
     volumes: Mapping[str, longhorn.Volume] = field(default_factory=dict[str, longhorn.Volume])
     replicas: Mapping[str, longhorn.Replica] = field(default_factory=dict[str, longhorn.Replica])
     backing_images: Mapping[str, longhorn.BackingImage] = field(default_factory=dict[str, longhorn.BackingImage])
+    backups: Mapping[str, longhorn.Backup] = field(default_factory=dict[str, longhorn.Backup])
+    volume_snapshots: Mapping[NamespacedName, str] = field(default_factory=dict[NamespacedName, str])
+    volume_snapshot_contents: Mapping[str, kube.VolumeSnapshotContent] = field(
+        default_factory=dict[str, kube.VolumeSnapshotContent]
+    )
     engine_images: Mapping[str, longhorn.EngineImage] | None = None
     instance_managers: Mapping[str, longhorn.InstanceManager] | None = None
     settings: Mapping[str, str] = field(default_factory=dict[str, str])

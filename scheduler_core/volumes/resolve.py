@@ -8,23 +8,31 @@ other drivers are left out. An object that is named but does not exist is a `Mis
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative, run_to_end
-from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
-from scheduler_core.longhorn.replica_request import LINKED_CLONE
+from scheduler_core.errors import MissingObjectError, ResolutionError
+from scheduler_core.longhorn.provisioned_volume import (
+    DRIVER,
+    SHARED_ACCESS_MODES,
+    Provisioning,
+    is_tied,
+    volume_for_claim,
+)
 from scheduler_core.longhorn.shards import shards_as_replicas
-from scheduler_core.longhorn.volume_validation import backing_image_error
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.volumes.data_source import check_source, volume_parameters
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
+ANYWHERE: Final = TopologyTerm()
+"""The domain of a node without a zone and a region, or of a node that is not known."""
 
 # Kubernetes reads a limit per node from CSINode, and Longhorn sets none (NodeGetInfo: MaxVolumesPerNode 0). But a v1 volume is attached
 # as an iSCSI target, and Longhorn numbers those of a node from 1 to 4,094 (go-iscsi-helper: FindNextAvailableTargetID). For v2 volumes
@@ -32,18 +40,6 @@ _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
 MAX_VOLUMES_PER_NODE: Final = 4_094
 # One takes about 14 µs.
 _VOLUMES_PER_PAUSE: Final = 64
-
-
-class MissingObjectError(ResolutionError):
-    """An object that the pod refers to does not exist.
-
-    The reference may be indirect.
-    """
-
-    def __init__(self, kind: str, name: str, named_by: str) -> None:
-        super().__init__(f"{kind} {name} does not exist (named by {named_by})")
-        self.kind = kind
-        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +106,18 @@ def resolve(
 
 
 def resolve_volumes(
-    pod: kube.Pod, view: View, matches: Mapping[str, str] = _NO_MATCHES, *, require_best_effort: bool = True
+    pod: kube.Pod,
+    view: View,
+    matches: Mapping[str, str] = _NO_MATCHES,
+    domain: TopologyTerm = ANYWHERE,
+    *,
+    require_best_effort: bool = True,
 ) -> Cooperative[Resolution]:
     """Returns the pod's Longhorn volumes; pauses, because a pod may have thousands.
 
     With `require_best_effort` False a best-effort volume does not need local space. `matches` are the PersistentVolumes that unbound claims
-    will be bound to, by the claim's name; without one Longhorn creates a volume (see `volume_binding.py`).
+    will be bound to, by the claim's name; without one Longhorn creates a volume (see `volume_binding.py`). `domain` is that of the pod's node, to
+    which such a volume may be tied.
 
     Raises:
         MissingObjectError: a claim, PersistentVolume or Longhorn volume that is named does not exist
@@ -126,11 +128,13 @@ def resolve_volumes(
     for number, mount in enumerate(mounts, start=1):
         if number % _VOLUMES_PER_PAUSE == 0:
             yield
-        volume = _volume(pod, mount, view, matches.get(mount.claim, ""), require_best_effort=require_best_effort)
+        claim = _claim(pod, mount, view.snapshot)
+        matched = matches.get(mount.claim, "")
+        volume = volume_of_claim(claim, view, matched, domain, require_best_effort=require_best_effort)
         if volume is not None:
             key = volume.volume.name if volume.bound else volume.claim
             earlier = volumes.get(key)
-            in_use_on = volume.in_use_on if earlier is None else earlier.in_use_on | volume.in_use_on
+            in_use_on = _in_use_on(pod, claim, view) | (earlier.in_use_on if earlier is not None else frozenset())
             volumes[key] = _with_users(earlier or volume, in_use_on)
     # An unbound claim is named in full if its name is ambiguous.
     uses = Counter(volume.name for volume in volumes.values())
@@ -151,26 +155,23 @@ def exceeds_attach_limit(pod: kube.Pod) -> bool:
     return len(volumes) > MAX_VOLUMES_PER_NODE and len({mount.claim for mount in volumes}) > MAX_VOLUMES_PER_NODE
 
 
-def _volume(
-    pod: kube.Pod, mount: kube.ClaimVolume, view: View, matched: str, *, require_best_effort: bool
-) -> PodVolume | None:
-    claim = _claim(pod, mount, view.snapshot)
-    volume = volume_of_claim(claim, view, matched, require_best_effort=require_best_effort)
-    return volume and _with_users(volume, _in_use_on(pod, claim, view))
-
-
 def _with_users(volume: PodVolume, in_use_on: frozenset[str]) -> PodVolume:
     # Copies are most of the work for a pod with thousands of volumes.
     return volume if in_use_on == volume.in_use_on else replace(volume, in_use_on=in_use_on)
 
 
 def volume_of_claim(
-    claim: kube.Claim, view: View, matched: str = "", *, require_best_effort: bool = True
+    claim: kube.Claim,
+    view: View,
+    matched: str = "",
+    domain: TopologyTerm = ANYWHERE,
+    *,
+    require_best_effort: bool = True,
 ) -> PodVolume | None:
     """Returns the Longhorn volume of a claim.
 
-    The volume exists or will be created. None if the claim belongs to another driver. `matched` is the free PersistentVolume that an unbound
-    claim will be bound to.
+    The volume exists or will be created, on a node of `domain`. None if the claim belongs to another driver. `matched` is the free
+    PersistentVolume that an unbound claim will be bound to.
 
     Raises:
         MissingObjectError: the PersistentVolume or Longhorn volume it is bound to does not exist
@@ -182,7 +183,7 @@ def volume_of_claim(
     if bound:
         volume = _bound_volume(persistent_volume, subject, view.snapshot)
     else:
-        volume = _unbound_volume(claim, subject, view)
+        volume = _unbound_volume(claim, subject, view, domain)
     if volume is None:
         return None
     volume = view.indexes.growing_volumes.get(volume.name) or volume if bound else volume
@@ -197,15 +198,15 @@ def volume_of_claim(
     )
 
 
-def future_volume(claim: kube.Claim, view: View) -> PodVolume | None:
-    """Returns the volume that Longhorn would create.
+def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = ANYWHERE) -> PodVolume | None:
+    """Returns the volume that Longhorn would create, for a pod on a node of `domain`.
 
     What the claim is bound to does not matter. None if the claim belongs to another driver.
 
     Raises:
         ResolutionError: it cannot become a volume
     """
-    volume = _unbound_volume(claim, f"PersistentVolumeClaim {claim.namespace}/{claim.name}", view)
+    volume = _unbound_volume(claim, f"PersistentVolumeClaim {claim.namespace}/{claim.name}", view, domain)
     if volume is None:
         return None
     full = f"{claim.namespace}/{claim.name}"
@@ -296,42 +297,42 @@ def _bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volum
     return volume
 
 
-def _unbound_volume(claim: kube.Claim, subject: str, view: View) -> longhorn.Volume | None:
+def _unbound_volume(claim: kube.Claim, subject: str, view: View, domain: TopologyTerm) -> longhorn.Volume | None:
     storage_class = storage_class_of(claim.spec, view)
     if storage_class is None or storage_class.provisioner != DRIVER:
         return None
-    source_volume = _source_volume(claim, storage_class, subject, view.snapshot)
-    spec = replace(claim.spec, source_volume=source_volume) if source_volume else claim.spec
-    volume = volume_for_claim(claim.name, spec, storage_class.parameters, view.settings, subject=subject)
-    image = view.snapshot.backing_images.get(volume.backing_image)
-    error = backing_image_error(volume, image) if image is not None else ""
-    if error:
-        raise ResolutionError(f"{subject}: {error}")
+    snapshot = view.snapshot
+    parameters = volume_parameters(claim, storage_class.parameters, subject, snapshot)
+    known = Provisioning(view.settings, snapshot.backing_images, snapshot.backups, domain)
+    volume = volume_for_claim(claim.name, claim.spec, parameters, known, subject=subject)
+    check_source(volume, subject, snapshot)
     return shards_as_replicas(volume)
-
-
-def _source_volume(claim: kube.Claim, storage_class: kube.StorageClass, subject: str, snapshot: Snapshot) -> str:
-    """Returns the Longhorn volume that a claim is cloned from.
-
-    "" for none. Only a linked clone needs it, because it shares its source's disks.
-    """
-    if not claim.spec.source_claim or storage_class.parameters.get("cloneMode") != LINKED_CLONE:
-        return ""
-    source = snapshot.claims.get((claim.namespace, claim.spec.source_claim))
-    if source is None or not source.spec.volume_name:
-        raise MissingObjectError("bound PersistentVolumeClaim", f"{claim.namespace}/{claim.spec.source_claim}", subject)
-    volume = _bound_volume(source.spec.volume_name, subject, snapshot)
-    return volume.name if volume is not None else ""
 
 
 def missing_storage_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
     """Names of StorageClasses that the view lacks for unbound claims."""
-    specs = []
+    names = {spec.storage_class for spec in _unbound_specs(pod, view) if spec.storage_class}
+    return tuple(sorted(name for name in names if name not in view.snapshot.storage_classes))
+
+
+def has_tied_volume(pod: kube.Pod, view: View) -> bool:
+    """Whether Longhorn ties a volume of the pod to the zone or region of its node."""
+    classes = (storage_class_of(spec, view) for spec in _unbound_specs(pod, view))
+    return any(entry is not None and entry.provisioner == DRIVER and is_tied(entry.parameters) for entry in classes)
+
+
+def _unbound_specs(pod: kube.Pod, view: View) -> Iterator[kube.ClaimSpec]:
     for mount in pod.volumes:
         claim = view.snapshot.claims.get((pod.namespace, mount.claim))
-        specs.append(claim.spec if claim else mount.template)
-    names = {spec.storage_class for spec in specs if spec and spec.storage_class and not spec.volume_name}
-    return tuple(sorted(name for name in names if name not in view.snapshot.storage_classes))
+        spec = claim.spec if claim else mount.template
+        if spec and not spec.volume_name:
+            yield spec
+
+
+def domain_of_node(name: str, view: View) -> TopologyTerm:
+    """Returns the zone and the region of a node."""
+    node = view.cluster.nodes.get(name)
+    return ANYWHERE if node is None else TopologyTerm(node.zone, node.region)
 
 
 def storage_class_of(spec: kube.ClaimSpec, view: View) -> kube.StorageClass | None:

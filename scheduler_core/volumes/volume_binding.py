@@ -8,7 +8,7 @@ without a match is provisioned. A claim of a class that binds at once is not mat
 kube-scheduler waits for that.
 
 Data flow: a pod and candidates, over a view → claims whose class has free volumes (mostly none) → nodes grouped by the volumes that their labels
-admit → the possible matches of each group → the pod's volumes for each match (`resolve.py`).
+admit → the possible matches of each group (`by_node.py` resolves the volumes of each).
 
 Among volumes of equal capacity kube-scheduler takes the first of a list whose order is random. So there may be several possible matches, and the
 caller must count with each. The same holds for volumes that other pods' offers may take.
@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Final, NamedTuple
 
 from scheduler_core.cluster.view import View, by_capacity
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.model import kube
@@ -33,7 +32,11 @@ from scheduler_core.volumes.label_selector import (
     is_valid,
     meets_all,
 )
-from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve_volumes, storage_class_of
+from scheduler_core.volumes.resolve import (
+    PodVolume,
+    is_local,
+    storage_class_of,
+)
 
 # Each match costs an evaluation of every node. More come about only where many volumes are equal and none is reserved.
 MAX_MATCHES: Final = 64
@@ -59,18 +62,6 @@ class NodeMatches:
     matches: tuple[Match, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeResolution:
-    """The volumes of a pod on some nodes.
-
-    Attributes:
-        nodes: their names, None for all
-    """
-
-    resolution: Resolution
-    nodes: frozenset[str] | None = None
-
-
 class _Taken(NamedTuple):
     """What other pods take.
 
@@ -89,56 +80,6 @@ class _UnboundClaim(NamedTuple):
     name: str
     spec: kube.ClaimSpec
     volumes: tuple[kube.PersistentVolume, ...]
-
-
-def resolve_on_nodes(
-    pod: kube.Pod,
-    names: Collection[str],
-    view: View,
-    offered: Iterable[PodVolume] = (),
-    *,
-    require_best_effort: bool = True,
-) -> Cooperative[tuple[NodeResolution, ...]]:
-    """Returns the pod's volumes for each possible match.
-
-    One result for all nodes, if no match differs. Otherwise a node is in the results of all its possible matches. `offered` are volumes
-    that other pods may take.
-
-    Raises:
-        ResolutionError: as `resolve` and `match_volumes`
-    """
-    groups = match_volumes(pod, names, view, offered)
-    if not groups:
-        return (NodeResolution((yield from resolve_volumes(pod, view, require_best_effort=require_best_effort))),)
-    nodes: dict[_Pairs, frozenset[str] | None] = {}
-    for group in groups:
-        for match in group.matches:
-            key = tuple(sorted(match.items()))
-            nodes[key] = None if group.nodes is None else (nodes.get(key) or frozenset()) | group.nodes
-    parts: list[NodeResolution] = []
-    for key, on_nodes in nodes.items():
-        resolution = yield from resolve_volumes(pod, view, dict(key), require_best_effort=require_best_effort)
-        parts.append(NodeResolution(resolution, on_nodes))
-    return tuple(parts)
-
-
-def merge_resolutions(parts: Sequence[NodeResolution]) -> Resolution:
-    """Returns all volumes that a pod may have.
-
-    Each says on which nodes.
-    """
-    if len(parts) == 1 and parts[0].nodes is None:
-        return parts[0].resolution
-    merged: dict[tuple[str, str], PodVolume] = {}
-    for part in parts:
-        for volume in part.resolution.volumes:
-            key = (volume.claim, volume.volume.name if volume.bound else "")
-            earlier = merged.get(key)
-            nodes = part.nodes
-            if earlier is not None:
-                nodes = None if nodes is None or earlier.nodes is None else nodes | earlier.nodes
-            merged[key] = replace(volume, nodes=nodes)
-    return Resolution(tuple(merged[key] for key in sorted(merged)))
 
 
 def may_match(pod: kube.Pod, view: View) -> bool:

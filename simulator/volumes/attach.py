@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from scheduler_core.longhorn.volume_readiness import awaits_copy
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from simulator.actions import Action, AfterDelay
 from simulator.volumes.manifests import mark_healthy
@@ -130,7 +131,7 @@ def _stop_replica(replica: Replica) -> Action:
 def readiness_problem(volume: Volume, replicas: Collection[Replica]) -> str:
     """Why a volume is not ready for workloads, "" if it is.
 
-    Mirrors Longhorn's types.IsVolumeReady, without the rules about faulted, restored and cloned volumes.
+    Mirrors Longhorn's types.IsVolumeReady, without the rules about faulted and restored volumes.
     """
     state = volume.model.state
     if not volume.model.node_id and state != DETACHED:
@@ -138,4 +139,4 @@ def readiness_problem(volume: Volume, replicas: Collection[Replica]) -> str:
     all_placed = (bool(replicas) or volume.model.has_shards) and all(replica.model.node_id for replica in replicas)
     if state == DETACHED and scheduled_condition(volume.status).get("status") != "True" and not all_placed:
         return "volume is currently in detached state with some un-schedulable replicas"
-    return ""
+    return "volume has not finished cloning data" if awaits_copy(volume.model) else ""

@@ -13,6 +13,7 @@ from simulator.actions import Action, AfterDelay, DeleteObject, is_write, remove
 from simulator.config import Config
 from simulator.objects import DATA_FINALIZER, FINALIZER
 from simulator.volumes.attach import attach_or_detach
+from simulator.volumes.cloning import copy_clone
 from simulator.volumes.failure import fail_replicas, salvage_replicas, update_robustness
 from simulator.volumes.observation import Replica, VolumeObservation, delete_replica
 from simulator.volumes.replica_eviction import attach_for_eviction
@@ -36,6 +37,7 @@ PHASES: Final[tuple[Phase, ...]] = (
     update_robustness,
     salvage_replicas,
     attach_for_eviction,
+    copy_clone,
     schedule_replicas,
     place_shards,
     attach_or_detach,

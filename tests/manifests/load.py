@@ -28,6 +28,8 @@ _CLUSTER_KINDS: Final = (
     ("", "persistentvolumeclaims"),
     ("", "persistentvolumes"),
     ("", "pods"),
+    ("snapshot.storage.k8s.io", "volumesnapshotcontents"),
+    ("snapshot.storage.k8s.io", "volumesnapshots"),
     ("storage.k8s.io", "storageclasses"),
     ("storage.k8s.io", "volumeattachments"),
 )
@@ -39,7 +41,7 @@ CLUSTER_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     | {("patch", "", "pods", "")}
 )
 LONGHORN: Final = (
-    "backingimages", "diskschedules", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes",
+    "backingimages", "backups", "diskschedules", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes",
 )  # fmt: skip
 NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     {(verb, "longhorn.io", resource, "") for resource in LONGHORN for verb in _CACHE}

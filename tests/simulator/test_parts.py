@@ -17,7 +17,8 @@ from app.kube.resources import DISK_SCHEDULES, LONGHORN_SETTINGS, LONGHORN_VOLUM
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provisioned_volume import csi_size
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model import kube
+from scheduler_core.model import kube, longhorn
+from scheduler_core.model.snapshot import Snapshot
 from simulator import install
 from simulator.__main__ import main
 from simulator.config import Config, ConfigError, load
@@ -193,40 +194,64 @@ def test_claim_is_rounded_as_the_csi_driver_does(request_bytes: int, file_system
 def test_volume_takes_its_parameters_from_its_class() -> None:
     """Longhorn's settings supply missing parameters."""
     parameters = {"dataLocality": "best-effort", "numberOfReplicas": "2", "diskSelector": "ssd,fast"}
-    spec = new_volume(_claim(), _class(**parameters), Settings())["spec"]
+    spec = new_volume(_claim(), _class(**parameters), Settings(), Snapshot())["spec"]
     assert (spec["dataLocality"], spec["numberOfReplicas"]) == ("best-effort", 2)
     assert (spec["diskSelector"], spec["nodeSelector"]) == (["ssd", "fast"], [])
-    assert new_volume(_claim(), _class(), Settings())["spec"]["numberOfReplicas"] == 3
+    assert new_volume(_claim(), _class(), Settings(), Snapshot())["spec"]["numberOfReplicas"] == 3
 
 
 def test_strict_local_volume_has_one_replica() -> None:
     """Longhorn's webhook refuses any other number, also the default one."""
     parameters = {"dataLocality": "strict-local"}
-    assert new_volume(_claim(), _class(**parameters, numberOfReplicas="1"), Settings())["spec"]["numberOfReplicas"] == 1
+    assert (
+        new_volume(_claim(), _class(**parameters, numberOfReplicas="1"), Settings(), Snapshot())["spec"][
+            "numberOfReplicas"
+        ]
+        == 1
+    )
     for number in ({}, {"numberOfReplicas": "3"}):
         with pytest.raises(ResolutionError, match="strict-local needs numberOfReplicas 1, not 3"):
-            new_volume(_claim(), _class(**parameters, **number), Settings())
+            new_volume(_claim(), _class(**parameters, **number), Settings(), Snapshot())
 
 
 def test_wrong_parameter_is_refused_by_name() -> None:
     """The error names the parameter."""
     with pytest.raises(ResolutionError, match="numberOfReplicas 'many' is not a whole number"):
-        new_volume(_claim(), _class(numberOfReplicas="many"), Settings())
+        new_volume(_claim(), _class(numberOfReplicas="many"), Settings(), Snapshot())
 
 
 def test_persistent_volume_is_bound_to_its_claim_and_to_no_node() -> None:
     """Longhorn attaches volumes on any node."""
-    table = Store().volumes
-    body = new_volume(_claim(), _class(), Settings())
-    volume = table.read({**body, "metadata": {**body["metadata"], "resourceVersion": "1"}})[1]
-    spec = new_persistent_volume(_claim(), _class(), volume)["spec"]
+    spec = _persistent_volume(_class(), Settings())["spec"]
     assert (spec["claimRef"]["uid"], spec["csi"]["volumeHandle"]) == ("uid-1", "pvc-uid-1")
     assert "nodeAffinity" not in spec
 
 
+def test_zonal_volume_and_its_pods_stay_in_the_zone_of_the_selected_node() -> None:
+    """The PersistentVolume keeps the pods there, and the volume its replicas."""
+    zone = "topology.kubernetes.io/zone"
+    spec = _persistent_volume(_class(volumeTopology="zonal"), Settings(csi_allowed_topology_keys=frozenset({zone})))[
+        "spec"
+    ]
+    (term,) = spec["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": zone, "operator": "In", "values": ["z"]}]
+
+
+def _persistent_volume(storage_class: KubeObject[kube.StorageClass], settings: Settings) -> dict[str, Any]:
+    nodes = Snapshot(longhorn_nodes={"a": longhorn.Node("a", zone="z", region="r")})
+    body = new_volume(_claim(), storage_class, settings, nodes)
+    volume = Store().volumes.read({**body, "metadata": {**body["metadata"], "resourceVersion": "1"}})[1]
+    return new_persistent_volume(_claim(), storage_class, volume)
+
+
 def _claim() -> KubeObject[kube.Claim]:
     body = {
-        "metadata": {"name": "data", "namespace": "shop", "uid": "uid-1"},
+        "metadata": {
+            "name": "data",
+            "namespace": "shop",
+            "uid": "uid-1",
+            "annotations": {"volume.kubernetes.io/selected-node": "a"},
+        },
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     }
     return Store().claims.read(body)[1]

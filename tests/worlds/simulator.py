@@ -91,8 +91,10 @@ class World:
         path = LONGHORN_NODES.path(LONGHORN_NAMESPACE, node)
         await self.api.patch(path, {"metadata": {}, "spec": {"disks": {"disk-1": fields}}})
 
-    async def add_volume(self, name: str, gib: int, locality: str = longhorn.BEST_EFFORT, replicas: int = 1) -> None:
-        """A Longhorn volume with a PersistentVolume."""
+    async def add_volume(
+        self, name: str, gib: int, locality: str = longhorn.BEST_EFFORT, replicas: int = 1, **fields: object
+    ) -> None:
+        """A Longhorn volume with a PersistentVolume; `fields` are more of its spec."""
         spec = {
             "size": str(gib * GIB),
             "numberOfReplicas": replicas,
@@ -100,6 +102,7 @@ class World:
             "dataEngine": "v1",
             "image": ENGINE_IMAGE,
             "nodeID": "",
+            **fields,
         }
         metadata = {"name": name, "namespace": LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
         await self.api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), {"metadata": metadata, "spec": spec})

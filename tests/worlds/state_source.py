@@ -10,9 +10,9 @@ from app.decisions.state_source import LiveStateSource
 from app.kube.cluster_cache import ChangeObserver
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
+from scheduler_core.errors import MissingObjectError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.resolve import MissingObjectError
 from tests.builders import NOW, Object, as_pod, flat
 
 

@@ -27,8 +27,8 @@ from scheduler_core.model.replica_placement import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.by_node import merge_resolutions
 from scheduler_core.volumes.pending_replicas import unlisted_volumes
-from scheduler_core.volumes.volume_binding import merge_resolutions
 
 
 class StrategyName(StrEnum):

@@ -21,10 +21,11 @@ from scheduler_core.extender.offer import make_offer
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import Choose, remove_replica
 from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.volume_readiness import CLONED
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.volumes.resolve import PodVolume, volume_of_claim
+from scheduler_core.volumes.resolve import PodVolume, domain_of_node, volume_of_claim
 
 _NO_NODE = "there is no node"
 
@@ -157,11 +158,13 @@ def attach_volumes(cluster: PredictedCluster, pod: kube.Pod, decision: Decision)
     if shared is not None:
         cluster = cluster.update({("volumes", shared.name): _attach(replace(shared, node_id=""), node)})
     matches = {volume.claim: volume.persistent_volume for volume in decision.resolution_on(node).volumes}
+    domain = domain_of_node(node, cluster.state.view)
     for mount in pod.volumes:
         claim = cluster.snapshot.claims.get((pod.namespace, mount.claim))
         if claim is None:
             continue
-        resolved = volume_of_claim(claim, cluster.state.view, matches.get(f"{pod.namespace}/{mount.claim}", ""))
+        matched = matches.get(f"{pod.namespace}/{mount.claim}", "")
+        resolved = volume_of_claim(claim, cluster.state.view, matched, domain)
         if resolved is not None:
             cluster = cluster.update(_attachment_changes(cluster, claim, resolved, node))
     return cluster
@@ -174,7 +177,8 @@ def _attachment_changes(
     volume = resolved.volume
     if not resolved.bound:
         name = f"pvc-{claim.uid or f'{claim.namespace}-{claim.name}'}"
-        volume = replace(volume, name=name)
+        # A clone has its data by the time that its pod runs.
+        volume = replace(volume, name=name, clone_state=CLONED if volume.data_source else "")
         reference = (claim.namespace, claim.name, claim.uid)
         created = cluster.state.view.cluster.now.isoformat()
         size = volume.whole_size or volume.size

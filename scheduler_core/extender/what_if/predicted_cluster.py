@@ -20,7 +20,9 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.kube_scheduler_filters import PodClaims, VolumeAffinity, pod_claims
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
+from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
 from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
 
@@ -142,8 +144,14 @@ class PredictedCluster:
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
 
     def pod_claims(self, pod: kube.Pod) -> PodClaims:
-        """Returns what kube-scheduler's filters read of a pod's claims; those that do not wait for a pod are provisioned."""
-        return pod_claims(pod, self.snapshot, self.affinities, provisioned=True)
+        """Returns what kube-scheduler's filters read of a pod's claims; those that do not wait for a pod are provisioned.
+
+        The node affinity of a volume that is tied to a zone or region follows from the volume: it may be newer than the cluster's objects.
+        """
+        claims = pod_claims(pod, self.snapshot, self.affinities, provisioned=True)
+        tied = (volume.topology_requirement for volume in self.volumes_of(pod) if volume.topology_requirement)
+        terms = (tuple(map(_node_selector_term, requirement)) for requirement in tied)
+        return replace(claims, affinities=(*claims.affinities, *terms))
 
     def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
         """Returns the node and disk of a placed replica.
@@ -154,6 +162,11 @@ class PredictedCluster:
         disks = node.disks if node is not None else ()
         disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
         return None if node is None or disk is None else (node, disk)
+
+
+def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
+    labels = ((ZONE_KEY, term.zone), (REGION_KEY, term.region))
+    return NodeSelectorTerm(tuple(Requirement(key, Operator.IN, frozenset({value})) for key, value in labels if value))
 
 
 def predicted_state(snapshot: Snapshot, now: datetime) -> ClusterState:

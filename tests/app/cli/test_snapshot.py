@@ -126,11 +126,37 @@ def cluster_with_secrets() -> list[Object]:
         "spec": {"name": "disk-1", "nodeID": "a", "replicas": {"r": 5 * make.GI}, "note": SECRET},
         "status": {"replicas": {}, "conditions": [{"type": "Schedulable", "status": "True", "message": SECRET}]},
     }
+    group = "snapshot.storage.k8s.io"
+    backup = {
+        "apiVersion": make.LONGHORN,
+        "kind": "Backup",
+        "metadata": {"name": "b", "namespace": "longhorn-system", "labels": {"label": SECRET}},
+        "spec": {"labels": {"key": SECRET}},
+        "status": {
+            "volumeSize": "5",
+            "url": f"s3://{SECRET}",
+            "labels": {"key": SECRET},
+            "messages": {"error": SECRET},
+        },
+    }
+    saved = {
+        "apiVersion": f"{group}/v1",
+        "kind": "VolumeSnapshot",
+        "metadata": {"name": "s", "namespace": "default", "labels": {"label": SECRET}},
+        "status": {"boundVolumeSnapshotContentName": "c", "error": {"message": SECRET}},
+    }
+    content = {
+        "apiVersion": f"{group}/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "c", "annotations": {"secret": SECRET}},
+        "spec": {"driver": "driver.longhorn.io", "volumeSnapshotClassName": SECRET},
+        "status": {"snapshotHandle": "bak://v/b"},
+    }
     stored = stateful_set("web", 1, note=SECRET)
     stored["spec"]["template"]["spec"] |= {"containers": [secret], "serviceAccountName": SECRET}
     stored["spec"]["template"]["metadata"] |= {"labels": {"label": SECRET}, "annotations": {"x": SECRET}}
     stored["spec"]["volumeClaimTemplates"][0]["metadata"] |= {"labels": {"x": SECRET}, "annotations": {"x": SECRET}}
-    return [*objects, other_class, image, scratch, schedule, stored, *settings]
+    return [*objects, other_class, image, scratch, schedule, backup, saved, content, stored, *settings]
 
 
 @pytest.mark.smoke

@@ -12,10 +12,9 @@ import pytest
 from app.decisions.evaluator import Evaluator
 from app.kube.watched_kinds import WATCHED, WatchedKind
 from scheduler_core.backoff import Backoff
-from scheduler_core.errors import ResolutionError
+from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.verdict import Reason
-from scheduler_core.volumes.resolve import MissingObjectError
 from tests import builders as make
 from tests.worlds.cluster_cache import CLAIMS, LONGHORN_NODES, PATHS, PODS, REPLICAS, cached_cluster
 from tests.worlds.fake_api import FakeApi, event, failing, sending, silent, until

@@ -27,7 +27,7 @@ from scheduler_core.convert.redact import (
 )
 from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from scheduler_core.errors import ObjectError
-from scheduler_core.longhorn.provisioned_volume import DRIVER, volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import DRIVER, Provisioning, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Node, Pod
@@ -192,6 +192,13 @@ def test_parameters_that_decide_nothing_are_left_out(provisioner: str, kept: dic
     assert redacted.get("parameters") == kept
 
 
+def test_of_a_backups_url_only_its_name_is_kept() -> None:
+    """The rest says where the backups are."""
+    parameters = {"fromBackup": "s3://s3cret@region/?backup=b&volume=v"}
+    redacted = redact_object({**make.storage_class(), "parameters": parameters})
+    assert redacted["parameters"] == {"fromBackup": "?backup=b"}
+
+
 class _RecordingParameters(dict[str, str]):
     """Parameters that record which of them are read."""
 
@@ -222,7 +229,8 @@ def test_every_parameter_that_decides_is_kept() -> None:
     for class_parameters in (
         {},
         {"dataLocality": "best-effort", "share": "true"},
-        {"backingImage": "x", "cloneMode": "full-copy"},
+        {"dataSource": "vol://x", "cloneMode": "full-copy", "volumeTopology": "zonal"},
+        {"backingImage": "x", "backingImageDataSourceType": "download"},
         {
             "dataEngine": "v2",
             "dataLayout.type": "sharded",
@@ -231,8 +239,8 @@ def test_every_parameter_that_decides_is_kept() -> None:
         },
     ):
         parameters = _RecordingParameters(class_parameters)
-        claim = kube.ClaimSpec(request=1, source_volume="v" if class_parameters else "")
-        volume_for_claim("x", claim, parameters, Settings(), subject="it")
+        claim = kube.ClaimSpec(request=1)
+        volume_for_claim("x", claim, parameters, Provisioning(Settings()), subject="it")
         read |= parameters.read
     assert read - {"cloneMode"} <= STORAGE_CLASS_PARAMETERS
     assert read | {"cloneMode"} == STORAGE_CLASS_PARAMETERS | {"cloneMode"}

@@ -134,6 +134,19 @@ def test_the_pod_s_node_counts_before_the_volume_s_attachment() -> None:
     assert ties(demands) == [("vol-x", "b", DemandSource.POD)]
 
 
+@pytest.mark.parametrize(
+    ("locality", "node"), [("strict-local", "a"), ("best-effort", "b")], ids=["strict-local", "best-effort"]
+)
+@pytest.mark.parametrize("source", [{"dataSource": "vol://y"}, {"status": {"restoreRequired": True}}])
+def test_a_strict_local_volume_that_is_copied_stays_where_it_is_attached(
+    locality: str, node: str, source: dict[str, Any]
+) -> None:
+    """Longhorn attaches it first to a node of its own choice; a best-effort volume gets a replica on its pod's node later."""
+    claim, persistent, volume = bound("x", nodeID="a", locality=locality, dataSource=source.get("dataSource", ""))
+    volume["status"] |= source.get("status", {})
+    assert [name for _, name, _ in ties(derive([claim, persistent, volume], pod("x", node="b")))] == [node]
+
+
 @pytest.mark.parametrize("healthy", [True, False], ids=["healthy", "never healthy yet"])
 def test_a_replica_on_the_node_ends_the_demand(healthy: bool) -> None:
     """From then on the replica counts on its disk."""

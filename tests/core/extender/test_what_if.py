@@ -17,7 +17,18 @@ from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
-from tests.builders import GI, disk, ephemeral_spec, kube_node, longhorn_node, pod, replica, setting, volume
+from tests.builders import (
+    GI,
+    disk,
+    ephemeral_spec,
+    kube_node,
+    longhorn_node,
+    pod,
+    replica,
+    setting,
+    storage_class,
+    volume,
+)
 from tests.worlds.predicted_clusters import (
     after,
     gibibytes,
@@ -278,8 +289,8 @@ def test_a_lost_disk_leaves_the_node() -> None:
     assert result.succeeds
 
 
-def _workload(*, size: int, in_order: bool = True, name: str = "web") -> Workload:
-    template = kube.ClaimSpec(storage_class="longhorn", request=size * GI, access_modes=("ReadWriteOnce",))
+def _workload(*, size: int, in_order: bool = True, name: str = "web", storage_class: str = "longhorn") -> Workload:
+    template = kube.ClaimSpec(storage_class=storage_class, request=size * GI, access_modes=("ReadWriteOnce",))
     mount = kube.ClaimVolume("data", f"data-{name}-0", template)
     pod_zero = kube.Pod("default", f"{name}-0", volumes=(mount,))
     return Workload("StatefulSet", "default", name, pod_zero, generic.Pod("default", f"{name}-0"), in_order=in_order)
@@ -293,6 +304,27 @@ def test_scaling_up_fills_the_disks() -> None:
     result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), 4))
     assert [outcome.placed for outcome in result.pods] == [10, 10, 10, 0]
     assert {entry.most for entry in result.disks} == {gibibytes(80), gibibytes(40)}
+
+
+@pytest.mark.parametrize(("topology", "nodes"), [("zonal", {"a"}), ("any", {"a", "b"})])
+def test_a_new_zonal_volume_needs_room_in_the_zone_of_its_pod(topology: str, nodes: set[str]) -> None:
+    """Without `volumeTopology` its pod may run in the zone without room, too."""
+    values: dict[str, Any] = {"dataLocality": "disabled", "volumeTopology": topology}
+    keys = setting("csi-allowed-topology-keys", "topology.kubernetes.io/zone")
+    start = situation(node("a", 50, zone="z1"), node("b", 10, zone="z2"), storage_class("tied", **values), keys)
+    result = prediction(start, Scale(_workload(size=40, storage_class="tied"), 1))
+    assert outcome_of(result, "web-0").nodes.keys() == nodes
+
+
+@pytest.mark.parametrize("zone", ["", "z1"])
+def test_a_zonal_volume_keeps_its_pod_in_its_zone(zone: str) -> None:
+    """When its node is drained, the node of the other zone does not help."""
+    objects = running("db-0", "a", replicas=["a"], locality="disabled")
+    (volume,) = (entry for entry in objects if entry["kind"] == "Volume")
+    volume["spec"]["topologyRequirement"] = [{"zone": zone}] if zone else []
+    start = situation(node("a", listed={"db-0-a": 30}, zone="z1"), node("b", zone="z2"), objects)
+    result = prediction(start, Drain(("a",)))
+    assert outcome_of(result, "db-0").placed == (0 if zone else 10)
 
 
 def test_a_stateful_set_creates_pods_in_order() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import Provisioning, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.shards import shard_size, shards_as_replicas
 from scheduler_core.model.kube import ClaimSpec
@@ -36,7 +36,9 @@ FROZEN_RESERVES = {
 
 def volume(**parameters: str) -> Volume:
     """The volume of a claim of 10Gi whose class has these parameters."""
-    return volume_for_claim("v", ClaimSpec(request=10 * GI), parameters, Settings.read(SETTINGS), subject="it")
+    return volume_for_claim(
+        "v", ClaimSpec(request=10 * GI), parameters, Provisioning(Settings.read(SETTINGS)), subject="it"
+    )
 
 
 SETTINGS = {"default-data-locality": "best-effort"}
@@ -112,7 +114,7 @@ def test_an_older_longhorn_makes_replicas_of_such_a_class(version: str, sharded:
     """Its CSI driver does not know the parameters. An unknown version has every rule."""
     settings = Settings.read({"current-longhorn-version": version})
     parameters = {**SHARDED, "numberOfReplicas": "2", "dataLocality": "best-effort"}
-    made = volume_for_claim("v", ClaimSpec(request=10 * GI), parameters, settings, subject="it")
+    made = volume_for_claim("v", ClaimSpec(request=10 * GI), parameters, Provisioning(settings), subject="it")
     expected = (1, DISABLED, True) if sharded else (2, BEST_EFFORT, False)
     assert (made.number_of_replicas, made.data_locality, made.data_layout is not None) == expected
 

@@ -60,6 +60,9 @@ READY = {
     "clone that is complete": pod_with_volume(
         HEALTHY, dataSource="vol://y", status={"cloneStatus": {"state": "completed"}}
     ),
+    "clone with all data": pod_with_volume(
+        HEALTHY, dataSource="snap://y/s", status={"cloneStatus": {"state": "copy-completed-awaiting-healthy"}}
+    ),
     "restored": pod_with_volume(HEALTHY, status={"restoreRequired": False}),
     "still detaching": pod_with_volume(HEALTHY, status={"state": "detaching"}),
 }

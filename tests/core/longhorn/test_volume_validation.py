@@ -29,6 +29,15 @@ REFUSED_CLASSES: dict[str, tuple[dict[str, str], str]] = {
     "auto-balance, empty text": ({"replicaAutoBalance": ""}, "replicaAutoBalance '' is not one of"),
     "node anti-affinity, empty text": ({"replicaSoftAntiAffinity": ""}, "replicaSoftAntiAffinity '' is not one of"),
     "share, empty text": ({"share": ""}, "share '' is not a boolean"),
+    "queues": ({"ublkNumberOfQueue": "two"}, "ublkNumberOfQueue 'two' is not a whole number"),
+    "queue depth": ({"ublkQueueDepth": ""}, "ublkQueueDepth '' is not a whole number"),
+    "unmap": ({"unmapMarkSnapChainRemoved": "true"}, "unmapMarkSnapChainRemoved 'true' is not one of ignored"),
+    "freeze": ({"freezeFilesystemForSnapshot": ""}, "freezeFilesystemForSnapshot '' is not one of ignored"),
+    "block size": ({"backupBlockSize": "2 MiB"}, "backupBlockSize '2 MiB' is not a quantity"),
+    "recurring jobs": ({"recurringJobSelector": ""}, "recurringJobSelector '' is not a JSON list of jobs"),
+    "recurring jobs, no list": ({"recurringJobSelector": '{"name":"x"}'}, "is not a JSON list of jobs"),
+    "recurring jobs, wrong type": ({"recurringJobSelector": '[{"isGroup":"true"}]'}, "is not a JSON list of jobs"),
+    "topology": ({"volumeTopology": "zone"}, "volumeTopology 'zone' is not one of any, zonal, regional"),
     "shared and exclusive": (
         {"share": "true", "exclusive": "true"},
         "share true does not go with a volume for one pod",
@@ -59,6 +68,15 @@ ADMITTED_CLASSES: dict[str, dict[str, str]] = {
     "zero replicas are the default number": {"numberOfReplicas": "0"},
     "empty data engine": {"dataEngine": ""},
     "tags": {"nodeSelector": "storage", "diskSelector": "ssd,example.com/fast_2.x"},
+    "empty block size": {"backupBlockSize": ""},
+    "other parameters": {
+        "backupBlockSize": "16Mi",
+        "freezeFilesystemForSnapshot": "enabled",
+        "recurringJobSelector": '[{"name":"daily","isGroup":true,"more":1},null]',
+        "ublkQueueDepth": "128",
+        "unmapMarkSnapChainRemoved": "ignored",
+        "volumeTopology": "",
+    },
     "every value": {"replicaAutoBalance": "least-effort", "replicaDiskSoftAntiAffinity": "disabled"},
 }
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.errors import ResolutionError
+from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.model.kube import ClaimVolume, Pod
-from scheduler_core.volumes.resolve import MissingObjectError, PodVolume, exceeds_attach_limit, resolve
+from scheduler_core.volumes.resolve import PodVolume, exceeds_attach_limit, resolve
 from tests.builders import (
     GI,
     Object,
@@ -234,8 +234,8 @@ class TestUnbound:
     @pytest.mark.parametrize(
         "objects",
         [
-            pytest.param([claim("a")], id="by parameter"),
-            pytest.param([claim("a", source="b"), *bound("b")], id="by the claim"),
+            pytest.param([claim("a"), volume("vol-b", dataEngine="v2")], id="by parameter"),
+            pytest.param([claim("a", source="b"), *bound("b", dataEngine="v2")], id="by the claim"),
         ],
     )
     def test_a_linked_clone_names_its_source(self, objects: list[Object]) -> None:
