@@ -194,12 +194,9 @@ class _Question:
         """Returns a pod's explanation, with a remedy if it fits nowhere.
 
         A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without kube-scheduler.
-
-        Raises:
-            ResolutionError: an object that the pod names does not exist or contradicts it
         """
-        answer = self.ask(pod, source)
-        if answer.schedulable or self._nodes or self._alone or self._all_nodes:
+        answer = self.try_to_ask(pod, source)
+        if answer.schedulable or answer.error or self._nodes or self._alone or self._all_nodes:
             return answer
         from app.cli.pod_remedies import first_remedy
 

@@ -36,6 +36,9 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     From 30 nodes on, nodes that are refused alike share a line, unless `wide` is set; it adds plans and details.
     """
     console.print(Text(f"pod {answer.pod}", style="bold"))
+    if answer.error:
+        _print_paragraph(f"fits nowhere: {answer.error}", console)
+        return
     for volume in answer.volumes:
         _print_paragraph(_volume_line(volume), console)
     if not answer.volumes:
