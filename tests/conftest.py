@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,34 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     shared.stop()
 
 
+def pytest_collection_finish() -> None:
+    """Leaves half a million objects of loaded modules out of each garbage collection, of which there are fewer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 50)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Starts the longest modules first, by their time-outs: otherwise one worker is still busy when all others have nothing to do."""
     longest: dict[Path, tuple[float, bool]] = {}
     for item in items:
         longest[item.path] = max(longest.get(item.path, (0.0, False)), _length(item))
     items.sort(key=lambda item: longest[item.path], reverse=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Refuses a test after which the next write to a closed connection would end its worker without a word."""
+    yield
+    if signal.getsignal(signal.SIGPIPE) is not signal.SIG_IGN:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        pytest.fail("SIGPIPE ends the process from now on")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str) -> None:
+    """Ends a run of which a worker died: its successor would wait for tests forever (pytest-xdist, issue 1378)."""
+    pytest.exit(f"the worker of {crashitem} died", returncode=pytest.ExitCode.INTERNAL_ERROR)
 
 
 def _length(item: pytest.Item) -> tuple[float, bool]:
