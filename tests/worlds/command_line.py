@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-import click
 import pytest
 import structlog
 import typer.main
@@ -69,11 +68,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pro
     return run_command
 
 
-def _command(_: typer.Typer) -> click.Command:
+def _command(_: typer.Typer) -> Any:
     """Returns the tree of all commands: typer builds it for each call, which takes longer than most commands."""
     return _command_calling(*(info.callback for info in (*cli.registered_commands, *policy.registered_commands)))
 
 
 @cache
-def _command_calling(*_callbacks: Any) -> click.Command:
+def _command_calling(*_callbacks: Any) -> Any:
     return _build_command(cli)
