@@ -250,7 +250,12 @@ async def test_a_closed_client_leaves_no_connection(tmp_path: Path, recwarn: pyt
             assert await stream.read(8) == b'{"type":'
         with pytest.raises(ApiError):
             await client.get(PATH, seconds=0.1)
+        # SLF001: nothing else shows which connections are in use.
+        session = client._api.rest_client.pool_manager  # noqa: SLF001
+        assert session is not None
+        assert not session.connector._acquired  # type: ignore[union-attr] # noqa: SLF001
     gc.collect()
+    assert session.closed
     assert [str(warning.message) for warning in recwarn if "nclosed" in str(warning.message)] == []
 
 
