@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from tests.control_plane import ControlPlane
 
@@ -47,10 +47,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Starts the longest modules first, by their time-outs: otherwise one worker is still busy when all others have nothing to do."""
-    longest: dict[Path, tuple[float, bool]] = {}
+    """Starts the longest modules first: otherwise one worker is still busy when all others have nothing to do."""
+    longest: dict[Path, tuple[float, bool, bool]] = {}
     for item in items:
-        longest[item.path] = max(longest.get(item.path, (0.0, False)), _length(item))
+        longest[item.path] = max(longest.get(item.path, (0.0, False, False)), _length(item))
     items.sort(key=lambda item: longest[item.path], reverse=True)
 
 
@@ -69,8 +69,9 @@ def pytest_handlecrashitem(crashitem: str) -> None:
     pytest.exit(f"the worker of {crashitem} died", returncode=pytest.ExitCode.INTERNAL_ERROR)
 
 
-def _length(item: pytest.Item) -> tuple[float, bool]:
-    """How long a test may take in seconds, and whether it needs processes."""
+def _length(item: pytest.Item) -> tuple[float, bool, bool]:
+    """How long a test may take in seconds, whether it needs processes, and whether it has many examples."""
     marker = item.get_closest_marker("timeout")
     seconds = float(marker.args[0]) if marker is not None else 0.0
-    return seconds, item.get_closest_marker("e2e") is not None
+    has_examples = is_hypothesis_test(getattr(item, "obj", None))
+    return seconds, item.get_closest_marker("e2e") is not None, has_examples
