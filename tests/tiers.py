@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -30,6 +31,12 @@ _MOST_RETRIED: Final = 20
 # and have time bounds, which hold with one test per processor.
 _UNIT_WORKERS: Final = str(2 * (os.cpu_count() or 1))
 
+# A test that its own time-out (pyproject.toml) cannot end prints where each thread stands.
+_STACKS: Final = ("-o", "faulthandler_timeout=180")
+_TEST_FILES: Final = sorted(ROOT.glob("tests/**/test_*.py"))
+_IS_END_TO_END: Final = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.e2e\b", re.MULTILINE)
+_COMPILED: Final = ROOT / ".pytest_cache/compiled"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
@@ -44,10 +51,16 @@ class Tier:
     limit: float = 900
 
 
+def _skipped_files() -> Sequence[str]:
+    """Options that leave out files of which every test is end-to-end: each worker would load them for nothing."""
+    files = [path for path in _TEST_FILES if _IS_END_TO_END.search(path.read_text())]
+    return [f"--ignore={path.relative_to(ROOT)}" for path in files]
+
+
 def _end_to_end(mark: str, marks: str) -> Sequence[Sequence[str]]:
     # Collecting all files, which each worker does, takes longer than a dozen tests.
     text = f"pytest.mark.{mark}"
-    files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if text in path.read_text())
+    files = [str(path.relative_to(ROOT)) for path in _TEST_FILES if text in path.read_text()]
     return [[*PYTEST, "-n", "auto", "-v", "--durations=25", "-m", marks, *files]]
 
 
@@ -63,7 +76,7 @@ TIERS: Final[Mapping[str, Tier]] = {
     ),
     "unit": Tier(
         proves="rules, parts, documents and recorded answers",
-        commands=[[*PYTEST, "-n", _UNIT_WORKERS, "-q", "-m", "not e2e"]],
+        commands=[[*PYTEST, "-n", _UNIT_WORKERS, "-q", *_STACKS, "-m", "not e2e", *_skipped_files()]],
     ),
     "smoke": Tier(
         proves="each program, and each class of fault, on the real control plane",
@@ -125,10 +138,14 @@ def soak(minutes: float, first_seed: int) -> int:
 
 
 def _compile_tests() -> None:
-    """Writes the byte code of the tests, which otherwise each worker would compile at the same time."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    command = [*PYTEST, "--collect-only", "-q"]
-    subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)  # no shell
+    """Writes the byte code of changed tests, which otherwise each worker would compile at the same time."""
+    before = _COMPILED.stat().st_mtime if _COMPILED.exists() else 0
+    changed = [str(path) for path in _TEST_FILES if path.stat().st_mtime >= before]
+    if changed:
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        command = [*PYTEST, "--collect-only", "-q", *changed]
+        subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)  # no shell
+        _COMPILED.touch()
 
 
 def _run_command(command: Sequence[str], limit: float, flaky: list[str]) -> bool:
@@ -151,7 +168,9 @@ def _run_command(command: Sequence[str], limit: float, flaky: list[str]) -> bool
 
 def _run(command: Sequence[str], limit: float) -> int:
     words = [
-        Path(word).name if word.startswith(str(_BIN)) else word for word in command if not word.startswith("tests/")
+        Path(word).name if word.startswith(str(_BIN)) else word
+        for word in command
+        if not word.startswith(("tests/", "--ignore="))
     ]
     print("$", " ".join(words), flush=True)
     try:

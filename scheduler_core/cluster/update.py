@@ -118,6 +118,7 @@ class _Builder:
         indexes = view.indexes
         self._view = view
         self._maps: dict[str, HashTrieMap[Any, Any]] = {}
+        self._snapshot: Snapshot | None = view.snapshot
         self._changed = False
         self.unlisted_replicas = indexes.unlisted_replicas
         self.free_space = indexes.free_space
@@ -145,8 +146,10 @@ class _Builder:
     @property
     def snapshot(self) -> Snapshot:
         """The objects after the changes."""
-        changes: dict[str, Any] = dict(self._maps)
-        return replace(self._view.snapshot, **changes) if changes else self._view.snapshot
+        if self._snapshot is None:
+            changes: dict[str, Any] = dict(self._maps)
+            self._snapshot = replace(self._view.snapshot, **changes)
+        return self._snapshot
 
     def put(self, field: str, key: Key, value: object | None) -> object | None:
         """Writes one object; returns the object it replaces."""
@@ -155,6 +158,7 @@ class _Builder:
         if old == value:
             return old
         self._changed = True
+        self._snapshot = None
         self._maps[field] = objects.remove(key) if value is None else objects.insert(key, value)
         return old
 

@@ -53,7 +53,7 @@ def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Cooper
             if number % _NODES_PER_PAUSE == 0:
                 yield
             free += profile.free
-        if (yield from _counting_refuses(sizes_by_class[classes], free)):
+        if (yield from counting_refuses(sizes_by_class[classes], free)):
             return False
     return True
 
@@ -80,7 +80,7 @@ def _has_domains(state: ClusterState, need: ReplicaNeed) -> Cooperative[bool]:
     return wanted == 0
 
 
-def _counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> Cooperative[bool]:
+def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> Cooperative[bool]:
     """Whether replicas of these sizes cannot fit the disks together.
 
     For each size, the replicas that are at least as large need a disk's room of that size each.

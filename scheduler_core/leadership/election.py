@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from scheduler_core.backoff import Backoff
@@ -318,17 +319,16 @@ def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
     observed_time = state.observed_time if unchanged else at
     held = _is_own(state, record, at, unchanged=unchanged)
     attempts = state.attempts if unchanged else ()
-    state = replace(
-        state, observed_record=record, observed_time=observed_time, held=held, attempts=attempts, current=held
+    after = partial(
+        replace, state, observed_record=record, observed_time=observed_time, held=held, attempts=attempts, current=held
     )
     if held:
-        return replace(state, act_at=at)
-    stepped_down = replace(state, leading_until=_LONG_AGO)
+        return after(act_at=at)
     if not state.competing:
-        return replace(stepped_down, act_at=NEVER)
+        return after(leading_until=_LONG_AGO, act_at=NEVER)
     if record.released or at >= observed_time + _takeover_wait(state.timing, record):
-        return replace(stepped_down, current=True, act_at=at)
-    return replace(stepped_down, failures=0, act_at=at + state.timing.follow_period)
+        return after(leading_until=_LONG_AGO, current=True, act_at=at)
+    return after(leading_until=_LONG_AGO, failures=0, act_at=at + state.timing.follow_period)
 
 
 def _is_own(state: Candidate, record: LeaseRecord, at: float, *, unchanged: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
+@cache
 def functions(path: Path) -> list[Function]:
     """Returns all functions of a module."""
     return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, Function)]

@@ -110,12 +110,12 @@ class _Leader:
         self.objects = objects
         source = FakeStateSource()
         # Nothing is cached but the demand.
-        source._state = ClusterState(state.view, ProfileCache(state.view), state.demand)
+        source.current = ClusterState(state.view, ProfileCache(state.view), state.demand)
         evaluator = Evaluator(source, FilterOptions())
         metrics = Metrics()
         # Its clock stands still, so that no offer expires.
         offers = Offers(source, evaluator, lambda: _SETTINGS, metrics, lambda: ledger.time)
-        offers._ledger = ledger
+        offers._ledger = ledger  # noqa: SLF001 # requests would take minutes to make these offers
         losses = NodeLosses(evaluator, source.state)
         context = GuardContext(lambda: GuardMode.ENFORCE, offers.contenders)
         guard = PlacementGuard(source, evaluator, context, metrics, monotonic)

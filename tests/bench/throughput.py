@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -195,14 +196,14 @@ def _measure(rig: Rig, config: Path, way: Way, yes: str, pods: int) -> Sample:
         rig.cluster.processes[EXTENDER].stop()
     if way.runs_ours:
         rig.until("it answers", rig.leader)
-    rig.cluster.use_scheduler_config(config, rig._stack.address if way.is_ours else yes)
+    rig.cluster.use_scheduler_config(config, rig.address if way.is_ours else yes)
     workload = Workload(app=APP, group=APP, volumes=[Volume("1Gi")] * 2, asks=False)
     try:
         return _run_burst(rig, [entry for number in range(pods) for entry in workload.loose(number)], pods)
     finally:
         for kind in (PODS, CLAIMS):
             rig.delete_all(kind, f"app={APP}")
-        rig.until("all space is free", rig._reclaim, 300)
+        rig.until("all space is free", rig.reclaim, 300)
 
 
 def _run_burst(rig: Rig, objects: Sequence[Object], pods: int) -> Sample:
@@ -254,7 +255,9 @@ def _read_cycles(rig: Rig) -> tuple[float, float]:
         for argument in map(str, rig.cluster.processes[SCHEDULER].argv)
         if argument.startswith("--secure-port=")
     ]
-    context = ssl.create_default_context(cafile=rig.cluster._running_components().authority)
+    [entry] = yaml.safe_load(rig.cluster.kubeconfig.read_text())["clusters"]
+    authority = b64decode(entry["cluster"]["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
     with urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", context=context) as answer:
         text = answer.read().decode()
     values = [re.search(rf"^{_CYCLES}_{part}(?:{{.*}})? (\S+)$", text, re.MULTILINE) for part in ("sum", "count")]

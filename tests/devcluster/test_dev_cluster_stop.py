@@ -5,7 +5,9 @@ Other processes stand in for the control plane.
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,15 +26,25 @@ class Unstoppable(Process):
         raise self.error
 
 
+class Occupant(DevCluster):
+    """A cluster that has its folder, but no control plane."""
+
+    def start(self) -> None:
+        """Occupies the folder."""
+        self._lock = self._directories.occupy()
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[DevCluster]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DevCluster]:
     """A cluster with a folder, a port and three processes.
 
     The second and the third process cannot be stopped.
     """
-    cluster = DevCluster(tmp_path / "c")
-    cluster._lock = cluster._directories.occupy()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cluster = Occupant(tmp_path / "c")
+    cluster.start()
     cluster.free_port()
+    assert claimed_ports(tmp_path)
     for name, kind in (("first", Process), ("second", Unstoppable), ("third", Unstoppable)):
         program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
         argv = [sys.executable, "-I", "-S", "-c", program]
@@ -45,6 +57,11 @@ def cluster(tmp_path: Path) -> Iterator[DevCluster]:
         process.kill()
 
 
+def claimed_ports(folder: Path) -> list[Path]:
+    """The files that claim ports."""
+    return list((folder / f"devcluster-ports-{os.getuid()}").iterdir())
+
+
 def test_a_process_that_cannot_be_stopped_does_not_keep_the_others(cluster: DevCluster, tmp_path: Path) -> None:
     """Ports and folder are free; the first error is raised.
 
@@ -55,18 +72,18 @@ def test_a_process_that_cannot_be_stopped_does_not_keep_the_others(cluster: DevC
     with pytest.raises(OSError, match="this one was first"):
         cluster.stop()
     assert not first.running
-    assert cluster._ports._claims == {}
-    successor = DevCluster(tmp_path / "c")
-    successor._lock = successor._directories.occupy()
+    assert claimed_ports(tmp_path) == []
+    successor = Occupant(tmp_path / "c")
+    successor.start()
     successor.stop()
     cluster.stop()
 
 
-def test_an_interruption_kills_all_processes_at_once(cluster: DevCluster) -> None:
+def test_an_interruption_kills_all_processes_at_once(cluster: DevCluster, tmp_path: Path) -> None:
     """The second Ctrl-C reaches the caller."""
     processes = list(cluster.processes.values())
     processes[2].error = KeyboardInterrupt()  # type: ignore[attr-defined]
     with pytest.raises(KeyboardInterrupt):
         cluster.stop()
     assert [process.returncode for process in processes] == [-9, -9, -9]
-    assert cluster._lock is None
+    Occupant(tmp_path / "c").start()

@@ -73,8 +73,8 @@ class Proxy:
 async def proxy() -> AsyncIterator[Proxy]:
     """A forwarder without endpoints."""
     ports = Ports()
-    forwarder = Forwarder("127.0.0.1", ports.take())
-    port = next(iter(ports._claims))
+    port = ports.take()
+    forwarder = Forwarder("127.0.0.1", port)
     task = asyncio.create_task(forwarder.run(), name="forwarder")
     yield Proxy(forwarder, port)
     task.cancel()

@@ -90,6 +90,21 @@ def test_a_run_that_stands_still_begins_once_more(
     assert capfd.readouterr().out.splitlines()[-1] == f"flaky: {Path(sys.executable).name}: no end after 3 s"
 
 
+def test_a_worker_that_dies_ends_the_run(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No second attempt hides that other tests were never run."""
+    (project / "conftest.py").write_text("from tests.conftest import pytest_handlecrashitem\n")
+    add(project, "dies", "import os\n\ndef test_dies():\n    os._exit(1)\n")
+    options = ["-n", "2", "--dist=loadfile", "-o", f"pythonpath={Path(tiers.__file__).parents[1]}"]
+    command = [*tiers.PYTEST, *options, *toy_command()[1:]]
+    monkeypatch.setattr(tiers, "TIERS", {"toy": tiers.Tier(proves="a rule", commands=[command])})
+    assert tiers.run(["toy"]) == 1
+    output = capfd.readouterr().out
+    assert "the worker of tests/test_dies.py::test_dies died" in output
+    assert "once more" not in output
+
+
 def test_a_file_that_cannot_be_loaded_fails_the_run(project: Path) -> None:
     """No second attempt helps."""
     add(project, "broken", "import nothing_like_this\n")

@@ -157,7 +157,7 @@ def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list
     free = sum(max(0, count - per_node[node]) for node, count in slots.items())
     waiting = min(free, len(pods) - len(bound))
     stuck = [_name(pod) for pod in bound if pod["status"].get("phase") != RUNNING]
-    misplaced = _misplaced(pods, rig.items(CLAIMS.path("default")), record.replica_nodes)
+    misplaced = misplaced_pods(pods, rig.items(CLAIMS.path("default")), record.replica_nodes)
     outcome.figures += [
         ("pods / room for / bound", f"{len(pods)} / {sum(slots.values())} / {len(bound)}"),
         ("misplaced, mended ones included", str(len(misplaced))),
@@ -178,7 +178,9 @@ def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list
     ]
 
 
-def _misplaced(pods: Sequence[Object], claims: Sequence[Object], replica_nodes: Mapping[str, set[str]]) -> list[str]:
+def misplaced_pods(
+    pods: Sequence[Object], claims: Sequence[Object], replica_nodes: Mapping[str, set[str]]
+) -> list[str]:
     """Pods with a volume whose replicas were on another node, or on none."""
     volumes = {_name(claim): claim["spec"].get("volumeName", "") for claim in claims}
     names = []

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from devcluster import DevCluster
+from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.process import child_environment
 from tests.e2e.objects import Object
@@ -28,7 +29,7 @@ class ObjectWatch:
     """
 
     def __init__(self, cluster: DevCluster, path: str, on_event: OnEvent) -> None:
-        self._argv = [str(cluster._binaries / KUBECTL), f"--kubeconfig={cluster.kubeconfig}", "get", "--raw"]
+        self._argv = [str(ensure_built() / KUBECTL), f"--kubeconfig={cluster.kubeconfig}", "get", "--raw"]
         self._path = path
         self._on_event = on_event
         self._synced = threading.Event()

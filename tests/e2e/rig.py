@@ -323,9 +323,9 @@ class Rig:
         for resource in (_STATEFUL_SETS, PODS, CLAIMS):
             for app in apps:
                 self._remove_all(resource, app)
-        self.until(f"the volumes of {', '.join(apps)} are gone", self._reclaim)
+        self.until(f"the volumes of {', '.join(apps)} are gone", self.reclaim)
 
-    def _reclaim(self) -> bool:
+    def reclaim(self) -> bool:
         """Deletes released volumes with policy Retain; returns whether all space is free."""
         for volume in self.items(PERSISTENT_VOLUMES.path()):
             retained = volume["spec"].get("persistentVolumeReclaimPolicy") == "Retain"

@@ -42,4 +42,4 @@ def test_a_replica_that_ever_was_elsewhere_counts(node: str, replica_nodes: set[
     spec = {"nodeName": node, "volumes": [{"persistentVolumeClaim": {"claimName": "claim"}}]}
     pod = {"metadata": {"name": "pod"}, "spec": spec}
     claim = {"metadata": {"name": "claim"}, "spec": {"volumeName": "volume"}}
-    assert backlog._misplaced([pod], [claim], {"volume": replica_nodes}) == names
+    assert backlog.misplaced_pods([pod], [claim], {"volume": replica_nodes}) == names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -18,10 +19,13 @@ _FINE = Outcome(seed=1, overbooked=0, misplaced=0, mended=0, stuck=0, waiting=0,
 _WRONG = Outcome(seed=2, overbooked=15, misplaced=1, mended=1, stuck=0, waiting=0, seconds=40.0)
 
 
+burst_of = cache(HarshBurst.of)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_burst_fills_its_disks_exactly(seed: int) -> None:
     """Eight pods of three or four claims; half of the claims are strict-local."""
-    burst = HarshBurst.of(seed)
+    burst = burst_of(seed)
     pods = [pod for node in burst.nodes.values() for pod in node.pods]
     classes = Counter(volume.storage_class for _, volumes in burst.volumes for volume in volumes)
     assert (len(pods), {len(pod) for pod in pods}) == (8, {3, 4})
@@ -32,7 +36,7 @@ def test_burst_fills_its_disks_exactly(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_node_of_a_burst_has_an_exact_packing(seed: int) -> None:
     """Its claims can be distributed over its disks so that each is full."""
-    for node in HarshBurst.of(seed).nodes.values():
+    for node in burst_of(seed).nodes.values():
         assert _packs(sorted((size for pod in node.pods for size in pod), reverse=True), list(node.disks))
 
 
@@ -50,7 +54,7 @@ def _packs(sizes: list[int], free: list[int]) -> bool:
 def test_most_orders_of_a_burst_fail(seed: int) -> None:
     """At least 92 % of them do, by Longhorn's own choices; other orders are drawn here than by the generator."""
     chance = random.Random(seed + 1000)  # noqa: S311 # repeatable, not secret
-    shares = [node.failing_share(chance) for node in HarshBurst.of(seed).nodes.values()]
+    shares = [node.failing_share(chance) for node in burst_of(seed).nodes.values()]
     assert min(shares) >= MIN_FAILING_SHARE - 0.05
 
 

@@ -25,6 +25,7 @@ from tests.worlds.mutation import mutated
 from tests.worlds.service import application, by_names, by_nodes, db_pod, http_client, small_cluster
 
 ROOT = Path(__file__).parents[2]
+APPLICATION = application()
 POLICIES = [json.loads(path.read_text()) for path in sorted((ROOT / "examples/policies").glob("*.json"))]
 CLUSTER = {"apiVersion": "v1", "kind": "List", "items": small_cluster()}
 EPHEMERAL = {"spec": {"storageClassName": "longhorn", "resources": {"requests": {"storage": "1Gi"}}}}
@@ -63,7 +64,7 @@ async def _post(app: Any, path: str, body: Any) -> tuple[int, Any]:
 def test_a_mutated_request_is_answered_or_refused(path: str, data: st.DataObject) -> None:
     """The status is 200, 400 or 413, and the body is JSON."""
     body = data.draw(st.sampled_from(_bodies(path)).flatmap(mutated))
-    status, answer = asyncio.run(_post(application(), path, body))
+    status, answer = asyncio.run(_post(APPLICATION, path, body))
     assert status in {200, 400, 413}, answer
     if status != 200:
         assert answer["error"]

@@ -15,7 +15,7 @@ from typing import Final
 import kubernetes
 import pytest
 
-from tests.contract.frozen import COMMANDS, help_page
+from tests.contract.frozen import help_page
 from tests.manifests.load import NAME, ROOT, documents
 
 PRUNE: Final = ROOT / ".ci/image/prune.py"
@@ -84,12 +84,11 @@ def test_every_module_of_the_program_can_be_imported_in_the_image(pruned: Path, 
     assert done.stdout == "removed 0 modules of the Kubernetes client, 0 MB\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_starts_in_the_image(pruned: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each imports its modules when it is called."""
+def test_the_program_starts_in_the_image(pruned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loads what all commands declare; what a command imports once it is called is in the test of all modules."""
     for name, value in environment_with(pruned).items():
         monkeypatch.setenv(name, value)
-    assert f"Usage: longhorn-extender {command}".rstrip() in help_page(command)
+    assert "Usage: longhorn-extender" in help_page("")
 
 
 def test_a_client_in_use_elsewhere_is_not_touched(tmp_path: Path) -> None:

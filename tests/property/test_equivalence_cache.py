@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.changelog import MAX_STEPS, ChangeLog
 from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation import equivalence_cache
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import observed_pod
+from scheduler_core.lru import LruMap
 from scheduler_core.offers.events import Offered, PodGone
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
@@ -238,18 +242,23 @@ def test_an_offer_does_not_compete_with_the_pod_that_has_it() -> None:
 
 def test_requests_without_results_to_share_store_nothing() -> None:
     """Where the pod's own offer counts on every node, each request would store an empty entry."""
-    world = World()
+    stored: list[int] = []
+
+    class Recording(LruMap[object, Any]):
+        def put(self, key: object, value: Any) -> None:
+            stored.append(self._weight(value))
+            super().put(key, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(equivalence_cache, "LruMap", Recording)
+        world = World()
     world.offer("p", frozenset(NODES))
     for size in range(1, 9):
         world.put(make.claim("p-0", size))
         world.decide("p", NODES, FilterOptions())
-    assert len(world.equivalence._results) == 0
+    assert stored == []
     world.decide("q", NODES, FilterOptions())
-    [key] = world.equivalence._results
-    results = world.equivalence._results.get(key)
-    assert results is not None
-    assert len(results.by_node) == len(NODES)
-    assert world.equivalence._results._total == 1 + len(NODES)
+    assert stored == [1 + len(NODES)]
 
 
 def test_a_change_log_names_what_changed_since_an_earlier_version() -> None:

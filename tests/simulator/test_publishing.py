@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_NODES, VOLUME_ATTACHMENTS
 from scheduler_core.model.longhorn import DISABLED, STRICT_LOCAL
 from simulator.action_runner import ActionRunner
 from simulator.actions import AfterDelay
 from simulator.config import Config
+from simulator.store import Store
 from tests.worlds.simulator import QUICK, World
 
 REAL_PUBLISH = msgspec.structs.replace(QUICK, publish_poll=Config().publish_poll)
@@ -189,8 +191,7 @@ async def test_publishes_of_one_pod_are_milliseconds_apart() -> None:
 
 async def test_most_placements_follow_another_within_half_a_second() -> None:
     """Gaps of two placements are 6 ms to 1.8 s, and about two thirds of them less than 0.5 s."""
-    runner = ActionRunner.__new__(ActionRunner)
-    runner._rng = random.Random(1)  # noqa: S311 # chance in a simulation
+    runner = ActionRunner(cast("KubeClient", None), Store(), random.Random(1))  # noqa: S311 # chance in a simulation
     delay = AfterDelay("place", Config().placement_seconds, logarithmic=True)
     gaps = sorted(abs(runner.draw_delay(delay) - runner.draw_delay(delay)) for _ in range(4000))
     assert gaps[-1] <= 1.8

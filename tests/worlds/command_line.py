@@ -8,11 +8,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
 
 import pytest
 import structlog
+import typer.main
 
-from app.cli.main import main
+from app.cli.main import cli, main, policy
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Result:
 
 
 Run = Callable[..., Result]
+_build_command: Final = typer.main.get_command
 
 
 @pytest.fixture
@@ -49,6 +53,7 @@ def process_logging() -> Iterator[None]:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], process_logging: None) -> Run:
     """Runs `longhorn-extender` with some arguments and standard input; asserts that no traceback is printed."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(typer.main, "get_command", _command)
 
     def run_command(*arguments: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "argv", ["longhorn-extender", *arguments])
@@ -61,3 +66,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pro
         return Result(exit_info.value.code, captured.out, captured.err)
 
     return run_command
+
+
+def _command(_: typer.Typer) -> Any:
+    """Returns the tree of all commands: typer builds it for each call, which takes longer than most commands."""
+    return _command_calling(*(info.callback for info in (*cli.registered_commands, *policy.registered_commands)))
+
+
+@cache
+def _command_calling(*_callbacks: Any) -> Any:
+    return _build_command(cli)

@@ -78,7 +78,7 @@ class World:
 
     def all(self, kind: str) -> dict[str, tuple[int, Any]]:
         """The objects of a kind by name, with their versions."""
-        return {name: entry for (each, name), entry in sorted(self.objects.items()) if each == kind}
+        return {key[1]: self.objects[key] for key in sorted(key for key in self.objects if key[0] == kind)}
 
     def get(self, kind: str, name: str) -> tuple[int, Any]:
         """An object and its version; 0 and None if there is none."""

@@ -20,13 +20,14 @@ class FakeStateSource:
     """The objects that a test puts into it.
 
     Attributes:
+        current: the state
         elsewhere: objects by name that only `fetch` and `read_pod` find
         fetched: names of the objects that were fetched
         fetch_seconds: how long a fetch takes
     """
 
     def __init__(self, *objects: Object | list[Object]) -> None:
-        self._state = ClusterState.of(build_view(empty_snapshot(), NOW, 0))
+        self.current = ClusterState.of(build_view(empty_snapshot(), NOW, 0))
         self.listeners: dict[tuple[str, Key], set[asyncio.Event]] = {}
         self.observers: dict[str, list[ChangeObserver]] = {}
         self.elsewhere: dict[str, Object] = {}
@@ -36,7 +37,7 @@ class FakeStateSource:
 
     def state(self) -> ClusterState:
         """Returns the current state."""
-        return self._state
+        return self.current
 
     async def fetch(self, missing: MissingObjectError) -> bool:
         """Finds what `elsewhere` has, by name."""
@@ -81,8 +82,8 @@ class FakeStateSource:
         self._update(dict.fromkeys(_read(raw)[:2] for raw in objects))
 
     def _update(self, changes: dict[tuple[str, Key], object | None]) -> None:
-        before = self._state.view.snapshot
-        self._state = self._state.update(changes, NOW)
+        before = self.current.view.snapshot
+        self.current = self.current.update(changes, NOW)
         for (field, key), value in changes.items():
             for observer in self.observers.get(field, ()):
                 observer(getattr(before, field).get(key), value)

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import signal
 import sys
 import threading
 import unicodedata
@@ -67,6 +68,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, process_logging: None) -> Callable
     """Runs a command with both outputs on a terminal; returns what the terminal gets."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def run(command: Command) -> str:
         master, slave = os.openpty()

@@ -27,7 +27,7 @@ from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.offers import with_offer
-from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume
+from tests.worlds.placements import NODE, node_with_disks, placement, placement_review, waiting_volume
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.virtual_time import virtual_loop, virtually
 
@@ -248,15 +248,11 @@ async def test_a_placement_of_the_previous_leader_does_not_count_against_the_new
 async def test_a_change_that_is_found_otherwise_ends_changing() -> None:
     """The guard observes until a process leads anew."""
     world = World()
-    await world.prove()
     assert await world.disk(Y_ON_B) == "b"
-    world.mode = GuardMode.ENFORCE
-    second = placement("z", 10, "b")
-    world.cache.put(*waiting_volume("z", 10, age=3))
-    world.guard._term.health = world.guard._term.health.with_answer(
-        second, replace(second, disk="n-a", disk_path=path_of("a")), world.loop.time()
-    )
-    world.show(replace(second, disk="n-a"))
+    world.show(Y_ON_B)
+    assert world.guard.proven
+    assert await world.disk(ON_B) == "a"
+    world.show(replace(ON_B, disk=ON_A.disk))
     states = [world.guard.activity.health]
     assert not world.guard.proven
     world.guard.adopt()

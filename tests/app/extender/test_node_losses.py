@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from app.decisions.evaluator import QUIET_SECONDS, Evaluator
+from app.extender import node_losses
 from app.extender.metrics import Metrics
 from app.extender.node_losses import MAX_NODES, ROUND_INTERVAL, NodeLosses
 from app.runtime.metrics import PREFIX
 from app.runtime.time_slices import run_in_background
 from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.planning.node_loss import predict_node_loss
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from tests.builders import kube_node
 from tests.worlds.predicted_clusters import growing_class, node, running
 from tests.worlds.state_source import FakeStateSource
@@ -27,9 +30,9 @@ class World:
     It must be made in a virtual loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self.cache = FakeStateSource(growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
-        self.evaluator = Evaluator(self.cache, FilterOptions(), virtual_loop().time)
+        self.evaluator = Evaluator(self.cache, FilterOptions(), clock or virtual_loop().time)
         self.losses = NodeLosses(self.evaluator, self.cache.state)
         self.metrics = Metrics()
         self.metrics.node_losses(lambda: self.losses.latest)
@@ -75,16 +78,14 @@ async def test_only_the_leader_predicts() -> None:
 @virtually
 async def test_a_prediction_ends_with_the_leadership() -> None:
     """A standby has no work of a leader left, however long the prediction would take."""
-    world = World()
     steps = 0
 
-    def endless(_name: str) -> Cooperative[Any]:
+    def endless(*_: object) -> Cooperative[Any]:
         nonlocal steps
         while True:
             steps += 1
             yield
 
-    world.losses._loss = endless  # type: ignore[method-assign, assignment]
     counts: list[int] = []
     turns = 0
 
@@ -93,10 +94,12 @@ async def test_a_prediction_ends_with_the_leadership() -> None:
         turns += 1
         return turns / 10_000
 
-    world.evaluator._clock = clock
-    await world.after(
-        1, world.losses.adopt, lambda: counts.append(steps), world.losses.clear, lambda: counts.append(steps)
-    )
+    world = World(clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_losses, "predict_node_loss", endless)
+        await world.after(
+            1, world.losses.adopt, lambda: counts.append(steps), world.losses.clear, lambda: counts.append(steps)
+        )
     assert 0 < counts[0] < counts[1]
     assert steps == counts[1]
 
@@ -159,15 +162,15 @@ async def test_a_large_cluster_has_no_outcomes() -> None:
 async def test_a_fault_of_a_prediction_leaves_its_node_out() -> None:
     """The task goes on with the others."""
     world = World()
-    predict = world.losses._loss
 
-    def fail(name: str) -> Cooperative[Any]:
+    def fail(cluster: PredictedCluster, name: str, *rest: Any) -> Cooperative[Any]:
         if name == "a":
             raise ZeroDivisionError
-        return predict(name)
+        return predict_node_loss(cluster, name, *rest)
 
-    world.losses._loss = fail  # type: ignore[method-assign]
-    assert await world.after(5, world.losses.adopt) == {"b": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_losses, "predict_node_loss", fail)
+        assert await world.after(5, world.losses.adopt) == {"b": True}
 
 
 @virtually
@@ -178,9 +181,9 @@ async def test_the_production_caches_are_left_alone() -> None:
     """
     world = World()
     profiles = world.cache.state().profiles
-    tables = len(profiles._latest_tables)
-    await world.after(5, world.losses.adopt)
-    assert len(profiles._latest_tables) == tables
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profiles, "table", None)
+        assert await world.after(5, world.losses.adopt) == {"a": False, "b": True}
     assert world.cache.state().profiles is profiles
 
 

@@ -170,12 +170,13 @@ class Reservations(RuleBasedStateMachine):
     @invariant()
     def every_wait_has_an_owner(self) -> None:
         """Asserts that the lock is held only during a wait, and each wait has one listener."""
+        # SLF001: the invariant is about parts that no caller sees.
         reservations = self.world.reservations
-        assert reservations._lock.locked() == bool(reservations._scheduling_waits)
+        assert reservations._lock.locked() == bool(reservations._scheduling_waits)  # noqa: SLF001
         listening = sum(len(events) for events in self.world.cache.listeners.values())
-        assert listening == len(reservations._scheduling_waits) + len(reservations._replica_waits)
-        assert not reservations._forgotten
-        assert not self.requests or reservations._lock.locked()
+        assert listening == len(reservations._scheduling_waits) + len(reservations._replica_waits)  # noqa: SLF001
+        assert not reservations._forgotten  # noqa: SLF001
+        assert not self.requests or reservations._lock.locked()  # noqa: SLF001
 
     def teardown(self) -> None:
         """Every wait ends by itself, in bounded time, and leaves nothing behind."""

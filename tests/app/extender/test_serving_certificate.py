@@ -35,11 +35,15 @@ class Candidate:
 
     def __init__(self, client: KubeClient, *, leads: bool) -> None:
         self.leads = leads
+        self.next_answers: list[bool] = []
         self.wanted = True
         self.time = datetime.now(UTC)
         self.metrics = Metrics()
-        options = CertificateOptions(NAMESPACE, lambda: self.wanted, lambda: self.leads, lambda: self.time)
+        options = CertificateOptions(NAMESPACE, lambda: self.wanted, self._is_leading, lambda: self.time)
         self.certificate = ServingCertificate(client, options, self.metrics)
+
+    def _is_leading(self) -> bool:
+        return self.next_answers.pop(0) if self.next_answers else self.leads
 
     async def check(self) -> None:
         """Compares once, as `run` does at an interval."""
@@ -380,8 +384,7 @@ async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite
 async def test_a_process_that_lost_the_lead_meanwhile_does_not_write(world: World) -> None:
     """The lead is asked for after the read."""
     leader = await world.candidate()
-    answers = iter([True, False])
-    object.__setattr__(leader.certificate._options, "leading", lambda: next(answers))
+    leader.next_answers = [True, False]
     await leader.check()
     assert world.api.writes == []
     assert "another process leads now" in leader.certificate.problem

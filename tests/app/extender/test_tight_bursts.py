@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from scheduler_core.extender.decision import Packing
 from tests.e2e import tight_nodes
 from tests.e2e.tight_nodes import EXACT, GUARD, ORDER_SAFE, STALE_SAFE, WAYS, Tally
-from tests.worlds.placement_bursts import Way, run_burst
+from tests.worlds.placement_bursts import BurstOutcome, Way, run_burst
 from tests.worlds.tight_clusters import TightCluster
 
 # In 74 the extender is asked about a pod between an answer of the guard and its watch. In 50 and 63 slow watches let volumes count twice.
@@ -18,11 +19,17 @@ GUARDED = Way(Packing.EXACT, guard=True)
 FINE = {name: Tally(clusters=1, usable_nodes=5, placed=10) for name in WAYS} | {EXACT: Tally(1, 5, 1, 10, misplaced=2)}
 
 
+@cache
+def outcome_of(seed: int, way: Way) -> BurstOutcome:
+    """What comes of the burst on the cluster of this seed."""
+    return run_burst(TightCluster.draw(seed), way)
+
+
 @pytest.mark.parametrize("watch_seconds", [0.1, 1.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_the_guard_nothing_goes_wrong(seed: int, watch_seconds: float) -> None:
     """No volume is misplaced, no pod is stuck, no disk is overbooked, and every placement is confirmed, however far behind watches are."""
-    outcome = run_burst(TightCluster.draw(seed), replace(GUARDED, watch_seconds=watch_seconds))
+    outcome = outcome_of(seed, replace(GUARDED, watch_seconds=watch_seconds))
     assert (outcome.misplaced, outcome.stuck, outcome.overbooked_disks, outcome.overbooked_gi) == (0, 0, 0, 0)
     assert outcome.proven
     assert outcome.changed
@@ -31,31 +38,28 @@ def test_with_the_guard_nothing_goes_wrong(seed: int, watch_seconds: float) -> N
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_the_guard_more_nodes_are_usable_than_order_safe_ones(seed: int) -> None:
     """And at least as many pods get a node."""
-    cluster = TightCluster.draw(seed)
-    guarded = run_burst(cluster, GUARDED)
-    order_safe = run_burst(cluster, Way(Packing.ORDER_SAFE))
+    guarded = outcome_of(seed, GUARDED)
+    order_safe = outcome_of(seed, Way(Packing.ORDER_SAFE))
     assert guarded.placed >= order_safe.placed
     assert guarded.usable_nodes >= order_safe.usable_nodes
-    assert guarded.usable_nodes == run_burst(cluster, Way(Packing.EXACT)).usable_nodes
+    assert guarded.usable_nodes == outcome_of(seed, Way(Packing.EXACT)).usable_nodes
 
 
 def test_auto_is_exact_while_the_guard_is_proven() -> None:
     """Every pod is offered the same nodes."""
-    cluster = TightCluster.draw(1)
-    assert run_burst(cluster, Way(Packing.AUTO, guard=True)) == run_burst(cluster, GUARDED)
+    assert outcome_of(1, Way(Packing.AUTO, guard=True)) == outcome_of(1, GUARDED)
 
 
 def test_without_the_guard_disks_are_overbooked() -> None:
     """Otherwise these bursts would prove nothing."""
-    cluster = TightCluster.draw(1)
-    assert run_burst(cluster, Way(Packing.EXACT)).overbooked_gi
-    assert run_burst(cluster, Way(Packing.ORDER_SAFE)).overbooked_gi
-    assert not run_burst(cluster, Way(Packing.STALE_SAFE)).wrong
+    assert outcome_of(1, Way(Packing.EXACT)).overbooked_gi
+    assert outcome_of(1, Way(Packing.ORDER_SAFE)).overbooked_gi
+    assert not outcome_of(1, Way(Packing.STALE_SAFE)).wrong
 
 
 def test_a_burst_is_the_same_each_time() -> None:
     """Its seed decides everything."""
-    assert run_burst(TightCluster.draw(2), GUARDED) == run_burst(TightCluster.draw(2), GUARDED)
+    assert run_burst(TightCluster.draw(2), GUARDED) == outcome_of(2, GUARDED)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

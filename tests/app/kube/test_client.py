@@ -250,9 +250,10 @@ async def test_a_closed_client_leaves_no_connection(tmp_path: Path, recwarn: pyt
             assert await stream.read(8) == b'{"type":'
         with pytest.raises(ApiError):
             await client.get(PATH, seconds=0.1)
-        session = client._api.rest_client.pool_manager
+        # SLF001: nothing else shows which connections are in use.
+        session = client._api.rest_client.pool_manager  # noqa: SLF001
         assert session is not None
-        assert not session.connector._acquired  # type: ignore[union-attr]
+        assert not session.connector._acquired  # type: ignore[union-attr] # noqa: SLF001
     gc.collect()
     assert session.closed
     assert [str(warning.message) for warning in recwarn if "nclosed" in str(warning.message)] == []
@@ -430,7 +431,8 @@ async def test_a_renewed_service_account_token_is_read_again(tmp_path: Path, mon
         client = await KubeClient.connect()
         try:
             await client.get(PATH)
-            loader = inspect.getclosurevars(client._api.configuration.refresh_api_key_hook).nonlocals["self"]
+            configuration = client._api.configuration  # noqa: SLF001 # the client reads its clock where no test reaches it
+            loader = inspect.getclosurevars(configuration.refresh_api_key_hook).nonlocals["self"]
             loader.token_expires_at = dt.datetime(2000, 1, 1)  # noqa: DTZ001 # as the client has it
             token.unlink()
             assert (await refusal(client)).unreachable

@@ -71,7 +71,7 @@ def empty_cache() -> LonghornCache:
 
 def counted_uids(longhorn: LonghornCache) -> list[str]:
     """UIDs of bound pods whose Binding the cache does not show yet."""
-    longhorn._drop_shown_pods()
+    longhorn.facts_for(pending_pod(), {})
     return [pod.uid for pod in longhorn.bound.values()]
 
 
@@ -177,7 +177,7 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
     path = write_policy(tmp_path / "policy.json", {"name": "LonghornVolumeFit"})
     async with running_scheduler_with_policy_file(api, tmp_path, path) as scheduler:
         await until("the cluster", lambda: not scheduler.problem)
-        longhorn = scheduler.policy_sources._inputs.longhorn
+        _, longhorn = scheduler.policy_sources.current()
         assert longhorn is not None
         cache = longhorn.cache
         apply_change = cache.change

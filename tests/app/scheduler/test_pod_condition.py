@@ -13,14 +13,14 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.kube.client import ApiError, KubeClient
+from app.kube.client import ApiError
 from app.scheduler.api_dispatcher import MAX_REFUSALS, ApiDispatcher
 from app.scheduler.event_recorder import EventRecorder
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.event import MAX_MESSAGE
 from scheduler_core.convert.pod_patch import not_scheduled_patch
 from scheduler_core.model.generic import Pod
-from tests.worlds.fake_api import failing, until
+from tests.worlds.fake_api import connect_client, failing, until
 from tests.worlds.scheduler import has_metric, running_scheduler
 from tests.worlds.scheduling_api import NODES, PODS, SchedulingApi, node, pod
 from tests.worlds.virtual_time import run
@@ -305,13 +305,19 @@ def test_a_repeated_write_has_the_latest_value_and_may_be_discarded() -> None:
     assert run(run_for_a_minute()).written.keys() == {"y1=2"}
 
 
-async def test_unwritten_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwritten_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The events of the earliest pods are dropped."""
     monkeypatch.setattr("app.scheduler.event_recorder._MAX_EVENTS", 3)
-    recorder = EventRecorder(KubeClient(None), "mine", "test", lambda: 0.0, lambda: datetime.now(UTC))  # type: ignore[arg-type]
-    for number in range(5):
-        recorder.record(Pod("shop", f"web-{number}", uid=str(number)), "Scheduled", "somewhere", normal=True)
-    assert len(recorder._dispatcher) == 3
+    api = SchedulingApi()
+    async with connect_client(api, tmp_path) as client:
+        recorder = EventRecorder(client, "mine", "test", lambda: 0.0, lambda: datetime.now(UTC))
+        for number in range(5):
+            recorder.record(Pod("shop", f"web-{number}", uid=str(number)), "Scheduled", "somewhere", normal=True)
+        running = asyncio.create_task(recorder.run())
+        await until("the events", lambda: len(api.events) == 3)
+        running.cancel()
+    pods = {event["regarding" if "regarding" in event else "involvedObject"]["name"] for event in api.events.values()}
+    assert pods == {"web-2", "web-3", "web-4"}
 
 
 async def test_a_new_term_writes_the_condition_again(tmp_path: Path) -> None:

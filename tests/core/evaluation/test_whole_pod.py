@@ -281,7 +281,7 @@ def test_too_many_replicas_for_a_search_are_counted_at_once(monkeypatch: pytest.
 
 def test_counting_pauses_between_sizes() -> None:
     """So that no turn grows with the product of replicas and disks."""
-    turns = sum(1 for _ in replica_counting._counting_refuses(range(1, 101), [100] * 100))
+    turns = sum(1 for _ in replica_counting.counting_refuses(range(1, 101), [100] * 100))
     assert turns >= 100
 
 
