@@ -64,8 +64,8 @@ class Claim:
             "nodeSelector": self.node_selector,
             "dataEngine": "v2" if self.clone else self.engine,
             "backingImage": self.image,
-            "cloneMode": "linked-clone" if self.clone else "",
-            "dataSource": self.clone,
+            "cloneMode": self.clone,
+            "dataSource": f"vol://source-{self.size}" if self.clone else "",
         }
         return {key: value for key, value in values.items() if value}
 
@@ -87,7 +87,7 @@ CLAIMS = st.builds(
     node_selector=st.sampled_from([""] * 7 + ["db"]),
     engine=st.sampled_from(["v1"] * 7 + ["v2"]),
     image=st.sampled_from([""] * 15 + ["none"]),
-    clone=st.sampled_from([""] * 15 + ["vol://vol-9"]),
+    clone=st.sampled_from([""] * 15 + ["linked-clone"]),
     place=st.sampled_from([""] * 4 + ["n0", "n1"]),
     holder=st.sampled_from(["", "n0", "n1"]),
 )
@@ -120,6 +120,11 @@ class Cluster:
         raw_objects = [
             longhorn_node(f"n{index}", {f"d{number}": entry for number, entry in enumerate(disks)}, tags=tags)
             for index, (disks, tags) in enumerate(self.nodes)
+        ]
+        # A clone has the size and the engine of its source.
+        raw_objects += [
+            volume(f"source-{size}", size, dataEngine="v2")
+            for size in {entry.size for entry in self.claims if entry.clone}
         ]
         for index, (entry, name) in enumerate(zip(self.claims, names, strict=True)):
             raw_claim = claim(name, entry.size, bound=entry.bound, storage_class=f"class-{index}")
@@ -188,7 +193,7 @@ CLONED = Claim(
     node_selector="",
     engine="v1",
     image="",
-    clone="vol://vol-9",
+    clone="linked-clone",
     place="",
     holder="",
 )
