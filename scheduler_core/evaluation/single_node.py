@@ -8,6 +8,7 @@ case, and for `explain`, which shows disks by name. For every other node it give
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_core.cluster.view import View
@@ -70,6 +71,10 @@ class NodeEvaluation:
         Only meaningful where the volumes fit; None there means that the node is stale-safe.
         """
         return stale_safety.overbooking(self.required, self.profile, self.allowed)
+
+    def missing_for_stale_safety(self) -> Sequence[int]:
+        """Returns the least bytes that each open disk lacks for stale safety; empty if these are unknown."""
+        return stale_safety.missing_bytes(self.required, self.profile, self.allowed)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
         """Returns a disk UUID for each of the pod's volumes.

@@ -12,6 +12,7 @@ from typing import Final
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.fit import AllowedDisks, allowed_masks, optional_items
+from scheduler_core.packing import stale_safe as stale_safe_packing
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.stale_safe import (
     MeetingDisk,
@@ -51,6 +52,26 @@ def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks 
     The volumes meet because the disk could take each of them alone by the oldest status. The indexes of optional
     replicas follow those of the required volumes.
     """
+    volumes, disks, indexes = _meeting_volumes(required, profile, allowed)
+    meeting = find_overbooking(volumes, disks)
+    return meeting and Overbooking(meeting.disk, tuple(indexes[index] for index in meeting.volumes))
+
+
+def missing_bytes(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Sequence[int]:
+    """Returns the least bytes that each open disk lacks for stale safety, in order.
+
+    It is empty for volumes that bring data: more space left to schedule does not suffice for these.
+    """
+    if required.classes.rewrites:
+        return ()
+    volumes, disks, _ = _meeting_volumes(required, profile, allowed)
+    return stale_safe_packing.missing_bytes(volumes, disks)
+
+
+def _meeting_volumes(
+    required: Requirements, profile: Profile, allowed: AllowedDisks | None
+) -> tuple[UnplacedVolumes, Sequence[MeetingDisk], Sequence[int]]:
+    """Returns the volumes and disks as they matter to stale safety, and the volumes' indexes."""
     rewrites = required.classes.rewrites
     disks = [
         MeetingDisk(free, reported, headroom if rewrites else None, copies)
@@ -65,17 +86,14 @@ def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks 
     indexes = (*range(first), *(first + index for index in optional.on_one_disk))
     volumes = (*required.volumes, *required.optional_replicas)
     open_disks = (*masks, *(optional.allowed or ()))
-    meeting = find_overbooking(
-        UnplacedVolumes(
-            sizes=[volumes[index].volume.size for index in indexes],
-            written=[volumes[index].volume.actual_size for index in indexes],
-            images=[volumes[index].volume.backing_image for index in indexes],
-            allowed=[open_disks[index] for index in indexes],
-            optional=len(indexes) - first,
-        ),
-        disks,
+    unplaced = UnplacedVolumes(
+        sizes=[volumes[index].volume.size for index in indexes],
+        written=[volumes[index].volume.actual_size for index in indexes],
+        images=[volumes[index].volume.backing_image for index in indexes],
+        allowed=[open_disks[index] for index in indexes],
+        optional=len(indexes) - first,
     )
-    return meeting and Overbooking(meeting.disk, tuple(indexes[index] for index in meeting.volumes))
+    return unplaced, disks, indexes
 
 
 def without_stale_safe(required: Requirements, profiles: Sequence[Profile]) -> Cooperative[list[Profile]]:

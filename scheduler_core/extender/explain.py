@@ -23,6 +23,7 @@ from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.safety_sentences import failing_order, meeting_on, never_offered
 from scheduler_core.extender.volume_sentences import VolumeSentences, needed_space, tied_domain
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
@@ -67,7 +68,7 @@ class _Node:
         competitors: the volumes of other pods that were counted
         optional: the pod's volumes without data locality that Longhorn may place there
         left_out: those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
-        guarded: whether the placement guard keeps the plan
+        options: those of the decision
     """
 
     view: View
@@ -79,7 +80,7 @@ class _Node:
     left_out: Volumes
     optional: Optional
     budget: Budget
-    guarded: bool
+    options: FilterOptions
 
 
 def explain_nodes(
@@ -146,9 +147,7 @@ def explain_decision(
         if id(resolution) not in optional:
             optional[id(resolution)] = optional_volumes(state.view, resolution)
         own = optional[id(resolution)].on(name)
-        node = _Node(
-            state.view, resolution, name, reason, about_volumes, volumes, left_out, own, share, options.guarded
-        )
+        node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, own, share, options)
         verdict = yield from _explain_node(node)
         if volumes:
             competing.update(
@@ -211,7 +210,7 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
         return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
     if reason is Reason.UNDECIDED and not evaluation.required.sizes:
         return _explain_open_decision(node)
-    if reason.fits or reason in UNSAFE:
+    if reason.fits or reason in UNSAFE or reason is Reason.NEVER_SAFE:
         return (yield from _explain_fitting(node, evaluation))
     verdict = yield from _explain_shortage(node, evaluation)
     own = [volume for volume in evaluation.required.volumes if volume.claim not in evaluation.competing_claims]
@@ -233,15 +232,18 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
     labels = _labels(node, evaluation)
     volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
-    parts = [node.sentences.kept_replicas(node.name), _failing_order(placed, labels)]
+    parts = [node.sentences.kept_replicas(node.name), failing_order(placed, labels)]
     if not placed:
-        parts.append(_meeting_sentence(node, meeting))
+        parts.append(meeting_on(_disk_names(node), meeting))
     if plan is None:
         parts.append("a packing exists, but the budget did not suffice to write it out")
     if safety.answer is PackingAnswer.UNDECIDED:
         parts.append("not proven to fit in every order")
-    if node.guarded and not stale_safe:
+    if node.options.guarded and not stale_safe:
         parts.append("the placement guard keeps Longhorn to a plan like this one")
+    if node.reason is Reason.NEVER_SAFE:
+        alone = evaluate_node(node.view, node.resolution, node.name, (), node.optional)
+        parts.append(never_offered(node.options.packing, alone.missing_for_stale_safety(), _labels(node, alone)))
     return Verdict(
         node.reason,
         "; ".join(part for part in parts if part),
@@ -272,13 +274,6 @@ def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meetin
     return False, Meeting(disk.uuid, tuple(volumes[volume].name for volume in overbooking.volumes))
 
 
-def _meeting_sentence(node: _Node, meeting: Meeting | None) -> str:
-    if meeting is None:
-        return ""
-    disk = {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}[meeting.disk]
-    return f"on outdated status all of these may go to disk {disk}: {join_first(meeting.volumes, ', ')}"
-
-
 def _explain_open_decision(node: _Node) -> Verdict:
     """Explains a node where only the replicas on other nodes are undecided.
 
@@ -286,13 +281,6 @@ def _explain_open_decision(node: _Node) -> Verdict:
     """
     needs = node.sentences.needs(node.name)
     return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
-
-
-def _failing_order(placed: Sequence[tuple[str, int | None]], labels: Sequence[str]) -> str:
-    if not placed:
-        return ""
-    steps = [f"{volume} on disk {labels[disk]}" for volume, disk in placed if disk is not None]
-    return f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}"
 
 
 def _uncertain_volumes(node: _Node) -> str:
@@ -378,8 +366,12 @@ def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
 
 def _labels(node: _Node, evaluation: NodeEvaluation) -> list[str]:
     """Returns the names of the open disks, in order."""
-    names = {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}
+    names = _disk_names(node)
     return [names[disk.uuid] for disk in evaluation.disks]
+
+
+def _disk_names(node: _Node) -> dict[str, str]:
+    return {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}
 
 
 def _allowed_masks(evaluation: NodeEvaluation) -> tuple[int, ...]:

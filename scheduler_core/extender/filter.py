@@ -47,6 +47,7 @@ from scheduler_core.extender.filter_stages import (
     evaluate_stages,
     finish,
     home_names,
+    mark_never_safe,
     mark_waiting,
 )
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -68,6 +69,7 @@ _PASSING: Final = (
     Reason.ORDER_UNSAFE,
     Reason.WAITING,
     Reason.SPOKEN_FOR,
+    Reason.NEVER_SAFE,
 )
 _REFUSED: Final = len(_PASSING)
 _SEVERITY: Final = {
@@ -196,6 +198,8 @@ def _decide_by_match(
             if request.query is not None:
                 marked = yield from mark_waiting(request, request.query, reasons, counted)
                 evaluated[index] = (request, marked, counted)
+    for index, (request, reasons, counted) in enumerate(evaluated):
+        evaluated[index] = (request, (yield from mark_never_safe(request, reasons)), counted)
     return replace((yield from _combine(evaluated, candidates, resolution)), unsafe=unsafe)
 
 
@@ -239,7 +243,7 @@ def _worst_by_node(
 
 
 def _packs(reason: Reason) -> bool:
-    return reason.fits or reason in UNSAFE
+    return reason.fits or reason in UNSAFE or reason is Reason.NEVER_SAFE
 
 
 def _combine(

@@ -322,6 +322,33 @@ def mark_waiting(
     ]
 
 
+def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
+    """Marks nodes that this packing refuses whatever becomes of other pods.
+
+    These are unsafe for the pod's volumes alone, with nothing in flight on the node. What a search left open is not marked.
+    """
+    refused = UNSAFE - request.options.packing.acceptable_reasons(())
+    if refused.isdisjoint(reasons):
+        return reasons
+    names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason in refused]
+    table = yield from request.state.profiles.table(request.required.classes)
+    profiles = zip(names, table.of(names), strict=True)
+    settled = [name for name, profile in profiles if profile.free == profile.reported]
+    with_replica = _with_replica(request, (), request.optional.nodes_with_replica)
+    others = [name for name in settled if name not in with_replica]
+    alone = dict(zip(others, (yield from _evaluate_alone(request, others)), strict=True))
+    for name in with_replica:
+        if name in settled:
+            alone[name] = _reason_of_node_with_replica(request, name, None, request.budget)
+            yield
+    if request.budget.gave_up and Reason.STALE_UNSAFE not in refused:
+        return reasons
+    never = {name for name, reason in alone.items() if reason in refused}
+    return [
+        Reason.NEVER_SAFE if name in never else reason for name, reason in zip(request.candidates, reasons, strict=True)
+    ]
+
+
 def finish(
     request: FilterRequest, reasons: list[Reason], competitors: Mapping[str, Competitors]
 ) -> Cooperative[tuple[list[Reason], Mapping[str, Reason]]]:
@@ -334,7 +361,7 @@ def finish(
         reasons = accept(reasons, accepted)
     if request.query is not None:
         reasons = yield from mark_waiting(request, request.query, reasons, competitors)
-    return reasons, unsafe
+    return (yield from mark_never_safe(request, reasons)), unsafe
 
 
 def add_profiles(request: FilterRequest, decision: Decision) -> Cooperative[Decision]:

@@ -50,6 +50,9 @@ class Reason(Enum):
     NOT_TOGETHER = ("insufficient Longhorn storage for all volumes together", False)
     STALE_UNSAFE = ("volumes may not fit when Longhorn places them on outdated status", False)
     ORDER_UNSAFE = ("volumes may not fit in every order Longhorn places them", False)
+    NEVER_SAFE = (
+        "volumes fit, but this packing mode never offers the node: use auto with the placement guard, or add space", False
+    )  # fmt: skip
     SPOKEN_FOR = ("Longhorn storage is taken by other pods' volumes", False)
     NOT_OFFERED = ("other nodes with more room are offered to the pod", False)
     WAITING = ("waiting for other pods' placement", False)

@@ -16,7 +16,7 @@ All sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.packing.items import Items
@@ -84,26 +84,54 @@ def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> 
     None if there is none: the volumes are stale-safe, provided that they pack. A disk that takes only optional volumes
     does not matter.
     """
-    needed = len(volumes.sizes) - volumes.optional
     for index, disk in enumerate(disks):
-        meeting = [
-            volume
-            for volume, (size, written) in enumerate(zip(volumes.sizes, volumes.written, strict=True))
-            if volumes.allowed[volume] >> index & 1 and disk.could_take(size, written)
-        ]
-        if meeting and meeting[0] < needed and not _fit_together(volumes, meeting, disk):
+        meeting = _meeting(volumes, index, disk)
+        if meeting and not _fit_together(volumes, meeting, disk):
             return Overbooking(index, tuple(meeting))
     return None
 
 
+def missing_bytes(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> list[int]:
+    """Returns the least bytes by which each disk would have to be larger, so that the volumes are stale-safe.
+
+    A larger disk may be met by more volumes. Only sizes count: the volumes must bring no data.
+    """
+    missing: list[int] = []
+    for index, disk in enumerate(disks):
+        extra = 0
+        while True:
+            larger = replace(disk, free=disk.free + extra, reported=disk.reported + extra)
+            meeting = _meeting(volumes, index, larger)
+            lacking = _bytes_together(volumes, meeting, larger) - larger.free
+            if not meeting or lacking <= 0:
+                break
+            extra += lacking
+        missing.append(extra)
+    return missing
+
+
+def _meeting(volumes: UnplacedVolumes, index: int, disk: MeetingDisk) -> list[int]:
+    """Returns the volumes that meet on a disk; none if only optional ones do."""
+    meeting = [
+        volume
+        for volume, (size, written) in enumerate(zip(volumes.sizes, volumes.written, strict=True))
+        if volumes.allowed[volume] >> index & 1 and disk.could_take(size, written)
+    ]
+    return meeting if meeting and meeting[0] < len(volumes.sizes) - volumes.optional else []
+
+
 def _fit_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: MeetingDisk) -> bool:
+    if _bytes_together(volumes, meeting, disk) > disk.free:
+        return False
+    return disk.headroom is None or sum([volumes.written[volume] for volume in meeting]) < disk.headroom
+
+
+def _bytes_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: MeetingDisk) -> int:
     size = sum([volumes.sizes[volume] for volume in meeting])
     if disk.copies:
         images = {volumes.images[volume] for volume in meeting}
         size += sum([image_size for image, image_size in disk.copies if image in images])
-    if size > disk.free:
-        return False
-    return disk.headroom is None or sum([volumes.written[volume] for volume in meeting]) < disk.headroom
+    return size
 
 
 class NewVolumes:

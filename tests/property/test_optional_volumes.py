@@ -13,7 +13,7 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.model.verdict import UNSAFE, Reason
+from scheduler_core.model.verdict import Reason
 from tests import builders as make
 
 OPTIONS = FilterOptions(packing=Packing.STALE_SAFE)
@@ -186,10 +186,9 @@ def test_order_safety_agrees_with_every_placement_in_the_cluster(cluster: Cluste
     assert competing.reasons == explanation.decision.reasons
     hard = all(not remote.placed and not (remote.soft[0] and remote.soft[1]) for remote in cluster.remotes)
     for name, verdict in zip(names, explanation.verdicts, strict=True):
-        if not verdict.reason.fits and verdict.reason not in UNSAFE:
+        if not verdict.reason.fits and verdict.reason is not Reason.NEVER_SAFE:
             continue
         assert (verdict.reason is Reason.ROOM) == verdict.stale_safe
-        assert (verdict.reason is not Reason.ORDER_UNSAFE) == verdict.order_safe
         assert verdict.order_safe == never_fails(cluster, name, in_tiers=False)
         in_tiers = never_fails(cluster, name, in_tiers=True)
         assert in_tiers or not verdict.order_safe

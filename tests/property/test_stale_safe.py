@@ -20,6 +20,7 @@ from scheduler_core.packing.stale_safe import (
     NewVolumes,
     UnplacedVolumes,
     find_overbooking,
+    missing_bytes,
 )
 from tests import builders as make
 
@@ -162,6 +163,27 @@ def test_volumes_that_meet_overbook_their_disk(node: Node) -> None:
     size = sum(node.volumes[volume][0] for volume in found.volumes)
     written = sum(node.volumes[volume][1] for volume in found.volumes)
     assert size > disk.free or (disk.headroom is not None and written >= disk.headroom)
+
+
+@settings(max_examples=300, deadline=None)
+@given(nodes(), st.sampled_from([0, 0, 1]))
+def test_missing_bytes_are_the_least_that_make_each_disk_safe(node: Node, optional: int) -> None:
+    """With fewer bytes on a disk, volumes still meet there that it cannot take; brute force over every smaller number."""
+    volumes = replace(
+        volumes_of(replace(node, optional=min(optional, len(node.volumes)))), written=[0] * len(node.volumes)
+    )
+    for index, disk in enumerate(disks_of(node)):
+        alone = [replace(disk, free=0, reported=-1, headroom=None)] * index
+        tried = (
+            extra
+            for extra in range(sum(volumes.sizes) + max(0, -disk.free) + 1)
+            if find_overbooking(
+                volumes, [*alone, replace(disk, free=disk.free + extra, reported=disk.reported + extra, headroom=None)]
+            )
+            is None
+        )
+        without_data = [replace(other, headroom=None) for other in disks_of(node)]
+        assert missing_bytes(volumes, without_data)[index] == next(tried)
 
 
 @settings(max_examples=300, deadline=None)

@@ -63,6 +63,7 @@ _DISKS: Final = (
         Reason.ANTI_AFFINITY,
         Reason.LOW_AVAILABLE,
         Reason.INSUFFICIENT_STORAGE,
+        Reason.NEVER_SAFE,
         Reason.NOT_TOGETHER,
         Reason.SPOKEN_FOR,
         Reason.WAITING,

@@ -28,20 +28,24 @@ def reason_order(reason: Reason) -> int:
 def sort_candidates(view: View, decision: Decision) -> list[str]:
     """Returns the candidates of a decision, the closest first.
 
-    Those that fit come first, then those that lack space alone, the one with the most free bytes on one disk first; then the others
-    by the rule that refuses them, and by name.
+    Those that fit come first, then those that another packing mode would offer, then those that lack space alone, the one with the most
+    free bytes on one disk first; then the others by the rule that refuses them, and by name.
     """
     fitting: list[str] = []
+    never_safe: list[str] = []
     lacking: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []
     for name, reason in zip(decision.candidates, decision.reasons, strict=True):
         if reason.fits:
             fitting.append(name)
+        elif reason is Reason.NEVER_SAFE:
+            never_safe.append(name)
         elif reason in LACKING_SPACE:
             lacking.append((-_largest_free_space(view, name), name))
         else:
             others.append((-reason_order(reason), name))
-    return [*sorted(fitting), *(name for _, name in sorted(lacking)), *(name for _, name in sorted(others))]
+    ordered = (name for _, name in (*sorted(lacking), *sorted(others)))
+    return [*sorted(fitting), *sorted(never_safe), *ordered]
 
 
 def _largest_free_space(view: View, name: str) -> int:

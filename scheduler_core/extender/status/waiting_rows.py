@@ -126,9 +126,10 @@ def _closest_node(
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     order = sort_candidates(state.view, decision)
     lacking = [name for name in order[:_COMPARED_NODES] if reasons[name] in LACKING_SPACE]
-    names = lacking or order[:1]
-    if not names:
+    if not order:
         return None
+    lacks_nothing = reasons[order[0]] is Reason.NEVER_SAFE
+    names = order[:1] if lacks_nothing or not lacking else lacking
     explanation = yield from explain_part(pod, decision, names, state, options)
     verdicts = zip(names, explanation.verdicts, strict=True)
     name, verdict = min(verdicts, key=lambda entry: _distance(*entry))

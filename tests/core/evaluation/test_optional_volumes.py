@@ -11,7 +11,7 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.model.verdict import UNSAFE, Meeting, Reason
+from scheduler_core.model.verdict import Meeting, Reason
 from tests.builders import (
     Object,
     as_pod,
@@ -49,9 +49,9 @@ def safety(*objects: Object | list[Object], name: str = "n1") -> tuple[bool, boo
     """Whether the pod with the claims `local` and `remote` packs on a node, is order-safe and is stale-safe there."""
     explanation = explained(pod("local", "remote"), CLASSES, *objects, options=STALE_SAFE)
     verdict = dict(zip(explanation.decision.candidates, explanation.verdicts, strict=True))[name]
-    assert (verdict.reason is Reason.ORDER_UNSAFE) is not verdict.order_safe
+    packs = verdict.reason in (Reason.ROOM, Reason.NEVER_SAFE)
     assert (verdict.reason is Reason.ROOM) is verdict.stale_safe
-    return verdict.reason.fits or verdict.reason in UNSAFE, verdict.order_safe, verdict.stale_safe
+    return packs, verdict.order_safe, verdict.stale_safe
 
 
 def test_a_volume_without_locality_may_take_the_room_of_the_local_one() -> None:

@@ -51,7 +51,7 @@ def test_packing_auto_returns_only_order_safe_nodes_if_there_are_any() -> None:
     ("options", "expected"),
     [
         pytest.param(FilterOptions(), {"n1": "ROOM"}, id="auto: returned"),
-        pytest.param(ORDER_SAFE, {"n1": "ORDER_UNSAFE"}, id="order-safe: refused"),
+        pytest.param(ORDER_SAFE, {"n1": "NEVER_SAFE"}, id="order-safe: refused"),
         pytest.param(EXACT, {"n1": "ROOM"}, id="exact: not examined"),
     ],
 )

@@ -223,4 +223,56 @@ def test_a_node_with_a_replica_of_the_pod_is_examined_too() -> None:
     kept = replica("r", "vol-a", "n1", disk="disk-1", size=10)
     disks = longhorn_node("n1", {"disk-1": disk(110, listed={"r": 10}), "disk-2": disk(100)})
     (verdict,) = explained(pod("a", "x", "y"), disks, bound("a", 10), kept, CLAIMS, options=STALE_SAFE).verdicts
-    assert (verdict.reason, verdict.order_safe, verdict.stale_safe) == (Reason.STALE_UNSAFE, True, False)
+    assert (verdict.reason, verdict.order_safe, verdict.stale_safe) == (Reason.NEVER_SAFE, True, False)
+
+
+def test_waiting_for_ever_is_said_with_what_would_end_it() -> None:
+    """Goal 2 of the proposal: four claims of 100Gi, nodes of one to four disks of 100Gi, without the guard."""
+    names = ["a", "b", "c", "d"]
+    nodes = [node(f"n{count}", *[100] * count) for count in (1, 2, 3, 4)]
+    claims = [claim(name, 100) for name in names]
+    explanation = explained(pod(*names), nodes, storage_class(), claims, options=STALE_SAFE)
+    assert reasons(explanation) == {
+        "n1": "NOT_TOGETHER",
+        "n2": "NOT_TOGETHER",
+        "n3": "NOT_TOGETHER",
+        "n4": "NEVER_SAFE",
+    }
+    verdict = explanation.verdicts[3]
+    assert not verdict.fits
+    for words in ("placement guard", "add space", "auto"):
+        assert words in verdict.reason.text
+    assert (
+        "--packing stale-safe never offers the node to these volumes; what would end that: --packing auto, best with "
+        "the placement guard, which keeps Longhorn to the plan, or 1200Gi more space: 300Gi on disk disk-1, "
+        "300Gi on disk disk-2, 300Gi on disk disk-3"
+    ) in verdict.detail
+    larger = explained(pod(*names), node("n4", 400, 400, 400, 400), storage_class(), claims, options=STALE_SAFE)
+    assert fitting(larger) == ["n4"]
+    assert fitting(explained(pod(*names), nodes, storage_class(), claims)) == ["n4"]
+
+
+def test_what_is_in_flight_on_a_node_does_not_stay_there() -> None:
+    """Once the replica of 60Gi is listed, x fits on disk-2 alone."""
+    in_flight = replica("r", "vol-other", "n1", disk="disk-1", size=60)
+    objects = [node("n1", 100, 100), in_flight, *bound("other", 60)]
+    (verdict,) = explained(pod("x"), objects, CLAIMS, options=STALE_SAFE).verdicts
+    assert verdict.reason is Reason.STALE_UNSAFE
+
+
+@pytest.mark.parametrize(
+    ("packing", "disks", "expected"),
+    [
+        pytest.param(Packing.ORDER_SAFE, (100, 60), Reason.NEVER_SAFE, id="an order fails"),
+        pytest.param(Packing.ORDER_SAFE, (149, 149), Reason.ROOM, id="only outdated status fails"),
+        pytest.param(Packing.STALE_SAFE, (149, 149), Reason.NEVER_SAFE, id="outdated status fails"),
+        pytest.param(Packing.AUTO, (100, 60), Reason.ROOM, id="auto offers what there is"),
+    ],
+)
+def test_a_mode_says_never_of_what_it_always_refuses(
+    packing: Packing, disks: tuple[float, ...], expected: Reason
+) -> None:
+    """Volumes of 50 and 100Gi."""
+    objects = [storage_class(), claim("x", 50), claim("y", 100)]
+    (verdict,) = explained(REQUESTED, node("n1", *disks), objects, options=FilterOptions(packing=packing)).verdicts
+    assert verdict.reason is expected

@@ -542,7 +542,7 @@ class TestProfileCache:
             list(run_to_end(filter_nodes(as_pod(requested), ["n1"], current, FilterOptions(packing=packing))).reasons)
             for packing in (Packing.EXACT, Packing.ORDER_SAFE, Packing.EXACT)
         ]
-        assert reasons == [[Reason.ROOM], [Reason.ORDER_UNSAFE], [Reason.ROOM]]
+        assert reasons == [[Reason.ROOM], [Reason.NEVER_SAFE], [Reason.ROOM]]
 
     def test_a_long_request_pauses(self) -> None:
         """So the event loop can serve other requests; the more nodes, the more pauses."""

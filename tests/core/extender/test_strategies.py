@@ -25,6 +25,7 @@ from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_ch
 from scheduler_core.extender.what_if.predicted_cluster import list_replica, with_disk
 from scheduler_core.extender.what_if.predicted_replicas import move_replica, next_step
 from scheduler_core.model import generic, kube
+from scheduler_core.model.verdict import Reason
 from tests.builders import claim, persistent_volume, replica, storage_class, volume
 from tests.worlds.predicted_clusters import after, node, owned_pod, running, situation
 from tests.worlds.strategy_runs import AT_ONCE, disks_of, play_seeds, play_strategy, with_pods
@@ -161,10 +162,10 @@ def test_a_pod_that_is_bound_late_reserves_nothing() -> None:
 
 
 def test_stale_safe_packing_waits_for_the_status() -> None:
-    """It refuses the node of two disks, whatever the lag."""
+    """It refuses the node of two disks, whatever the lag, and says that it always will."""
     start = with_pods({"two": [100, 100]}, [60, 60])
     result = play_strategy(start, CAPACITY, packing=Packing.STALE_SAFE)
-    assert list(result.reasons) == ["volumes may not fit when Longhorn places them on outdated status"]
+    assert list(result.reasons) == [Reason.NEVER_SAFE.text]
     assert any(play_seeds(start, CAPACITY, packing=Packing.AUTO)[seed].overbooked for seed in range(20))
 
 
