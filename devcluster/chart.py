@@ -52,14 +52,22 @@ class Part:
 
 
 PARTS: Final = (
-    Part("access", ("serviceaccount", "clusterrole", "role", "admissionpolicy", "offers"), "scheduler-extender"),
-    Part("base", ("poddisruptionbudget",), "scheduler-extender"),
     Part(
-        "overlays/placement-guard/access",
-        ("service", "secret", "role", "clusterrole", "admissionpolicy", "webhook"),
-        "placement-guard",
-        ".Values.placementGuard.enabled",
+        "access",
+        (
+            "serviceaccount",
+            "clusterrole",
+            "role",
+            "admissionpolicy",
+            "offers",
+            "guard-service",
+            "guard-secret",
+            "guard-admissionpolicy",
+            "guard-webhook",
+        ),
+        "scheduler-extender",
     ),
+    Part("base", ("poddisruptionbudget",), "scheduler-extender"),
     Part(
         "overlays/ask-policy",
         ("policy",),

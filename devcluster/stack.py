@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 import yaml
 
-from app.kube.resources import LEASES, LONGHORN_NODES
+from app.kube.resources import CONFIG_MAPS, LEASES, LONGHORN_NODES
 from devcluster import prometheus
 from devcluster.components import CONTROLLER_MANAGER, ClusterOptions
 from devcluster.dev_cluster import DevCluster
@@ -36,6 +36,7 @@ from devcluster.programs import (
     start_prometheus,
     start_simulator,
 )
+from scheduler_core.extender.settings import PLACEMENT_GUARD, GuardMode
 
 __all__ = [
     "FAST_CLIENT",
@@ -61,7 +62,6 @@ FAST_CLIENT: Final = ("--kube-api-qps=100", "--kube-api-burst=200")
 # The Lease that a leader releases: without a holder, and with a duration of one second (scheduler_core.leadership.election).
 _RELEASED_LEASE: Final = {"metadata": {"name": SERVICE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
 _PROBE_REQUEST: Final = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
-_PLACEMENT_GUARD: Final = ROOT / "manifests/overlays/placement-guard/access"
 _SETTLE_TIMEOUT: Final = 60.0
 _SETTLE_TIMEOUT_PER_NODE: Final = 0.1
 _NODE_CREATORS: Final = 8
@@ -87,7 +87,7 @@ class StackOptions:
         simulator: the simulator's configuration
         prometheus: the program; None: it is not started
         audit: whether the API server writes an audit log
-        placement_guard: the mode of the placement guard, for which manifests/overlays/placement-guard is applied; "": none
+        placement_guard: the mode of the placement guard in the extender's ConfigMap
         extra_args: additional arguments by process name, as in `devcluster.ClusterOptions`
         binaries: as in `devcluster.ClusterOptions`
     """
@@ -100,7 +100,7 @@ class StackOptions:
     simulator: Mapping[str, object] = field(default_factory=dict)
     prometheus: Path | None = None
     audit: bool = True
-    placement_guard: str = ""
+    placement_guard: GuardMode = GuardMode.ENFORCE
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     binaries: Path | None = None
 
@@ -213,8 +213,9 @@ class Stack:
         start_forwarder(cluster, self._port, wait=False)
         starting.append(cluster.processes["forwarder"])
         cluster.apply(ROOT / "manifests/test-cluster")
-        if self._options.placement_guard:
-            self._apply_placement_guard()
+        mode = self._options.placement_guard
+        if mode is not GuardMode.ENFORCE:
+            cluster.api.patch(CONFIG_MAPS.path(NAMESPACE, SERVICE), {"data": {PLACEMENT_GUARD: mode.value}})
         self.account = cluster.service_account_kubeconfig(NAMESPACE, SERVICE)
         if self._options.create_free_lease:
             cluster.api.create(LEASES.path(NAMESPACE), _RELEASED_LEASE)
@@ -233,20 +234,11 @@ class Stack:
             self.cluster.wait_until("a candidate to answer kube-scheduler", self._is_leader_answering, _SETTLE_TIMEOUT)
             self._report(f"{', '.join(self.answering())} answers kube-scheduler")
 
-    def _apply_placement_guard(self) -> None:
-        """Applies what the placement guard needs from the cluster.
-
-        The extender itself runs as a process here, and its mode is on its command line.
-        """
-        self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(_PLACEMENT_GUARD))
-
-    def _guard_arguments(self, name: str) -> list[str]:
-        mode = self._options.placement_guard
-        if not mode:
-            return []
-        port = self._guard_ports.get(name) or self.cluster.free_port()
-        self._guard_ports[name] = port
-        return ["--placement-guard", mode, "--placement-guard-port", str(port)]
+    def guard_port(self, name: str) -> int:
+        """The port on which API servers call a candidate's placement guard."""
+        if name not in self._guard_ports:
+            self._guard_ports[name] = self.cluster.free_port()
+        return self._guard_ports[name]
 
     def _write_simulator_config(self, config: Mapping[str, object]) -> Path:
         file = Directories(self.cluster.directory).config / f"{SIMULATOR}.yaml"
@@ -282,7 +274,8 @@ class Stack:
         """
         port = self._candidates.get(name) or self.cluster.free_port()
         self._candidates[name] = port
-        arguments = ["--identity", name, "--node-name", name, *self._guard_arguments(name), *self._options.arguments]
+        guard = ("--placement-guard-port", str(self.guard_port(name)))
+        arguments = ["--identity", name, "--node-name", name, *guard, *self._options.arguments]
         return start_extender(self.cluster, name, self.account, port, arguments, wait=wait)
 
     @property

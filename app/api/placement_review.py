@@ -20,7 +20,13 @@ from app.api.errors import RequestError, install_error_handlers
 from app.extender.availability import Availability
 from app.extender.metrics import Metrics
 from app.runtime.memory_budget import Lease, MemoryBudget
-from scheduler_core.convert.admission import AdmissionRequest, JsonPatch, admission_request, admission_response
+from scheduler_core.convert.admission import (
+    TRIAL_PATCH,
+    AdmissionRequest,
+    JsonPatch,
+    admission_request,
+    admission_response,
+)
 from scheduler_core.errors import ObjectError
 
 log = structlog.get_logger("admission")
@@ -110,7 +116,7 @@ async def _review(state: AdmissionState, asked: AdmissionRequest) -> JsonPatch:
         state.metrics.count_review("idle")
         return []
     try:
-        patch = await state.reviewer.review(asked)
+        patch = TRIAL_PATCH if asked.is_trial else await state.reviewer.review(asked)
     except Exception:
         # Whatever it is, Longhorn goes on.
         log.exception("review failed, the placement stays", uid=asked.uid)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from app.extender.permissions import GUARD_PERMISSIONS, PERMISSIONS
+from app.extender.permissions import PERMISSIONS
 from app.extender.probe import Probe, ProbeOptions, admitted_pod
 from app.extender.process_call import Ask, direct_call, proxy_call
 from app.extender.scheduler_reader import EXTENDER_PODS, read_version
@@ -28,6 +28,7 @@ from app.kube.resources import (
     EVENTS,
     LEASES,
     LONGHORN_NODES,
+    LONGHORN_REPLICAS,
     LONGHORN_SETTINGS,
     MUTATING_WEBHOOKS,
     PODS,
@@ -45,10 +46,10 @@ from scheduler_core.convert.installed_objects import (
 )
 from scheduler_core.convert.kube import ConfigMap
 from scheduler_core.convert.meta import decode_json
-from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed
+from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed, is_answered, probe_replica
 from scheduler_core.convert.snapshot_kinds import KINDS
-from scheduler_core.errors import ObjectError
-from scheduler_core.extender.finding import PROGRAM, Caller, Installation, ProbeResult, ProcessReport
+from scheduler_core.errors import CoreError, ObjectError
+from scheduler_core.extender.finding import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
 from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER
 from scheduler_core.extender.settings import SettingsHistory, SettingsSource
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
@@ -165,9 +166,17 @@ class InstallationReader:
             tracks_capacity=bool(await self._get(CSI_DRIVERS, "", DRIVER, csi_driver_tracks_capacity)),
         )
         reports = await self._ask_processes(facts)
+        trial = await self._try_guard(facts) if facts.guard_installed else None
         denied = await self._missing_permissions(facts)
         failures = await self._failures(facts.now)
-        return replace(facts, reports=reports, denied=denied, failures=failures, unknown=tuple(self._unknown))
+        return replace(
+            facts,
+            reports=reports,
+            guard_trial=trial,
+            denied=denied,
+            failures=failures,
+            unknown=tuple(self._unknown),
+        )
 
     async def _pod_after_admission(self) -> InstalledPod | None:
         """Returns a new pod with a claim after admission, None if refused."""
@@ -274,18 +283,35 @@ class InstallationReader:
 
     async def _missing_permissions(self, facts: Installation) -> tuple[Permission, ...] | None:
         account = next((pod.account for pod in facts.pods if pod.account), PROGRAM)
-        permissions = (*PERMISSIONS, *(GUARD_PERMISSIONS if facts.guard_installed else ()))
 
         async def may(permission: Permission) -> bool:
             review = access_review(permission, facts.namespace, account)
             return is_allowed(await self._client.create(_REVIEWS, review))
 
         try:
-            answers = await asyncio.gather(*(may(permission) for permission in permissions))
+            answers = await asyncio.gather(*(may(permission) for permission in PERMISSIONS))
         except ApiError as error:
             self._note(error)
             return None
-        return tuple(permission for permission, allowed in zip(permissions, answers, strict=True) if not allowed)
+        return tuple(permission for permission, allowed in zip(PERMISSIONS, answers, strict=True) if not allowed)
+
+    async def _try_guard(self, facts: Installation) -> GuardTrial:
+        """Has the API server call the placement guard by a dry run, and otherwise looks for the obstacle."""
+        path = f"{LONGHORN_REPLICAS.path(facts.namespace)}?dryRun=All"
+        try:
+            answered = is_answered(await self._client.create(path, probe_replica(LONGHORN_REPLICAS.api_version)))
+        except CoreError as error:
+            return GuardTrial(problem=str(error))
+        leader = facts.leader
+        if answered or leader is None:
+            return GuardTrial(answered)
+        try:
+            await proxy_call(self._client, leader, "https", leader.guard_port or PLACEMENT_GUARD.port)("")
+        except ApiError as error:
+            # The guard itself answers no GET. What the API server says has a reason.
+            if error.reason or error.status == 0:
+                return GuardTrial(obstacle=str(error))
+        return GuardTrial()
 
     async def _ask_processes(self, facts: Installation) -> dict[str, ProcessReport]:
         pods = [pod for pod in facts.pods if pod.address]

@@ -53,9 +53,7 @@ PERMISSIONS: Final = (
     *_permissions(ENDPOINT_SLICES, "create"),
     *_permissions(ENDPOINT_SLICES, "delete", "get", "update", name=EXTENDER.name),
     *_permissions(ENDPOINT_SLICES, "delete", "get", "update", name=PLACEMENT_GUARD.name),
-)
-# In addition, with a placement guard.
-GUARD_PERMISSIONS: Final = (
+    # The placement guard's certificate.
     *_permissions(SECRETS, "get", "patch", name=PLACEMENT_GUARD.name),
     *_permissions(MUTATING_WEBHOOKS, "get", "patch", name=PLACEMENT_GUARD.name, everywhere=True),
 )

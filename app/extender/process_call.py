@@ -33,9 +33,11 @@ _MAX_BODY: Final = 64 * 2**20
 Ask = Callable[[str], Awaitable[bytes]]
 
 
-def proxy_call(client: KubeClient, pod: InstalledPod) -> Ask:
-    """Returns what calls a process through the API server."""
-    path = PODS.path(pod.namespace, f"http:{pod.name}:{pod.port or EXTENDER.port}", "proxy").replace("%3A", ":")
+def proxy_call(client: KubeClient, pod: InstalledPod, scheme: str = "http", port: int = 0) -> Ask:
+    """Returns what calls a process through the API server, by default at its port for HTTP."""
+    path = PODS.path(pod.namespace, f"{scheme}:{pod.name}:{port or pod.port or EXTENDER.port}", "proxy").replace(
+        "%3A", ":"
+    )
 
     async def ask(where: str) -> bytes:
         # The API server passes its own name on as Host.

@@ -50,7 +50,7 @@ CERT_MANAGER: Final = "cert-manager.io/certificate-name"
 CALL_SECONDS: Final = 5.0
 # How long API servers may take until they trust a new authority.
 TRUSTED_AFTER: Final = timedelta(seconds=20)
-_MANIFESTS: Final = "apply manifests/overlays/placement-guard"
+_MANIFESTS: Final = "apply manifests/base"
 _CHECK_INTERVAL: Final = 10.0
 RETRY_INTERVAL: Final = 2.0
 # How soon it is noticed that the guard is switched on.

@@ -5,7 +5,7 @@ The request is read, its shape is checked, and a change becomes a JSON patch.
 Longhorn writes a placement as one update that sets spec.nodeID, spec.diskID, spec.diskPath and two labels of a replica that had none of them
 (scheduler/replica_scheduler.go: scheduleReplicaToDisk, datastore: UpdateReplica). The labels matter as much as the fields: Longhorn counts
 a disk's replicas by label, and writes nodeID and diskPath again for any replica that its label leads to. An update of any other shape is
-left alone.
+left alone. A dry run that creates `convert/probe_objects.py: probe_replica` asks only whether the guard answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL, Replica, replica
-from scheduler_core.convert.meta import Wire, decode_object
+from scheduler_core.convert.meta import Metadata, Wire, decode_object
+from scheduler_core.convert.probe_objects import ANSWERED, TAG
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
@@ -29,6 +30,9 @@ _REVIEW_KIND: Final = "AdmissionReview"
 _MAX_SHOWN: Final = 64
 _REPLICA: Final = "Replica.longhorn.io"
 _UPDATE: Final = "UPDATE"
+_CREATE: Final = "CREATE"
+# What a diagnosis reads in the object that it would have created.
+TRIAL_PATCH: Final = [{"op": "add", "path": f"/metadata/annotations/{ANSWERED.replace('/', '~1')}", "value": "true"}]
 
 
 class _Kind(Wire):
@@ -51,6 +55,10 @@ class _Review(Wire):
     kind: str = ""
 
 
+class _Named(Wire):
+    metadata: Metadata
+
+
 class _MigrationSpec(Wire):
     migration_engine_name: str | None = None
 
@@ -67,11 +75,13 @@ class AdmissionRequest:
         uid: identifies the request in the answer
         dry_run: whether nothing will be written
         placement: the placement, or a sentence why the update does not have the shape of one
+        is_trial: whether a diagnosis only asks for an answer, which is `TRIAL_PATCH`
     """
 
     uid: str
     dry_run: bool
     placement: Placement | str
+    is_trial: bool = False
 
 
 def admission_request(review: object) -> AdmissionRequest:
@@ -90,7 +100,7 @@ def admission_request(review: object) -> AdmissionRequest:
     request = wire.request
     if not request.uid:
         raise ObjectError(_REVIEW_KIND, "request.uid", "is empty")
-    return AdmissionRequest(request.uid, bool(request.dry_run), _placement_of(request))
+    return AdmissionRequest(request.uid, bool(request.dry_run), _placement_of(request), _is_trial(request))
 
 
 def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
@@ -133,6 +143,15 @@ def _fields(placement: Placement) -> dict[str, str]:
         f"/metadata/labels/{NODE_LABEL}": placement.node,
         f"/metadata/labels/{DISK_LABEL}": placement.disk,
     }
+
+
+def _is_trial(request: _Request) -> bool:
+    if request.operation != _CREATE or not request.dry_run:
+        return False
+    try:
+        return decode_object(_REPLICA, request.new, _Named).metadata.name == TAG
+    except ObjectError:
+        return False
 
 
 def _placement_of(request: _Request) -> Placement | str:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
-from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS
+from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model.installation import (
     DEFAULT_SCHEDULER,
     EXTENDER_RESOURCE,
@@ -104,13 +104,18 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
         ready=condition(conditions(status.conditions), "Ready").status == "True",
         address=status.pod_i_p or "",
         port=ports[0].container_port if ports else 0,
-        probe_port=next((port.container_port for port in ports if port.name == _PROBE_PORT), 0),
+        probe_port=_port_named(_PROBE_PORT, ports),
+        guard_port=_port_named(PLACEMENT_GUARD.port_name, ports),
         on_loopback=bool(spec.host_network) and any(_listens_on_loopback(container) for container in containers),
         account=spec.service_account_name or "",
         requests_extender=any(_requests_extender(container.resources) for container in containers),
         scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
         claims=tuple(_claims(wire.metadata.name, spec.volumes or ())),
     )
+
+
+def _port_named(name: str, ports: list[_ContainerPort]) -> int:
+    return next((port.container_port for port in ports if port.name == name), 0)
 
 
 def command_line(raw: bytes | msgspec.Raw) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a diagnosis creates: access reviews, and a pod that fits on no node.
+"""What a diagnosis creates: access reviews, a pod that fits on no node, and, by a dry run alone, a replica.
 
 The pod mounts a claim of a StorageClass of its own, whose volumes need a node with a tag that no node has. The extender therefore
 refuses every node. Without it, kube-scheduler chooses a node, and Longhorn refuses to create the volume (VolumeCreate: "specified node
@@ -21,6 +21,8 @@ TAG: Final = "longhorn-extender-doctor"
 _LABELS: Final = {"app.kubernetes.io/managed-by": TAG}
 # The annotation by which a pod opts out of the ask policy and the scheduler-name policy.
 _OPT_OUT: Final = "longhorn.io/scheduler-extender-ask"
+# The placement guard gives it to the replica of a diagnosis.
+ANSWERED: Final = "longhorn.io/scheduler-extender-answered"
 # Never started: no node gets the pod.
 _IMAGE: Final = "registry.k8s.io/pause:3.10"
 
@@ -150,6 +152,33 @@ def probe_pod(
     }
 
 
+def probe_replica(api_version: str) -> dict[str, Any]:
+    """A replica that only a dry run may create.
+
+    By its name, API servers call the placement guard (manifests/access/guard-webhook.yaml).
+    """
+    return {
+        "apiVersion": api_version,
+        "kind": "Replica",
+        # A patch can add to a map that exists only.
+        "metadata": {"name": TAG, "labels": _LABELS, "annotations": {_OPT_OUT: "false"}},
+        "spec": {"volumeName": TAG},
+    }
+
+
+class _Named(Wire):
+    metadata: Metadata
+
+
+def is_answered(raw: bytes) -> bool:
+    """Whether the placement guard has seen the replica of a diagnosis.
+
+    Raises:
+        ObjectError: it is no replica
+    """
+    return ANSWERED in (decode_json("Replica.longhorn.io", raw, _Named).metadata.annotations or {})
+
+
 class _PodSpec(Wire):
     node_name: str | None = None
 
@@ -177,15 +206,11 @@ def pod_progress(raw: bytes | msgspec.Raw) -> PodProgress:
     return PodProgress(scheduled[0].message or "" if scheduled else "", node or "")
 
 
-class _Claim(Wire):
-    metadata: Metadata
-
-
 def selected_node(raw: bytes | msgspec.Raw) -> str:
     """The node that kube-scheduler has chosen for a claim, "" for none.
 
     Raises:
         ObjectError: it is no claim
     """
-    annotations = decode_json("PersistentVolumeClaim", raw, _Claim).metadata.annotations or {}
+    annotations = decode_json("PersistentVolumeClaim", raw, _Named).metadata.annotations or {}
     return annotations.get(SELECTED_NODE_ANNOTATION, "")

@@ -42,7 +42,8 @@ INSTALLED: Final = (
     Check("caches", "every process knows the cluster", installation_checks.check_caches),
     Check("answers", "the leader answers", installation_checks.check_answers),
     Check("permissions", "the ServiceAccount has every permission", installation_checks.check_permissions),
-    Check("certificate", "API servers can call the placement guard", installation_checks.check_guard),
+    Check("certificate", "the placement guard's certificate is valid", installation_checks.check_certificate),
+    Check("placement-guard", "the placement guard answers API servers", installation_checks.check_guard),
     Check("registration", "kube-scheduler calls the extender", registration_checks.check_registration),
     Check("ask-policy", "pods with claims are sent to the extender", registration_checks.check_ask_policy),
     Check("requests", "requests have names of nodes", registration_checks.check_requests),
@@ -62,7 +63,6 @@ UNINSTALLED: Final = (
         "no pod needs the extender's resource or kube-scheduler",
         registration_checks.check_requesting_pods,
     ),
-    Check("webhook", "no webhook is left", registration_checks.check_guard_webhook),
 )
 
 

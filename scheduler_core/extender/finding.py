@@ -114,6 +114,21 @@ class ProbeResult:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardTrial:
+    """What happened to a replica that a dry run would have created.
+
+    Attributes:
+        answered: whether the placement guard has answered the API server
+        problem: why it could not be tried, or ""
+        obstacle: why the API server does not reach the leader's port for the guard, or ""
+    """
+
+    answered: bool = False
+    problem: str = ""
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Installation:
     """The facts about an installation.
 
@@ -133,6 +148,7 @@ class Installation:
         reports: of the extender's processes, by pod
         denied: permissions that the extender lacks
         guard_installed: whether the placement guard's webhook is registered
+        guard_trial: whether the placement guard answers; None if that was not tried
         failures: why pods waited in the last hour
         probe: what happened to the probe pod; None without one
         plain_probe: the same of one that does not request the extender's resource
@@ -158,6 +174,7 @@ class Installation:
     reports: Mapping[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
     denied: tuple[Permission, ...] | None = ()
     guard_installed: bool = False
+    guard_trial: GuardTrial | None = None
     failures: tuple[SchedulingFailure, ...] | None = ()
     probe: ProbeResult | None = None
     plain_probe: ProbeResult | None = None

@@ -24,6 +24,9 @@ _EXPIRY_WARNING: Final = timedelta(days=7)
 # Clocks of the administrator's machine and of the leader's node differ.
 _CLOCK_SKEW: Final = timedelta(seconds=60)
 _MAX_LISTED: Final = 3
+_GUARD: Final = "placement-guard"
+_WEBHOOK: Final = "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard"
+_REACH: Final = "see docs/placement-guard.md, API servers do not reach it"
 _APPLY: Final = "kubectl apply -k my-cluster"
 
 
@@ -246,8 +249,8 @@ def _ask(facts: Installation, permission: Permission, account: str) -> str:
     return f"kubectl auth can-i {permission.verb} {kind}{name} {scope} --as {user}"
 
 
-def check_guard(facts: Installation) -> Findings:
-    """Whether API servers can call the placement guard."""
+def check_certificate(facts: Installation) -> Findings:
+    """Whether the placement guard's certificate is valid, and known to API servers."""
     report = _leader_report(facts)
     if report is None:
         yield Finding("certificate", Severity.SKIPPED, _reason_for_no_report(facts))
@@ -268,6 +271,23 @@ def check_guard(facts: Installation) -> Findings:
         yield Finding("certificate", Severity.ERROR, f"has expired at {expiry:%Y-%m-%d %H:%M} UTC", where, command)
     elif expiry <= facts.now + _EXPIRY_WARNING:
         yield Finding("certificate", Severity.WARNING, f"expires at {expiry:%Y-%m-%d %H:%M} UTC", where, command)
+
+
+def check_guard(facts: Installation) -> Findings:
+    """Whether a dry run shows that API servers reach the placement guard."""
+    report = _leader_report(facts)
+    trial = facts.guard_trial
+    if report is not None and report.guard_mode in {"", "off"}:
+        yield Finding(_GUARD, Severity.OK, "the placement guard is off")
+    elif trial is None or (report is not None and report.guard_problem):
+        yield Finding(_GUARD, Severity.SKIPPED, "without a valid certificate and a webhook it is not asked")
+    elif trial.problem:
+        yield Finding(_GUARD, Severity.WARNING, f"could not be tried: {trial.problem}", _WEBHOOK)
+    elif not trial.answered:
+        # Nothing says the mode of a leader that could not be asked.
+        severity = Severity.ERROR if report is not None else Severity.WARNING
+        what = trial.obstacle or "they reach its port, but not by its Service, or do not trust its certificate"
+        yield Finding(_GUARD, severity, f"API servers got no answer to a dry run: {what}", _WEBHOOK, _REACH)
 
 
 def _some(texts: tuple[str, ...]) -> str:

@@ -231,18 +231,6 @@ def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
         )
 
 
-def check_guard_webhook(facts: Installation) -> Iterator[Finding]:
-    """Whether API servers would call a placement guard that is gone."""
-    if facts.guard_installed:
-        yield Finding(
-            "webhook",
-            Severity.WARNING,
-            "the placement guard's webhook is still there",
-            "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard",
-            "see docs/placement-guard.md, Uninstall",
-        )
-
-
 def _command(cause: EventCause, facts: Installation) -> str:
     return cause.command.replace("{kubectl}", facts.kubectl)
 

@@ -41,6 +41,7 @@ class InstalledPod:
         address: status.podIP, "" without one
         port: of its container port for HTTP, or else of its first; 0 without one
         probe_port: of its container port for probes alone, 0 without one
+        guard_port: of its container port for the placement guard, 0 without one
         on_loopback: whether it listens on its node's loopback address alone
         account: its ServiceAccount
         requests_extender: whether a container requests the extender's resource
@@ -55,6 +56,7 @@ class InstalledPod:
     address: str = ""
     port: int = 0
     probe_port: int = 0
+    guard_port: int = 0
     on_loopback: bool = False
     account: str = ""
     requests_extender: bool = False

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from devcluster import kubernetes_version
 from scheduler_core.extender.decision import Packing
+from scheduler_core.extender.settings import GuardMode
 from tests.e2e import (
     backlog,
     comparisons,
@@ -133,7 +134,7 @@ def main(  # noqa: PLR0917 # the options of the command
     """
     if version:
         os.environ[kubernetes_version.VARIABLE] = version  # for every cluster of this process
-    mode = harsh_burst.ENFORCE if placement_guard else ""
+    mode = GuardMode.ENFORCE if placement_guard else GuardMode.OFF
     report = _Report(Path(tempfile.mkdtemp(prefix="e2e-report-")), file, repetitions, mode)
     counted = {
         Section.TIGHT_BURST: (report.tight_burst, _TIGHT_BURSTS),
@@ -166,10 +167,10 @@ def main(  # noqa: PLR0917 # the options of the command
 class _Report:
     """Prints each part when it is done, and collects the failures."""
 
-    def __init__(self, folder: Path, file: Path | None, repetitions: int | None, guard: str) -> None:
+    def __init__(self, folder: Path, file: Path | None, repetitions: int | None, guard: GuardMode) -> None:
         self._folder = folder
-        # The mode of the placement guard, "" for none.
         self._guard = guard
+        self._guarded = guard is not GuardMode.OFF
         self._file = file
         self._repetitions = repetitions
         self._failures: list[str] = []
@@ -250,9 +251,9 @@ class _Report:
 
         It runs with each packing mode, or with the placement guard.
         """
-        tallies = tight_burst.run(self._folder / Section.TIGHT_BURST, range(1, seeds + 1), guard=bool(self._guard))
+        tallies = tight_burst.run(self._folder / Section.TIGHT_BURST, range(1, seeds + 1), guard=self._guarded)
         for way, tally in tallies.items():
-            promises = self._guard or way == Packing.STALE_SAFE
+            promises = self._guarded or way == Packing.STALE_SAFE
             if promises and (tally.overbooked or tally.misplaced or tally.mended or tally.stuck):
                 self._failures.append(f"tight burst, {way}: {tally}")
         self._write(Section.TIGHT_BURST, {way: asdict(tally) for way, tally in tallies.items()})
@@ -260,11 +261,11 @@ class _Report:
 
     def harsh_burst(self, seeds: int) -> None:
         """Runs and prints harsh bursts without the placement guard, and with it."""
-        guards = [harsh_burst.WITHOUT, *([self._guard] if self._guard else [])]
+        guards = [harsh_burst.WITHOUT, *([self._guard] if self._guarded else [])]
         outcomes = harsh_burst.run(self._folder / Section.HARSH_BURST, range(1, seeds + 1), guards)
         self._failures += harsh_burst.failures(outcomes)
         self._write(
-            Section.HARSH_BURST, {mode or "none": [asdict(each) for each in runs] for mode, runs in outcomes.items()}
+            Section.HARSH_BURST, {mode.value: [asdict(each) for each in runs] for mode, runs in outcomes.items()}
         )
         self._console.print(harsh_burst.table(outcomes))
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import Packing
+from scheduler_core.extender.settings import GuardMode
 from tests.e2e import burst, plan
 from tests.e2e.burst import Burst
 from tests.e2e.goals import counts, times
@@ -96,10 +97,10 @@ _TWO_HUNDRED: Final = Burst()
 _ALL: Final = tuple(Way)
 # Which ways share a rig, the reservation it is given, which nodes with room it offers, and the mode of the placement guard.
 _RIGS: Final = (
-    ((Way.NODE,), "node", Packing.ORDER_SAFE, ""),
-    ((Way.NONE, Way.CAPACITY), "capacity", Packing.ORDER_SAFE, ""),
-    ((Way.AUTO,), "capacity", Packing.AUTO, ""),
-    ((Way.GUARDED,), "capacity", Packing.AUTO, "enforce"),
+    ((Way.NODE,), "node", Packing.ORDER_SAFE, GuardMode.OFF),
+    ((Way.NONE, Way.CAPACITY), "capacity", Packing.ORDER_SAFE, GuardMode.OFF),
+    ((Way.AUTO,), "capacity", Packing.AUTO, GuardMode.OFF),
+    ((Way.GUARDED,), "capacity", Packing.AUTO, GuardMode.ENFORCE),
 )
 GOAL_1: Final = Comparison(
     "goal 1: 16 pods on 4 nodes", 10, _ALL, plan.goal_1_nodes, lambda rig, asks: plan.goal_1(rig, asks=asks)

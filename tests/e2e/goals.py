@@ -17,6 +17,7 @@ from typing import Final
 from rich.table import Table
 
 from scheduler_core.errors import CoreError
+from scheduler_core.extender.settings import GuardMode
 from tests.e2e import plan
 from tests.e2e.plan import Result
 from tests.e2e.rig import PROPOSAL, RECOMMENDED_MANAGED, Rig
@@ -70,7 +71,10 @@ GOALS: Final = (
 
 
 def run(
-    folder: Path, repetitions: int | None, report: Callable[[list[Row]], None], placement_guard: str = ""
+    folder: Path,
+    repetitions: int | None,
+    report: Callable[[list[Row]], None],
+    placement_guard: GuardMode = GuardMode.OFF,
 ) -> list[Row]:
     """Runs every goal with and without the extender.
 
@@ -78,7 +82,7 @@ def run(
         folder: the folder of the cluster
         repetitions: instead of the plan's ten and three
         report: receives the rows so far after each goal
-        placement_guard: its mode; none by default
+        placement_guard: its mode
     """
     rows: list[Row] = []
     with Rig(folder, placement_guard=placement_guard) as rig:

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from app.kube.resources import CLAIMS, PODS
 from scheduler_core.extender.decision import Packing
+from scheduler_core.extender.settings import GuardMode
 from scheduler_core.longhorn.disk_choice import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
@@ -31,8 +32,8 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 APP: Final = "harsh"
 STRICT: Final = "longhorn-strict"
-WITHOUT: Final = ""
-ENFORCE: Final = "enforce"
+WITHOUT: Final = GuardMode.OFF
+ENFORCE: Final = GuardMode.ENFORCE
 MIN_FAILING_SHARE: Final = 0.92
 # The number of pods on each node, and of disks for so many pods.
 # With more nodes, more volumes find room on a wrong one.
@@ -175,22 +176,19 @@ class Outcome:
         return bool(self.overbooked or self.misplaced or self.mended or self.stuck or self.waiting)
 
 
-def run(folder: Path, seeds: Sequence[int], guards: Sequence[str]) -> dict[str, list[Outcome]]:
-    """Runs every burst with each mode of the placement guard; returns the outcomes by mode.
-
-    `WITHOUT` is no guard.
-    """
-    outcomes: dict[str, list[Outcome]] = {}
+def run(folder: Path, seeds: Sequence[int], guards: Sequence[GuardMode]) -> dict[GuardMode, list[Outcome]]:
+    """Runs every burst with each mode of the placement guard; returns the outcomes by mode."""
+    outcomes: dict[GuardMode, list[Outcome]] = {}
     for guard in guards:
         arguments = ("--packing", Packing.EXACT)
-        way = folder / (guard or "without")
+        way = folder / guard
         with Rig(way, config=RECOMMENDED_MANAGED, more_arguments=arguments, audit=True, placement_guard=guard) as rig:
             for seed in seeds:
                 outcome = run_once(rig, seed)
                 outcomes.setdefault(guard, []).append(outcome)
-                print(f"harsh burst, guard {guard or 'none'}: {outcome}", file=sys.stderr)
+                print(f"harsh burst, guard {guard}: {outcome}", file=sys.stderr)
             latency = PlacementLatency.of(rig.cluster.audit_events())
-            print(f"harsh burst, guard {guard or 'none'}: {latency}", file=sys.stderr)
+            print(f"harsh burst, guard {guard}: {latency}", file=sys.stderr)
     return outcomes
 
 
@@ -218,20 +216,20 @@ def run_once(rig: Rig, seed: int) -> Outcome:
         rig.remove_nodes(*burst.nodes)
 
 
-def failures(outcomes: dict[str, list[Outcome]]) -> list[str]:
+def failures(outcomes: dict[GuardMode, list[Outcome]]) -> list[str]:
     """What happened against expectation: something wrong with the guard, or nothing wrong without it."""
     texts = [
         f"harsh burst, guard {guard}: {each}"
         for guard, runs in outcomes.items()
         for each in runs
-        if guard and each.wrong
+        if guard is not WITHOUT and each.wrong
     ]
     if WITHOUT in outcomes and not any(each.wrong for each in outcomes[WITHOUT]):
         texts.append("harsh burst: nothing went wrong without the guard")
     return texts
 
 
-def table(outcomes: dict[str, list[Outcome]]) -> Table:
+def table(outcomes: dict[GuardMode, list[Outcome]]) -> Table:
     """The outcomes as a table for people."""
     drawn = Table(
         "harsh burst", "seed", "Gi overbooked", "pods misplaced", "mended", "stuck", "waiting", "all ready (s)"
@@ -240,5 +238,5 @@ def table(outcomes: dict[str, list[Outcome]]) -> Table:
         for each in runs:
             counts = (each.misplaced, each.mended, each.stuck, each.waiting)
             ready = "never" if each.seconds is None else f"{each.seconds:.1f}"
-            drawn.add_row(f"guard: {guard or 'none'}", str(each.seed), f"{each.overbooked:g}", *map(str, counts), ready)
+            drawn.add_row(f"guard: {guard}", str(each.seed), f"{each.overbooked:g}", *map(str, counts), ready)
     return drawn

@@ -37,6 +37,7 @@ from devcluster.polling import wait_until
 from devcluster.process import Process
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT, Disk, Stack, StackOptions, disk_statuses
+from scheduler_core.extender.settings import GuardMode
 from simulator.config import Config
 from tests.e2e.objects import HOSTNAME, PAUSE, Object
 
@@ -75,7 +76,7 @@ class Rig:
         more_arguments: Sequence[str] = (),
         audit: bool = False,
         extra_args: Mapping[str, Sequence[str]] | None = None,
-        placement_guard: str = "",
+        placement_guard: GuardMode = GuardMode.ENFORCE,
         running: DevCluster | None = None,
     ) -> None:
         options = StackOptions(
@@ -147,6 +148,10 @@ class Rig:
     def url(self, name: str) -> str:
         """The address of a candidate."""
         return self._stack.url(name)
+
+    def guard_port(self, name: str) -> int:
+        """The port on which API servers call a candidate's placement guard."""
+        return self._stack.guard_port(name)
 
     def request(self, name: str, path: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
         """Sends a request to a candidate; status 0 means no answer."""

@@ -21,6 +21,7 @@ from app.kube.resources import CLAIMS, PODS
 from app.schemas.state import MAX_LISTED
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from scheduler_core.extender.decision import Packing
+from scheduler_core.extender.settings import GuardMode
 from tests.e2e import load
 from tests.e2e.journal import FilterCall, Journal, Offer
 from tests.e2e.leader_monitor import LeaderMonitor
@@ -63,14 +64,14 @@ class Size:
         seed: chooses the pods, and the simulator's chance
         drained: the number of drained nodes
         packing: which nodes with room are offered; only with `ORDER_SAFE` must nothing be misplaced or stuck
-        placement_guard: its mode; none by default
+        placement_guard: its mode
     """
 
     pods: int
     seed: int
     drained: int = 2
     packing: Packing = Packing.ORDER_SAFE
-    placement_guard: str = ""
+    placement_guard: GuardMode = GuardMode.OFF
 
     @property
     def in_flight(self) -> int:

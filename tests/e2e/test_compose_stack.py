@@ -48,12 +48,12 @@ def start_service(stack: Stack, name: str) -> None:
     Folder, port and address are this machine's.
     """
     service = SERVICES[name]
-    port = str(stack.cluster.free_port())
+    port, guard_port = (str(stack.cluster.free_port()) for _ in range(2))
     words = [word.replace("/run/cluster", str(stack.cluster.directory)) for word in service["command"]]
     words[words.index("--port") + 1] = port
     stack.cluster.spawn(
         name,
-        [Path(sys.executable).with_name("longhorn-extender"), *words],
+        [Path(sys.executable).with_name("longhorn-extender"), *words, "--placement-guard-port", guard_port],
         env={**service["environment"], "POD_IP": primary_address()},
         ready=http_ok(f"http://{LOOPBACK}:{port}/healthz"),
     )

@@ -20,6 +20,7 @@ from devcluster.components import API_SERVER
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from tests.e2e.objects import PAUSE, Object, Volume, Workload
+from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.manifests.ask_policy import (
     ASK,
@@ -98,7 +99,7 @@ def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Ite
     cluster.service_account_kubeconfig(NAMESPACE, SERVICE)
     for name in ("extender-1", "extender-2"):
         rig.start_candidate(name)
-        show_as_pod(cluster, name, rig.url(name), ROOMY)
+        show_as_pod(cluster, name, rig.url(name), rig.guard_port(name), ROOMY)
     rig.until("a candidate answers", rig.leader)
     note("the extender answers")
     file = folder / "kube-scheduler-config.yaml"
@@ -231,6 +232,27 @@ def test_from_an_empty_cluster_every_check_of_doctor_finds_nothing(journey: Jour
 def test_from_an_empty_cluster_the_first_statefulset_is_placed_right(journey: Journey) -> None:
     """Only one node fits a pod, and kube-scheduler prefers others."""
     assert journey.nodes == {ROOMY}
+
+
+@pytest.mark.smoke
+@pytest.mark.usefixtures("ask_policy")
+def test_as_installed_longhorn_keeps_the_plan_of_goal_2(rig: Rig) -> None:
+    """Four claims of 100Gi fill the four disks of a node, though Longhorn chooses on figures that lag.
+
+    From then on the placement guard is proven, and `auto` offers nodes that are not even order-safe.
+    """
+    nodes = [f"goal-2-{count}" for count in (1, 2, 3, 4)]
+    rig.add_nodes("goal-2", {name: ["100Gi"] * count for count, name in enumerate(nodes, start=1)})
+    with PlacementAudit(rig) as audit:
+        rig.create(Workload(app="four", group="goal-2", volumes=[Volume()] * 4, asks=False).statefulset(1))
+        rig.until("it runs", lambda: rig.ready("four", 1))
+        assert rig.nodes_of("four") == {"four-0": "goal-2-4"}
+        assert (audit.bytes_overbooked, audit.misplacements) == (0, 0)
+    _, state = rig.request(rig.leader(), "/state")
+    guard = state["service"]["placementGuard"]
+    assert (guard["mode"], guard["health"], guard["problem"]) == ("enforce", "proven", "")
+    rig.remove("four")
+    rig.remove_nodes(*nodes)
 
 
 @pytest.mark.smoke

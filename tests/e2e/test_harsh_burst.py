@@ -9,8 +9,9 @@ from functools import cache
 import pytest
 
 from scheduler_core.extender.decision import Packing
+from scheduler_core.extender.settings import GuardMode
 from tests.e2e import harsh_burst
-from tests.e2e.harsh_burst import MIN_FAILING_SHARE, STRICT, HarshBurst, HarshNode, Outcome
+from tests.e2e.harsh_burst import ENFORCE, MIN_FAILING_SHARE, STRICT, WITHOUT, HarshBurst, HarshNode, Outcome
 from tests.e2e.objects import LOCAL
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
@@ -73,13 +74,13 @@ def test_seed_gives_the_same_burst_again() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "count"),
     [
-        pytest.param({"": [_FINE, _WRONG]}, 0, id="wrong without the guard"),
-        pytest.param({"": [_FINE]}, 1, id="nothing wrong without the guard"),
-        pytest.param({"": [_WRONG], "enforce": [_FINE]}, 0, id="fine with the guard"),
-        pytest.param({"": [_WRONG], "enforce": [_FINE, _WRONG]}, 1, id="wrong with the guard"),
+        pytest.param({WITHOUT: [_FINE, _WRONG]}, 0, id="wrong without the guard"),
+        pytest.param({WITHOUT: [_FINE]}, 1, id="nothing wrong without the guard"),
+        pytest.param({WITHOUT: [_WRONG], ENFORCE: [_FINE]}, 0, id="fine with the guard"),
+        pytest.param({WITHOUT: [_WRONG], ENFORCE: [_FINE, _WRONG]}, 1, id="wrong with the guard"),
     ],
 )
-def test_report_fails_if_the_guard_makes_no_difference(outcomes: dict[str, list[Outcome]], count: int) -> None:
+def test_report_fails_if_the_guard_makes_no_difference(outcomes: dict[GuardMode, list[Outcome]], count: int) -> None:
     """Without the guard something has to go wrong, and with it nothing."""
     assert len(harsh_burst.failures(outcomes)) == count
 
@@ -91,6 +92,6 @@ def test_a_harsh_burst_overbooks_disks_without_the_placement_guard(tmp_path_fact
     """A node with an exact packing is the right one, and Longhorn does not find the packing."""
     folder = tmp_path_factory.mktemp("harsh")
     arguments = ("--packing", Packing.EXACT)
-    with Rig(folder, config=RECOMMENDED_MANAGED, more_arguments=arguments) as rig:
+    with Rig(folder, config=RECOMMENDED_MANAGED, more_arguments=arguments, placement_guard=WITHOUT) as rig:
         outcome = harsh_burst.run_once(rig, seed=1)
     assert outcome.overbooked > 0

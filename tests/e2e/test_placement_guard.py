@@ -51,7 +51,6 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
             config=RECOMMENDED_MANAGED,
             more_arguments=arguments,
             simulator=SIMULATOR,
-            placement_guard=harsh_burst.ENFORCE,
             running=cluster,
         ) as started,
     ):
@@ -229,5 +228,5 @@ def test_a_guard_that_is_switched_off_is_not_called(rig: Rig) -> None:
     rig.cluster.api.patch(path, {"data": {"placement-guard": "off"}})
     rig.until("the Service leads nowhere", lambda: not guard_of(rig, leader)["published"])
     assert guard_of(rig, leader)["health"] == ""
-    rig.cluster.api.patch(path, {"data": {"placement-guard": None}})
+    rig.cluster.api.patch(path, {"data": {"placement-guard": "enforce"}})
     wait_until_callable(rig)

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from app.kube.resources import CLAIMS, PODS
 from scheduler_core.extender.decision import Packing
+from scheduler_core.extender.settings import GuardMode
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.pod_states import PodState, wait_until_quiet
@@ -99,7 +100,7 @@ def run(folder: Path, seeds: Sequence[int], *, guard: bool = False) -> dict[str,
         ways = [f"{packing}, guarded" if guard else packing.value]
         if packing is Packing.EXACT and not guard:
             ways.insert(0, _WITHOUT)
-        mode = "enforce" if guard else ""
+        mode = GuardMode.ENFORCE if guard else GuardMode.OFF
         arguments = ("--packing", packing)
         with Rig(folder / packing, config=RECOMMENDED_MANAGED, more_arguments=arguments, placement_guard=mode) as rig:
             for seed in seeds:

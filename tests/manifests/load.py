@@ -12,6 +12,7 @@ ROOT: Final = Path(__file__).parents[2]
 MANIFESTS: Final = ROOT / "manifests"
 CONFIGS: Final = ROOT / "kube-scheduler-config"
 NAME: Final = "longhorn-scheduler-extender"
+GUARD: Final = f"{NAME}-placement-guard"
 OFFERS: Final = f"{NAME}-offers"
 OWN_OBJECTS: Final = f"{NAME}-objects"
 NAMESPACE: Final = "longhorn-system"
@@ -39,6 +40,7 @@ CLUSTER_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     {(verb, group, resource, "") for group, resource in _CLUSTER_KINDS for verb in _CACHE}
     | {("get", group, resource, "") for group, resource in _CLUSTER_KINDS if resource in _FETCHED}
     | {("patch", "", "pods", "")}
+    | {(verb, "admissionregistration.k8s.io", "mutatingwebhookconfigurations", GUARD) for verb in ("get", "patch")}
 )
 LONGHORN: Final = (
     "backingimages", "backups", "diskschedules", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes",
@@ -48,12 +50,13 @@ NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     | {("get", "longhorn.io", "volumes", "")}
     | {(verb, "", "configmaps", NAME) for verb in _CACHE}
     | {(verb, "", "configmaps", OFFERS) for verb in ("get", "patch")}
+    | {(verb, "", "secrets", GUARD) for verb in ("get", "patch")}
     | {("create", "coordination.k8s.io", "leases", ""), ("create", "discovery.k8s.io", "endpointslices", "")}
     | {(verb, "coordination.k8s.io", "leases", NAME) for verb in ("get", "update")}
     | {
         (verb, "discovery.k8s.io", "endpointslices", name)
         for verb in ("delete", "get", "update")
-        for name in (NAME, f"{NAME}-placement-guard")
+        for name in (NAME, GUARD)
     }
 )
 

@@ -29,7 +29,7 @@ from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
 from scheduler_core.extender.kube_scheduler_config import Platform, Registration, configuration
 from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name, write_secret
-from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, ROOT, documents, permissions
+from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, ROOT, documents, permissions
 from tests.manifests.test_tls import build as build_with_component
 from tests.worlds.tls import client_context, shake_hands_in_memory
 
@@ -124,7 +124,6 @@ def normalize(objects: RenderedObjects) -> RenderedObjects:
     ("folders", "values"),
     [
         pytest.param(["base"], {}, id="defaults"),
-        pytest.param(["overlays/placement-guard"], {"placementGuard": {"enabled": True}}, id="placement guard"),
         pytest.param(["base", "overlays/ask-policy"], {"askPolicy": {"enabled": True}}, id="ask policy"),
         pytest.param(
             ["base", "overlays/ask-policy-v1beta1"],
@@ -172,13 +171,6 @@ def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(hel
     assert rules[2]["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "metrics"}
 
 
-@pytest.mark.e2e
-def test_tls_goes_with_the_placement_guard(helm: Helm, tmp_path: Path) -> None:
-    """As the component does."""
-    expected = build_with_component(tmp_path, "overlays/placement-guard", "tls")
-    assert normalize(helm.render({"tls": TLS, "placementGuard": {"enabled": True}})) == normalize(expected)
-
-
 def guide_to_tls() -> list[Any]:
     """What the blocks of YAML in docs/tls.md contain."""
     text = (ROOT / "docs/tls.md").read_text()
@@ -221,6 +213,7 @@ def test_the_chart_makes_certificates_that_both_ends_accept(helm: Helm, tmp_path
     secrets = {
         name: entry for (kind, name), entry in helm.render({"tls": {"enabled": True}}).items() if kind == "Secret"
     }
+    del secrets[GUARD]
     assert set(secrets) == {f"{NAME}-{suffix}" for suffix in ("ca", "tls", "client")}
     server, caller = (write_secret(tmp_path, secrets[f"{NAME}-{suffix}"]) for suffix in ("tls", "client"))
     files = TlsFiles(str(server / "tls.crt"), str(server / "tls.key"), str(server / "ca.crt"))
@@ -241,7 +234,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 @pytest.mark.parametrize("tls", [TLS, {"enabled": True, "certManager": {"enabled": True}}, {"enabled": False}])
 def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Mapping[str, Any]) -> None:
     """Neither for a Secret that is given nor with cert-manager."""
-    assert [kind for kind, _ in helm.render({"tls": tls}) if kind == "Secret"] == []
+    assert [name for kind, name in helm.render({"tls": tls}) if kind == "Secret"] == [GUARD]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +270,7 @@ def test_a_secret_that_is_given_and_cert_manager_contradict_each_other(helm: Hel
 
 def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
     """By these an administrator finds what a release has installed."""
-    parts = ("placementGuard", "askPolicy", "monitoring", "secondScheduler", "schedulerNamePolicy", "tls")
+    parts = ("askPolicy", "monitoring", "secondScheduler", "schedulerNamePolicy", "tls")
     values: dict[str, Any] = {name: {"enabled": True} for name in parts}
     values["networkPolicy"] = {"enabled": True, "controlPlaneNetworks": [NETWORK]}
     for entry in helm.render(values).values():
@@ -363,13 +356,20 @@ def test_the_service_keeps_an_address_that_is_given(helm: Helm) -> None:
 def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
     """So that an upgrade restarts no pod."""
     before = helm.render()
-    after = helm.render({"settings": {"enabled": False, "enforcement": "observe", "podSchedulingTimeout": 0}})
+    after = helm.render(
+        {
+            "settings": {
+                "enabled": False, "enforcement": "observe", "podSchedulingTimeout": 0, "placementGuard": "observe",
+            }
+        }
+    )  # fmt: skip
     assert {key for key in before if before[key] != after[key]} == {("ConfigMap", NAME)}
     assert after["ConfigMap", NAME]["data"] == {
         "scheduler-extender-enabled": "false",
         "scheduler-extender-enforcement": "observe",
         "scheduler-extender-pod-scheduling-timeout": "0",
         "scheduler-extender-node-reservation-timeout": "5",
+        "placement-guard": "observe",
     }
 
 
@@ -384,7 +384,7 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
         pytest.param({"replicas": 0}, "/replicas", id="no pods"),
         pytest.param({"image": {"tag": 1.1}}, "/image/tag", id="tag without quotes"),
         pytest.param({"image": {"repository": ""}}, "/image/repository", id="no image"),
-        pytest.param({"placementGuard": {"mode": False}}, "/placementGuard/mode", id="off without quotes"),
+        pytest.param({"settings": {"placementGuard": False}}, "/settings/placementGuard", id="off without quotes"),
         pytest.param({"askPolicy": {"apiVersion": "v1"}}, "/askPolicy/apiVersion", id="no API version"),
         pytest.param({"service": {"clusterIP": "none of these"}}, "/service/clusterIP", id="no address"),
         pytest.param({"networkPolicy": {"enabled": True}}, "/networkPolicy/controlPlaneNetworks", id="no network"),
@@ -504,12 +504,12 @@ def test_the_doctors_pod_meets_the_restricted_pod_security_standard(helm: Helm) 
 def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mapping[str, Any]) -> None:
     """A question about permissions is the only thing that it creates.
 
-    It may ask what would become of a pod in `default`.
+    It may ask what would become of a pod in `default`, and whether the placement guard answers about a replica.
     """
     objects = helm.render(values, tests=True)
     granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
     writes = {(verb, kind) for verb, _, kind, _ in granted if verb not in ("get", "list")}
-    assert writes == {("create", "subjectaccessreviews")}
+    assert writes == {("create", "subjectaccessreviews"), ("create", "replicas")}
     assert permissions(objects["Role", f"default/{DOCTOR}"]) == [("create", "", "pods", "")]
     assert "--no-probe" in objects["Pod", DOCTOR]["spec"]["containers"][0]["args"]
 

@@ -36,7 +36,7 @@ from devcluster.chart import CHART, SECOND_SCHEDULER
 from devcluster.http_check import http_request
 from devcluster.polling import wait_until
 from tests.manifests.helm import RELEASE, Helm, write_secret
-from tests.manifests.load import MANIFESTS, NAME, NAMESPACE, OFFERS
+from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OFFERS
 from tests.worlds.election_timing import OF_A_CHART, election_flags
 from tests.worlds.service import EXTENDER
 from tests.worlds.tls import client_context, serial_shown
@@ -46,7 +46,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=Tru
 CERTIFICATES = ("ca", "tls", "client")
 NODES = ["node-1", "node-2"]
 FAST = election_flags(OF_A_CHART)
-PARTS = ("placementGuard", "askPolicy", "secondScheduler", "schedulerNamePolicy", "tls")
+PARTS = ("askPolicy", "secondScheduler", "schedulerNamePolicy", "tls")
 TLS = ("--set", "tls.enabled=true,networkPolicy.enabled=true,networkPolicy.controlPlaneNetworks={192.168.10.0/24}")
 SERVER_NAME = f"{NAME}.{NAMESPACE}.svc"
 EVERYTHING = ("--set", ",".join(f"{part}.enabled=true" for part in PARTS))
@@ -296,9 +296,8 @@ def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start
     """
     helm.run("install", RELEASE, str(CHART), *EVERYTHING)
     start_extender()
-    guard = f"{NAME}-placement-guard"
-    wait_until("both Services to lead to it", lambda: slices(cluster) >= {NAME, guard})
-    for resource, name in ((LEASES, NAME), (ENDPOINT_SLICES, NAME), (ENDPOINT_SLICES, guard)):
+    wait_until("both Services to lead to it", lambda: slices(cluster) >= {NAME, GUARD})
+    for resource, name in ((LEASES, NAME), (ENDPOINT_SLICES, NAME), (ENDPOINT_SLICES, GUARD)):
         assert names_of_owners(cluster, resource, name) == [("ServiceAccount", NAME)]
     # As the second kube-scheduler does; an upgrade leaves it alone.
     cluster.api.patch(LEASES.path(NAMESPACE, SECOND_SCHEDULER), {"spec": {"holderIdentity": "a"}})

@@ -140,7 +140,7 @@ def test_the_client_limits_are_kube_schedulers_defaults() -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_configuration_leads_to_the_service(path: Any) -> None:
     """Name, namespace and port are those of the manifests."""
-    service = only("Service")
+    service = only("Service", name=NAME)
     (port,) = service["spec"]["ports"]
     scheme = "https" if called(path.name)["enableHTTPS"] else "http"
     assert {entry["urlPrefix"] for entry in configuration(path.name)["extenders"]} == {

@@ -14,12 +14,13 @@ from app.cli.main import cli
 from app.cli.options import ANY_ADDRESS, request_limits
 from app.extender.offer_store import CONFIG_MAP
 from app.kube.watched_kinds import WATCHED
-from app.settings import PEAK_FACTOR
+from app.settings import DEFAULT_GUARD_PORT, PEAK_FACTOR
 from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from scheduler_core.model.quantity import parse_bytes
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
     CONFIGS,
+    GUARD,
     MANIFESTS,
     NAME,
     NAMESPACE,
@@ -109,18 +110,18 @@ def test_an_admission_policy_checks_every_object_that_can_be_created() -> None:
     assert binding == {"policyName": OWN_OBJECTS, "validationActions": ["Deny"]}
 
 
-def test_every_write_to_objects_of_others_is_a_patch_of_a_pod_which_the_admission_policy_checks() -> None:
-    """A further verb on pods, or a subresource, would need its own rule."""
+def test_every_write_in_the_cluster_is_a_patch_which_an_admission_policy_checks() -> None:
+    """A further verb on pods, or a subresource, would need its own rule; of webhooks see test_placement_guard.py."""
     writes = {(verb, kind) for verb, _, kind, _ in CLUSTER_PERMISSIONS if verb not in ("get", "list", "watch")}
-    assert writes == {("patch", "pods")}
+    assert writes == {("patch", "pods"), ("patch", "mutatingwebhookconfigurations")}
     assert only("ValidatingAdmissionPolicy", name=NAME)["spec"]["matchConstraints"] == {
         "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}]
     }
 
 
-def test_every_object_but_two_has_the_same_name() -> None:
+def test_every_name_begins_alike() -> None:
     """Checks from outside look for this name."""
-    assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME, OFFERS, OWN_OBJECTS}
+    assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME, OFFERS, OWN_OBJECTS, GUARD}
 
 
 def test_the_record_of_offers_is_empty() -> None:
@@ -148,18 +149,19 @@ def test_the_test_cluster_has_the_namespace_and_the_access_but_no_pods() -> None
 
 def test_the_service_has_no_selector() -> None:
     """The leader publishes its address; a selector would add pods that do not answer."""
-    spec = only("Service")["spec"]
+    spec = only("Service", name=NAME)["spec"]
     assert "selector" not in spec
     assert [(port["name"], port["port"]) for port in spec["ports"]] == [("http", 9504)]
 
 
-def test_the_settings_are_those_of_the_proposal_but_enabled_and_enforced() -> None:
+def test_the_settings_are_those_of_the_proposal_but_enabled_enforced_and_guarded() -> None:
     """An administrator installs the manifests in order to use the extender."""
     assert only("ConfigMap", name=NAME)["data"] == {
         "scheduler-extender-enabled": "true",
         "scheduler-extender-enforcement": "enforce",
         "scheduler-extender-pod-scheduling-timeout": "5",
         "scheduler-extender-node-reservation-timeout": "5",
+        "placement-guard": "enforce",
     }
 
 
@@ -225,7 +227,7 @@ def test_a_follower_passes_every_probe(probe: str) -> None:
 
 
 def test_the_program_accepts_the_command_line() -> None:
-    """It has this command, these flags and variables, and this port."""
+    """It has this command, these flags and variables, and these ports."""
     command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
     flags = {option for parameter in command.params for option in parameter.opts}
     variables = {parameter.envvar for parameter in command.params}
@@ -233,7 +235,7 @@ def test_the_program_accepts_the_command_line() -> None:
     assert (CONTAINER["command"], verb) == (["longhorn-extender"], "serve")
     assert {argument for argument in arguments if argument.startswith("--")} <= flags
     assert {entry["name"] for entry in CONTAINER["env"]} <= variables
-    assert {port["containerPort"] for port in CONTAINER["ports"]} == {9504}
+    assert {port["containerPort"] for port in CONTAINER["ports"]} == {9504, DEFAULT_GUARD_PORT}
 
 
 @pytest.mark.parametrize("folder", ["base", "disk-schedule", "generic-scheduler"])

@@ -1,9 +1,9 @@
-"""manifests/overlays/placement-guard: it never stops Longhorn, is called for placements only, and may write three objects of its own."""
+"""The placement guard as installed: it never stops Longhorn, is called for placements only, and writes three objects of its own."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
@@ -17,28 +17,21 @@ from app.settings import DEFAULT_GUARD_PORT
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
+from scheduler_core.convert.probe_objects import TAG
 from scheduler_core.extender.settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
 from tests.manifests.load import (
+    GUARD,
     MANIFESTS,
     NAME,
     NAMESPACE,
     OWN_OBJECTS,
     ROOT,
-    Permission,
     documents,
-    objects,
     only,
-    permissions,
 )
 
-OVERLAY: Final = MANIFESTS / "overlays/placement-guard"
-ACCESS: Final = OVERLAY / "access"
-GUARD: Final = f"{NAME}-placement-guard"
-ROLE: Final[frozenset[Permission]] = frozenset({(verb, "", "secrets", GUARD) for verb in ("get", "patch")})
-CLUSTER_ROLE: Final[frozenset[Permission]] = frozenset(
-    {(verb, MUTATING_WEBHOOKS.group, MUTATING_WEBHOOKS.plural, GUARD) for verb in ("get", "patch")}
-)
+ACCESS: Final = MANIFESTS / "access"
 (HOOK,) = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]
 
 
@@ -57,21 +50,19 @@ def test_no_webhook_may_stop_longhorn_or_kubernetes() -> None:
 
 
 def test_the_webhook_is_called_for_replicas_that_get_a_disk() -> None:
-    """One update in a replica's life; the kinds of all other namespaces are left alone."""
+    """One update in a replica's life, and the dry run of `doctor`; the kinds of all other namespaces are left alone."""
     assert HOOK["rules"] == [
         {
             "apiGroups": [LONGHORN_REPLICAS.group],
             "apiVersions": [LONGHORN_REPLICAS.version],
-            "operations": ["UPDATE"],
+            "operations": ["CREATE", "UPDATE"],
             "resources": [LONGHORN_REPLICAS.plural],
             "scope": "Namespaced",
         }
     ]
     assert HOOK["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
     (condition,) = HOOK["matchConditions"]
-    assert (
-        condition["expression"] == "oldObject.?spec.?diskID.orValue('') == '' && object.?spec.?diskID.orValue('') != ''"
-    )
+    assert f"request.?dryRun.orValue(false) && object.metadata.?name.orValue('') == '{TAG}'" in condition["expression"]
     assert (HOOK["sideEffects"], HOOK["reinvocationPolicy"], HOOK["matchPolicy"]) == (
         "NoneOnDryRun", "Never", "Equivalent",
     )  # fmt: skip
@@ -79,7 +70,7 @@ def test_the_webhook_is_called_for_replicas_that_get_a_disk() -> None:
 
 def test_the_webhook_calls_what_the_program_serves() -> None:
     """Names, path and port are the program's."""
-    service = only("Service", ACCESS)
+    service = only("Service", ACCESS, name=GUARD)
     (port,) = service["spec"]["ports"]
     assert HOOK["clientConfig"] == {
         "service": {"name": GUARD, "namespace": NAMESPACE, "path": PATH, "port": port["port"]}
@@ -91,25 +82,14 @@ def test_the_webhook_calls_what_the_program_serves() -> None:
     assert "selector" not in service["spec"]
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("Role", ROLE), ("ClusterRole", CLUSTER_ROLE)])
-def test_the_roles_grant_two_objects_by_name(kind: str, expected: frozenset[Permission]) -> None:
-    """A widened permission fails here and needs a reason."""
-    granted = permissions(only(kind, ACCESS))
-    assert frozenset(granted) == expected
-    assert len(granted) == len(expected)
-    binding = only(f"{kind}Binding", ACCESS)
-    assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": GUARD}
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
-
-
 def test_the_secret_is_empty() -> None:
     """Applying the manifests again must not remove the certificate."""
-    assert only("Secret", ACCESS).keys() == {"apiVersion", "kind", "metadata", "type"}
+    assert only("Secret", ACCESS, name=GUARD).keys() == {"apiVersion", "kind", "metadata", "type"}
 
 
 def test_the_admission_policy_names_every_field_of_the_webhook_but_the_ca_bundle() -> None:
     """With a stolen token the webhook could be sent every object of the cluster."""
-    policy = only("ValidatingAdmissionPolicy", ACCESS)["spec"]
+    policy = only("ValidatingAdmissionPolicy", ACCESS, name=GUARD)["spec"]
     compared = set(re.findall(r"variables\.after\.\??(?:clientConfig\.\?)?(\w+)", str(policy["validations"])))
     fields = set(HOOK) | {"url", "service", "objectSelector"}
     assert compared == fields - {"clientConfig"}
@@ -117,7 +97,7 @@ def test_the_admission_policy_names_every_field_of_the_webhook_but_the_ca_bundle
     (rule,) = policy["matchConstraints"]["resourceRules"]
     assert (rule["apiGroups"], rule["resources"]) == ([MUTATING_WEBHOOKS.group], [MUTATING_WEBHOOKS.plural])
     assert policy["matchConditions"] == only("ValidatingAdmissionPolicy", name=NAME)["spec"]["matchConditions"]
-    binding = only("ValidatingAdmissionPolicyBinding", ACCESS)["spec"]
+    binding = only("ValidatingAdmissionPolicyBinding", ACCESS, name=GUARD)["spec"]
     assert binding == {"policyName": GUARD, "validationActions": ["Deny"]}
 
 
@@ -129,29 +109,24 @@ def test_the_extender_may_create_the_slices_of_its_services_and_no_lease_but_its
     assert service_rule["expression"] == "variables.isLease || variables.service == object.metadata.name"
 
 
-def test_the_access_has_no_pods() -> None:
-    """The local cluster uses it for an extender that runs as a process."""
-    kinds = {entry["kind"] for entry in objects(ACCESS)}
-    assert not kinds & {"Deployment", "Namespace"}
-    (kustomization,) = documents(ACCESS / "kustomization.yaml")
-    assert kustomization["namespace"] == NAMESPACE
-
-
 @pytest.mark.e2e
-def test_the_overlay_adds_the_guard_to_the_base_and_changes_two_objects() -> None:
-    """The ConfigMap has the setting, which observes, and the Deployment the port."""
+@pytest.mark.parametrize(
+    ("folder", "mode", "called"),
+    [
+        ("base", GuardMode.ENFORCE, True),
+        ("overlays/second-scheduler", GuardMode.ENFORCE, True),
+        # An EndpointSlice takes no loopback address.
+        ("overlays/host-network", GuardMode.OFF, False),
+    ],
+)
+def test_the_guard_is_on_as_installed(folder: str, mode: GuardMode, called: bool) -> None:
+    """Except where API servers cannot call it."""
     kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
-
-    def build(folder: str) -> dict[tuple[str, str], Any]:
-        text = kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60)
-        return {(entry["kind"], entry["metadata"]["name"]): entry for entry in yaml.safe_load_all(text) if entry}
-
-    base = build("base")
-    overlay = build("overlays/placement-guard")
-    assert {name for _, name in overlay.keys() - base.keys()} == {GUARD}
-    assert {key for key, entry in base.items() if overlay[key] != entry} == {("ConfigMap", NAME), ("Deployment", NAME)}
-    settings = overlay["ConfigMap", NAME]["data"]
-    assert settings == {**base["ConfigMap", NAME]["data"], PLACEMENT_GUARD: GuardMode.OBSERVE.value}
-    (container,) = overlay["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
-    assert {port["containerPort"] for port in container["ports"]} == {9504, DEFAULT_GUARD_PORT}
-    assert overlay["Secret", GUARD]["metadata"]["namespace"] == NAMESPACE
+    text = kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60)
+    built = {(entry["kind"], entry["metadata"]["name"]): entry for entry in yaml.safe_load_all(text) if entry}
+    assert built["ConfigMap", NAME]["data"][PLACEMENT_GUARD] == mode
+    assert ((MUTATING_WEBHOOKS.kind, GUARD) in built) is called
+    assert built["Secret", GUARD]["metadata"]["namespace"] == NAMESPACE
+    (container,) = built["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": 9504, endpoint_slice.PLACEMENT_GUARD.port_name: DEFAULT_GUARD_PORT}

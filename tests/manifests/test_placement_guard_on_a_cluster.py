@@ -33,8 +33,7 @@ SECRET = SECRETS.path(NAMESPACE, NAME)
 def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
     """An API server with the access of the extender and of its placement guard, whose policies are in force."""
     with control_plane.borrow() as running:
-        for folder in ("test-cluster", "overlays/placement-guard/access"):
-            running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / folder))
+        running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "test-cluster"))
         account = ("--as", f"system:serviceaccount:{NAMESPACE}:{EXTENDER}", "--as-group", "system:authenticated")
         label = ("label", "mutatingwebhookconfiguration", NAME)
         # Before the policy is in force, RBAC lets the extender do this.
@@ -84,7 +83,7 @@ async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
     assert decode_certificates(secret_of(cluster)).bundle == bundle_of(cluster)
     assert ssl.create_default_context(cadata=bundle_of(cluster).decode()).cert_store_stats()["x509_ca"] >= 1
     before = cluster.api.get(CONFIGURATION)["webhooks"]
-    cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "overlays/placement-guard/access"))
+    cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "access"))
     assert cluster.api.get(CONFIGURATION)["webhooks"] == before
     version = cluster.api.get(SECRET)["metadata"]["resourceVersion"]
     await certificate.check()

@@ -83,9 +83,9 @@ def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own(tm
 
 
 @pytest.mark.e2e
-def test_it_goes_with_the_placement_guard(tmp_path: Path) -> None:
-    """As a component; every port of the container has a name of its own."""
-    (container,) = pod_spec(build(tmp_path / "both", "overlays/placement-guard", "tls"))["containers"]
+def test_every_port_of_the_container_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """kube-scheduler's, the placement guard's, and that for probes."""
+    (container,) = pod_spec(build(tmp_path / "both", "base", "tls"))["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert sorted(ports.values()) == [9504, DEFAULT_GUARD_PORT, 9508]
     assert len(ports) == len(container["ports"])

@@ -19,12 +19,15 @@ from tests.worlds.service import EXTENDER
 DRIVER: Final = "driver.longhorn.io"
 
 
-def show_as_pod(cluster: DevCluster, name: str, url: str, node: str) -> None:
-    """Creates the pod of a candidate, with the address and port of its process."""
+def show_as_pod(cluster: DevCluster, name: str, url: str, guard_port: int, node: str) -> None:
+    """Creates the pod of a candidate, with the address and ports of its process."""
     container = {
         "name": "extender",
         "image": "none",
-        "ports": [{"containerPort": int(url.rpartition(":")[2])}],
+        "ports": [
+            {"name": "http", "containerPort": int(url.rpartition(":")[2])},
+            {"name": "https", "containerPort": guard_port},
+        ],
         "securityContext": {"allowPrivilegeEscalation": False},
     }
     body = {

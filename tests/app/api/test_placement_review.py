@@ -18,7 +18,8 @@ from app.api.placement_review import MAX_BODY, AdmissionState, guard_application
 from app.extender.metrics import Metrics
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import PREFIX
-from scheduler_core.convert.admission import AdmissionRequest, JsonPatch
+from scheduler_core.convert.admission import TRIAL_PATCH, AdmissionRequest, JsonPatch
+from scheduler_core.convert.probe_objects import probe_replica
 from tests.worlds.service import http_client
 
 pytestmark = pytest.mark.anyio
@@ -127,6 +128,18 @@ async def test_a_process_that_does_not_lead_changes_nothing(refusals: list[str])
     assert (await guard.ask()).json() == ALLOWED
     assert len(guard.reviewer.asked) == reviews
     assert (guard.count("idle"), guard.count("answered")) == (1, 0)
+
+
+@pytest.mark.parametrize(("refusal", "answered"), [("", True), ("not the leader", False)])
+async def test_a_diagnosis_gets_an_answer_of_the_leader(refusal: str, answered: bool) -> None:
+    """No placement is decided."""
+    guard = Guard()
+    guard.refusals = [refusal]
+    replica = probe_replica("longhorn.io/v1beta2")
+    response = await guard.ask(review_of({"uid": "u", "operation": "CREATE", "dryRun": True, "object": replica}))
+    patch = response.json()["response"].get("patch")
+    assert (patch and json.loads(b64decode(patch))) == (TRIAL_PATCH if answered else None)
+    assert guard.reviewer.asked == []
 
 
 async def test_an_error_in_the_review_leaves_the_object_alone() -> None:

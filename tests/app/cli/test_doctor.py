@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from scheduler_core.convert.probe_objects import ANSWERED
 from tests import builders as make
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.worlds.command_line import Run
-from tests.worlds.fake_api import FakeApi, failing, serve
+from tests.worlds.fake_api import Behaviour, FakeApi, failing, serve
 from tests.worlds.service import EXTENDER
 
 NAMESPACE = "longhorn-system"
@@ -227,6 +228,45 @@ async def test_what_cannot_be_removed_is_named(tmp_path: Path, run: Run) -> None
     async with serve(handle, tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--uninstall", "--kubeconfig", str(kubeconfig))
     assert result.err.count("could not be removed") == len(api.created) == len(PROBE_KINDS)
+
+
+@pytest.mark.parametrize(
+    ("answered", "proxy", "says"),
+    [
+        pytest.param(True, None, "answers", id="it answers"),
+        pytest.param(False, failing(503, "dial tcp: i/o timeout", "ServiceUnavailable"), "i/o timeout", id="no way"),
+        pytest.param(False, failing(404), "do not trust its certificate", id="another authority"),
+    ],
+)
+async def test_the_placement_guard_is_tried_by_a_dry_run(
+    tmp_path: Path, run: Run, answered: bool, proxy: Behaviour | None, says: str
+) -> None:
+    """Without an answer, the API server's own call of the leader's port tells why."""
+    api = Api()
+    guard = f"{NAME}-placement-guard"
+    api.add("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", {"metadata": {"name": guard}})
+    metadata = {"name": "one", "namespace": NAMESPACE, "labels": LABELS}
+    ports = [{"name": "http", "containerPort": 9504}, {"name": "https", "containerPort": 1234}]
+    process = {"metadata": metadata, "spec": {"containers": [{"ports": ports}]}, "status": {"podIP": "10.0.0.1"}}
+    api.add(f"/api/v1/namespaces/{NAMESPACE}/pods", process)
+    lease = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": {"holderIdentity": "one"}}
+    api.add(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases", lease)
+    state = {"service": {"answering": True, "placementGuard": {"mode": "enforce"}}}
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/replicas"):
+            body = await request.json()
+            body["metadata"]["annotations"] |= {ANSWERED: "true"} if answered else {}
+            return web.json_response(body, status=201)
+        if "https:one:1234/proxy" in request.path and proxy is not None:
+            return await proxy(request)
+        return web.json_response(state) if "/proxy/" in request.path else await api.handle(request)
+
+    async with serve(handle, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
+    (finding,) = [entry for entry in json.loads(result.out)["findings"] if entry["check"] == "placement-guard"]
+    assert (finding["severity"] == "ok") is answered
+    assert says in finding["what"]
 
 
 async def test_what_may_not_be_read_is_a_finding(tmp_path: Path, run: Run) -> None:

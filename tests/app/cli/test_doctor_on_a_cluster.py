@@ -64,7 +64,7 @@ def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         Stack(tmp_path_factory.mktemp("doctor"), options, running=cluster) as running,
     ):
         for name in running.candidates:
-            show_as_pod(running.cluster, name, running.url(name), "node-1")
+            show_as_pod(running.cluster, name, running.url(name), running.guard_port(name), "node-1")
         mend_longhorn(running.cluster)
         yield running
 

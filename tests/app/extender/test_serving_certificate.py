@@ -341,7 +341,7 @@ async def test_a_missing_object_is_a_problem_that_names_the_manifests(
     leader = await world.candidate()
     await leader.check()
     assert missing in leader.certificate.problem
-    assert leader.certificate.problem.endswith("apply manifests/overlays/placement-guard")
+    assert leader.certificate.problem.endswith("apply manifests/base")
     assert world.api.writes == written
     world.api.put(missing, raw)
     await leader.check()

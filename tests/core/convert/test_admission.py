@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.admission import AdmissionRequest, admission_request, admission_response, placement_patch
+from scheduler_core.convert.admission import (
+    TRIAL_PATCH,
+    AdmissionRequest,
+    admission_request,
+    admission_response,
+    placement_patch,
+)
+from scheduler_core.convert.probe_objects import is_answered, probe_replica
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.replica_placement import Placement
 from tests import builders as make
@@ -45,6 +52,40 @@ def test_a_dry_run_is_known_as_one() -> None:
     review = _review()
     review["request"]["dryRun"] = True
     assert admission_request(review).dry_run
+
+
+def _trial(**changes: Any) -> Object:
+    request = {"uid": "u", "operation": "CREATE", "dryRun": True, "object": probe_replica("longhorn.io/v1beta2")}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**request, **changes}}
+
+
+def test_a_diagnosis_asks_by_a_dry_run_that_creates_its_replica() -> None:
+    """The answer is an annotation, which the diagnosis finds in the object."""
+    review = _trial()
+    assert admission_request(review).is_trial
+    created = review["request"]["object"]
+    assert not is_answered(json.dumps(created).encode())
+    (operation,) = TRIAL_PATCH
+    *path, key = operation["path"].strip("/").split("/")
+    target = created
+    for name in path:
+        target = target[name]
+    target[key.replace("~1", "/")] = operation["value"]
+    assert is_answered(json.dumps(created).encode())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"dryRun": False}, id="no dry run"),
+        pytest.param({"operation": "UPDATE"}, id="an update"),
+        pytest.param({"object": {"metadata": {"name": "pvc-1-r-1"}}}, id="another replica"),
+        pytest.param({"object": None}, id="no object"),
+    ],
+)
+def test_nothing_else_is_taken_for_a_diagnosis(changes: Object) -> None:
+    """What is really written is guarded."""
+    assert not admission_request(_trial(**changes)).is_trial
 
 
 def _set(*path: str, value: Any) -> Callable[[Object], None]:

@@ -42,11 +42,11 @@ def test_a_pod_requests_the_resource_in_any_container(key: str, containers: str)
 
 
 def test_a_pods_port_is_the_one_for_http_wherever_it_is() -> None:
-    """The placement guard's overlay puts another one before it."""
+    """Overlays add others, in any place; that of the placement guard has a name of its own, too."""
     names = {"https": 9507, "http": 9504, "probes": 9508}
     ports = [{"name": name, "containerPort": port} for name, port in names.items()]
     pod = installed_pod(raw({"containers": [{"ports": ports}]}))
-    assert (pod.port, pod.probe_port) == (9504, 9508)
+    assert (pod.port, pod.probe_port, pod.guard_port) == (9504, 9508, 9507)
 
 
 @pytest.mark.parametrize(("name", "tls"), [("http", False), ("https", True), (None, False)])

@@ -14,7 +14,15 @@ import pytest
 
 from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, Check, diagnose, is_well
 from scheduler_core.extender.event_causes import CAUSES, cause_of, is_refusal
-from scheduler_core.extender.finding import Caller, Finding, Installation, ProbeResult, ProcessReport, Severity
+from scheduler_core.extender.finding import (
+    Caller,
+    Finding,
+    GuardTrial,
+    Installation,
+    ProbeResult,
+    ProcessReport,
+    Severity,
+)
 from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Disk, Node
@@ -48,9 +56,11 @@ SOUND = Installation(
     lease=HeldLease("a_3f9a1c07", 15, renewed="2025-12-31T23:59:58Z"),
     endpoints=("10.0.0.1",),
     reports={
-        "a": ProcessReport(answering=True, callers=(Caller("10.0.0.9"),)),
+        "a": ProcessReport(answering=True, guard_mode="enforce", callers=(Caller("10.0.0.9"),)),
         "b": ProcessReport(refusal="not the leader, a is"),
     },
+    guard_installed=True,
+    guard_trial=GuardTrial(answered=True),
     failures=(SchedulingFailure("shop/db-0", REFUSED),),
     probe=ProbeResult(message=REFUSED),
     settings={"current-longhorn-version": "v1.12.0", "storage-over-provisioning-percentage": "100"},
@@ -64,17 +74,16 @@ def with_settings(**settings: str) -> Installation:
     return replace(SOUND, settings={**SOUND.settings, **{name.replace("_", "-"): settings[name] for name in settings}})
 
 
-def with_leader(report: ProcessReport, *, guard: bool = False) -> Installation:
+def with_leader(report: ProcessReport) -> Installation:
     """The sound installation whose leader says something else."""
-    return replace(SOUND, reports={**SOUND.reports, "a": report}, guard_installed=guard)
+    return replace(SOUND, reports={**SOUND.reports, "a": report})
 
 
 def expiring(after: timedelta, problem: str = "") -> Installation:
     """The sound installation with a placement guard whose certificate expires."""
     expiry = (NOW + after).timestamp()
     return with_leader(
-        ProcessReport(answering=True, guard_mode="enforce", guard_problem=problem, certificate_expiry=expiry),
-        guard=True,
+        ProcessReport(answering=True, guard_mode="enforce", guard_problem=problem, certificate_expiry=expiry)
     )
 
 
@@ -188,8 +197,23 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
     "a guard that cannot be called": (
         expiring(timedelta(days=90), "the Secret is empty"), "certificate", Severity.ERROR, "the Secret is empty",
     ),
+    "a port that API servers do not reach": (
+        replace(SOUND, guard_trial=GuardTrial(obstacle="dial tcp 10.0.0.1:9507: i/o timeout")),
+        "placement-guard", Severity.ERROR, "10.0.0.1:9507: i/o timeout",
+    ),
+    "a certificate that API servers do not trust": (
+        replace(SOUND, guard_trial=GuardTrial()), "placement-guard", Severity.ERROR, "do not trust its certificate",
+    ),
+    "a guard that may be off": (
+        replace(SOUND, reports={}, service=ServiceAddress("10.43.0.9", 9504, tls=True), guard_trial=GuardTrial()),
+        "placement-guard", Severity.WARNING, "got no answer",
+    ),
+    "a replica that may not be created": (
+        replace(SOUND, guard_trial=GuardTrial(problem="not allowed")),
+        "placement-guard", Severity.WARNING, "could not be tried: not allowed",
+    ),
     "a guard whose webhook was deleted": (
-        replace(expiring(timedelta(days=90), "no webhook"), guard_installed=False),
+        replace(expiring(timedelta(days=90), "no webhook"), guard_installed=False, guard_trial=None),
         "certificate", Severity.ERROR, "no webhook",
     ),
     "an extender that is not registered": (
@@ -389,8 +413,8 @@ UNASKED: dict[str, Installation] = {
     "it serves TLS": replace(
         SOUND, service=ServiceAddress("10.43.0.9", 9504, tls=True), reports={}, guard_installed=True
     ),
-    "it cannot be reached": with_leader(ProcessReport(unreachable="no route"), guard=True),
-    "it is not ready": with_leader(ProcessReport(not_ready="volumes.longhorn.io: forbidden"), guard=True),
+    "it cannot be reached": with_leader(ProcessReport(unreachable="no route")),
+    "it is not ready": with_leader(ProcessReport(not_ready="volumes.longhorn.io: forbidden")),
     "there is no leader": replace(SOUND, lease=None),
 }
 
@@ -404,10 +428,18 @@ def test_what_only_the_leader_knows_is_not_well_without_its_report(facts: Instal
     assert finding.what.startswith("the leader ")
 
 
-def test_a_placement_guard_that_is_off_cannot_be_called() -> None:
-    """Nothing is said about its certificate."""
-    (finding,) = [entry for entry in diagnose(SOUND) if entry.check == "certificate"]
+@pytest.mark.parametrize("check", ["certificate", "placement-guard"])
+def test_a_placement_guard_that_is_off_cannot_be_called(check: str) -> None:
+    """Nothing is said about its certificate, and it answers nobody."""
+    facts = replace(with_leader(ProcessReport(answering=True, guard_mode="off")), guard_trial=GuardTrial())
+    (finding,) = [entry for entry in diagnose(facts) if entry.check == check]
     assert (finding.severity, finding.what) == (Severity.OK, "the placement guard is off")
+
+
+def test_one_cause_of_a_silent_guard_is_said_once() -> None:
+    """The leader knows what is wrong with the certificate."""
+    facts = replace(expiring(timedelta(days=90), "the Secret is empty"), guard_trial=GuardTrial())
+    assert [entry.check for entry in problems(facts)] == ["certificate"]
 
 
 @pytest.mark.parametrize(
@@ -475,16 +507,20 @@ def test_kube_scheduler_must_not_send_other_pods_either(
 
 def test_pods_of_the_second_kube_scheduler_are_named_before_it_is_removed() -> None:
     """No other program schedules them."""
-    facts = replace(without_policy(), probe=ProbeResult(node="node-1"), second_scheduler_pods=("shop/db-0",))
+    facts = replace(
+        without_policy(),
+        probe=ProbeResult(node="node-1"),
+        second_scheduler_pods=("shop/db-0",),
+    )
     (finding,) = problems(facts, UNINSTALLED)
     assert (finding.check, finding.severity, finding.where) == ("requesting-pods", Severity.WARNING, "pod shop/db-0")
     assert "longhorn-scheduler" in finding.what
 
 
 def test_what_an_uninstallation_would_leave_is_found() -> None:
-    """The policy, pods that request the resource, and the placement guard's webhook."""
-    facts = replace(with_probe(node="node-1"), requesting_pods=("shop/a",), guard_installed=True)
-    assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["ask-policy", "requesting-pods", "webhook"]
+    """The policy, and pods that request the resource. The placement guard's webhook goes with the manifests."""
+    facts = replace(with_probe(node="node-1"), requesting_pods=("shop/a",))
+    assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["ask-policy", "requesting-pods"]
 
 
 @pytest.mark.parametrize(("admitted", "severity"), [(None, Severity.SKIPPED), (InstalledPod("a", "b"), Severity.OK)])
