@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.capacity_report import CapacityReport
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
 from scheduler_core.extender.status.report import StatusReport, status_report
 from scheduler_core.extender.status.row_page import page_of
@@ -28,14 +28,14 @@ def report(*objects: Object | list[Object]) -> StatusReport:
     return run_to_end(status_report(make.state(*objects)))
 
 
-def row(*objects: Object | list[Object], **refused: str) -> WaitingRow:
+def row(*objects: Object | list[Object], options: FilterOptions | None = None, **refused: str) -> WaitingRow:
     """The row of the oldest waiting pod.
 
     Nodes that kube-scheduler refuses are given by keyword.
     """
     state = make.state(*objects)
     (pod, *_) = run_to_end(waiting_pods(state.view))
-    return run_to_end(waiting_row(pod, state, FilterOptions(), make.competing(state), refused))
+    return run_to_end(waiting_row(pod, state, options or FilterOptions(), make.competing(state), refused))
 
 
 @pytest.mark.parametrize(
@@ -221,6 +221,16 @@ def test_the_closest_node_lacks_space_rather_than_something_else() -> None:
     result = row(nodes, make.storage_class(diskSelector="fast"), make.claim("a", 30), make.pod("a"))
     assert result.closest is not None
     assert (result.closest.node, result.closest.missing) == ("small", 20 * GI)
+
+
+def test_the_closest_node_is_one_that_another_packing_mode_would_offer() -> None:
+    """It lacks nothing, and waiting does not help: the sentence says what does."""
+    nodes = [make.longhorn_node("two", {"a": make.disk(100), "b": make.disk(100)}), make.longhorn_node("small", 119)]
+    objects = [make.storage_class(), make.claim("a", 60), make.claim("b", 60), make.pod("a", "b")]
+    result = row(nodes, objects, options=FilterOptions(packing=Packing.STALE_SAFE))
+    assert result.closest is not None
+    assert (result.closest.node, result.closest.reason) == ("two", Reason.NEVER_SAFE)
+    assert "40Gi more space: 20Gi on disk a, 20Gi on disk b" in result.closest.detail
 
 
 def test_without_a_node_that_lacks_space_alone_the_one_that_passed_most_rules_is_closest() -> None:
