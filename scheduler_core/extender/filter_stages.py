@@ -334,11 +334,11 @@ def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperativ
     table = yield from request.state.profiles.table(request.required.classes)
     profiles = zip(names, table.of(names), strict=True)
     settled = [name for name, profile in profiles if profile.free == profile.reported]
-    with_replica = _with_replica(request, (), request.optional.nodes_with_replica)
-    others = [name for name in settled if name not in with_replica]
+    apart = frozenset(_with_replica(request, (), request.optional.nodes_with_replica))
+    others = [name for name in settled if name not in apart]
     alone = dict(zip(others, (yield from _evaluate_alone(request, others)), strict=True))
-    for name in with_replica:
-        if name in settled:
+    for name in settled:
+        if name in apart:
             alone[name] = _reason_of_node_with_replica(request, name, None, request.budget)
             yield
     if request.budget.gave_up and Reason.STALE_UNSAFE not in refused:

@@ -26,7 +26,17 @@ _CLOCK_SKEW: Final = timedelta(seconds=60)
 _MAX_LISTED: Final = 3
 _GUARD: Final = "placement-guard"
 _WEBHOOK: Final = "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard"
-_REACH: Final = "see docs/placement-guard.md, API servers do not reach it"
+_NO_ROUTE: Final = 'a network plugin whose pods the control plane reaches (own pod network), or placement-guard: "off"'
+_BLOCKED: Final = "allow TCP port 9507 from the control plane to the pods: NetworkPolicy, or the provider's firewall"
+# What an API server's error about its own call says, and what mends it: docs/placement-guard.md, "API servers do not reach it".
+_WAYS: Final = (
+    ("refused", "have --placement-guard-port, containerPort and targetPort agree"),
+    ("no route", _NO_ROUTE),
+    ("unreachable", _NO_ROUTE),
+    ("timeout", _BLOCKED),
+    ("deadline", _BLOCKED),
+)
+_OTHERWISE: Final = "see docs/placement-guard.md, API servers do not reach it"
 _APPLY: Final = "kubectl apply -k my-cluster"
 
 
@@ -287,7 +297,8 @@ def check_guard(facts: Installation) -> Findings:
         # Nothing says the mode of a leader that could not be asked.
         severity = Severity.ERROR if report is not None else Severity.WARNING
         what = trial.obstacle or "they reach its port, but not by its Service, or do not trust its certificate"
-        yield Finding(_GUARD, severity, f"API servers got no answer to a dry run: {what}", _WEBHOOK, _REACH)
+        command = next((command for words, command in _WAYS if words in trial.obstacle), _OTHERWISE)
+        yield Finding(_GUARD, severity, f"API servers got no answer to a dry run: {what}", _WEBHOOK, command)
 
 
 def _some(texts: tuple[str, ...]) -> str:

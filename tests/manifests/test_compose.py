@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from app.settings import DEFAULT_GUARD_PORT
 from devcluster.programs import NAMESPACE, SERVICE
 from tests.manifests.load import ROOT, documents
 
@@ -47,6 +48,13 @@ def test_containers_have_no_privileges(service: dict[str, Any]) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service.get("network_mode", "service:cluster") == "service:cluster"
     assert not {"privileged", "user", "pid", "cap_add"} & service.keys()
+
+
+def test_candidates_of_one_host_serve_the_placement_guard_on_ports_of_their_own() -> None:
+    """The mode is that of the ConfigMap, as in every installation."""
+    ports = [options(name).get("--placement-guard-port", str(DEFAULT_GUARD_PORT)) for name in CANDIDATES]
+    assert len(set(ports)) == len(CANDIDATES)
+    assert not any("--placement-guard" in options(name) for name in CANDIDATES)
 
 
 @each_service

@@ -436,6 +436,23 @@ def test_a_placement_guard_that_is_off_cannot_be_called(check: str) -> None:
     assert (finding.severity, finding.what) == (Severity.OK, "the placement guard is off")
 
 
+@pytest.mark.parametrize(
+    ("obstacle", "command"),
+    [
+        ("dial tcp 10.0.0.1:9507: i/o timeout", "NetworkPolicy"),
+        ("context deadline exceeded", "NetworkPolicy"),
+        ("dial tcp 10.0.0.1:9507: connect: no route to host", "own pod network"),
+        ("dial tcp 10.0.0.1:9507: connect: network is unreachable", "own pod network"),
+        ("dial tcp 10.0.0.1:9507: connect: connection refused", "--placement-guard-port"),
+        ("something else", "docs/placement-guard.md"),
+    ],
+)
+def test_the_api_servers_own_error_names_what_keeps_it_from_the_guard(obstacle: str, command: str) -> None:
+    """Firewall or policy, no route, or another port."""
+    (finding,) = problems(replace(SOUND, guard_trial=GuardTrial(obstacle=obstacle)))
+    assert command in finding.command
+
+
 def test_one_cause_of_a_silent_guard_is_said_once() -> None:
     """The leader knows what is wrong with the certificate."""
     facts = replace(expiring(timedelta(days=90), "the Secret is empty"), guard_trial=GuardTrial())
