@@ -178,6 +178,31 @@ def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
     assert doctor(stack, "--no-probe") == (0, {})
 
 
+def test_a_placement_guard_that_the_api_server_does_not_reach_is_found(stack: Stack) -> None:
+    """First its Service has another port; then the leader's pod has one on which nothing listens."""
+    api = stack.cluster.api
+    service = SERVICES.path(NAMESPACE, f"{SERVICE}-placement-guard")
+    (port,) = api.get(service)["spec"]["ports"]
+    (leader,) = stack.answering()
+
+    def show(guard_port: int) -> None:
+        stack.cluster.kubectl("-n", NAMESPACE, "delete", "pod", leader, "--force", "--grace-period=0")
+        show_as_pod(stack.cluster, leader, stack.url(leader), guard_port, "node-1")
+
+    api.patch(service, {"spec": {"ports": [{**port, "port": 444}]}})
+    try:
+        code, by_service = doctor(stack, "--no-probe")
+        show(stack.cluster.free_port())
+        _, by_port = doctor(stack, "--no-probe")
+    finally:
+        api.patch(service, {"spec": {"ports": [port]}})
+        show(stack.guard_port(leader))
+    assert (code, list(by_service), list(by_port)) == (1, ["placement-guard"], ["placement-guard"])
+    assert "not by its Service" in by_service["placement-guard"]["what"]
+    assert "connection refused" in by_port["placement-guard"]["what"]
+    wait_until("the guard to answer again", lambda: doctor(stack, "--no-probe") == (0, {}))
+
+
 @pytest.mark.parametrize("pods", ["requesting", "all"])
 def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path: Path, pods: str) -> None:
     """It has the Service's address, and the real kube-scheduler reads it.
