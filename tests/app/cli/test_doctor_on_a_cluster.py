@@ -17,6 +17,7 @@ import pytest
 from app.kube.resources import (
     CLAIMS,
     CSI_DRIVERS,
+    MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
     SERVICES,
@@ -29,6 +30,7 @@ from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from devcluster.stack import ROOT, Stack, StackOptions
 from scheduler_core.convert.probe_objects import TAG
+from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from tests.control_plane import ControlPlane
 from tests.worlds.installed_extender import (
     DRIVER,
@@ -179,27 +181,33 @@ def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
 
 
 def test_a_placement_guard_that_the_api_server_does_not_reach_is_found(stack: Stack) -> None:
-    """First its Service has another port; then the leader's pod has one on which nothing listens."""
+    """First it calls a port that the Service does not have; then the leader's pod has one on which nothing listens."""
     api = stack.cluster.api
-    service = SERVICES.path(NAMESPACE, f"{SERVICE}-placement-guard")
-    (port,) = api.get(service)["spec"]["ports"]
+    path = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
+    (webhook,) = api.get(path)["webhooks"]
+    called = webhook["clientConfig"]
     (leader,) = stack.answering()
+
+    def call(port: int) -> None:
+        changed = {**called, "service": {**called["service"], "port": port}}
+        api.patch(path, {"webhooks": [{**webhook, "clientConfig": changed}]})
 
     def show(guard_port: int) -> None:
         stack.cluster.kubectl("-n", NAMESPACE, "delete", "pod", leader, "--force", "--grace-period=0")
         show_as_pod(stack.cluster, leader, stack.url(leader), guard_port, "node-1")
 
-    api.patch(service, {"spec": {"ports": [{**port, "port": 444}]}})
+    def finding() -> str:
+        findings = doctor(stack, "--no-probe")[1]
+        return str(findings["placement-guard"]["what"]) if list(findings) == ["placement-guard"] else ""
+
+    call(444)
     try:
-        code, by_service = doctor(stack, "--no-probe")
+        wait_until("the Service to be named", lambda: "not by its Service" in finding())
         show(stack.cluster.free_port())
-        _, by_port = doctor(stack, "--no-probe")
+        assert "connection refused" in finding()
     finally:
-        api.patch(service, {"spec": {"ports": [port]}})
+        call(called["service"]["port"])
         show(stack.guard_port(leader))
-    assert (code, list(by_service), list(by_port)) == (1, ["placement-guard"], ["placement-guard"])
-    assert "not by its Service" in by_service["placement-guard"]["what"]
-    assert "connection refused" in by_port["placement-guard"]["what"]
     wait_until("the guard to answer again", lambda: doctor(stack, "--no-probe") == (0, {}))
 
 
