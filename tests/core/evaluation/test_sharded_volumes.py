@@ -152,7 +152,7 @@ def test_shards_of_the_pod_may_be_in_the_way_of_its_local_volume() -> None:
     cluster = [*nodes(20), pair, *nodes(0, 0, 20, 20)[2:]]
     options = FilterOptions(packing=Packing.ORDER_SAFE)
     explanation = explained(make.pod("a", "b"), KUBE_NODES, CLASS, CLAIM, local, cluster, options=options)
-    assert reasons(explanation) == {"n1": "ORDER_UNSAFE", "n2": "ROOM", "n3": "ORDER_UNSAFE", "n4": "ORDER_UNSAFE"}
+    assert reasons(explanation) == {"n1": "NEVER_SAFE", "n2": "ROOM", "n3": "NEVER_SAFE", "n4": "NEVER_SAFE"}
 
 
 def cluster(*objects: Object | list[Object], other_on: str) -> ClusterState:
