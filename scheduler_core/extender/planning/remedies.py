@@ -325,6 +325,12 @@ def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate
         node = longhorn_nodes.get(name)
         if node is not None and start.node in (None, name):
             yield _Candidate(node, reason, decision.resolution_on(name))
+    if Reason.SPOKEN_FOR not in decision.reasons:
+        return
+    # A volume that does not fit on its pod's node counts on others until there is room for it, also on a node that kube-scheduler refuses.
+    for name in sorted(set(longhorn_nodes).difference(decision.candidates)):
+        if start.node in (None, name) and cluster.state.demand.by_node.get(name):
+            yield _Candidate(longhorn_nodes[name], None, decision.resolution)
 
 
 def _space_questions(trials: Trials, start: _Start) -> Cooperative[list[SpaceQuestion]]:

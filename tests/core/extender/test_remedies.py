@@ -208,3 +208,22 @@ def test_the_least_bytes_may_be_few_because_more_make_room_for_another_pod() -> 
         False, True, True, False, False, True,
     ]  # fmt: skip
     assert [remedy.cost.size for remedy in pods.find(9)] == [15 * GI, 15 * GI]
+
+
+def test_a_disk_of_a_node_that_kube_scheduler_refuses_may_make_room_elsewhere() -> None:
+    """The other pod's volume counts on every node until its own node takes it."""
+    raw, longhorn = longhorn_with_closed_disk()
+    other = [claim("other", 50), pod("other", name="other", uid="uid-other", node="b")]
+    objects = [*node("a", scheduled=40), raw, longhorn, *other, setting("disable-scheduling-on-cordoned-node", "false")]
+    remedies = world(objects, size=40).find(1)
+    assert [remedy.text for remedy in remedies] == ["allow scheduling on disk b/disk-2"]
+
+
+def longhorn_with_closed_disk() -> list[Object]:
+    """A cordoned node b, one disk of which is full, and the other one closed."""
+    raw = kube_node("b")
+    raw["spec"] = {
+        "unschedulable": True,
+        "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
+    }
+    return [raw, longhorn_node("b", {"disk-1": disk(100, scheduled=100), "disk-2": disk(100, allow=False)})]
