@@ -13,6 +13,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from app.kube.resources import (
     DISRUPTION_BUDGETS,
     LONGHORN_NODES,
     LONGHORN_REPLICAS,
+    LONGHORN_SETTINGS,
     LONGHORN_SHARDS,
+    LONGHORN_VOLUMES,
     PODS,
     STORAGE_CLASSES,
 )
@@ -53,6 +56,8 @@ APP = "foreseen"
 GUARDED = "guarded"
 SHOWN = "shown"
 SHARDED = "sharded"
+ZONAL = "zonal"
+ZONE = "topology.kubernetes.io/zone"
 CLAIM = "data-0-grown-0"
 GI = 1024**3
 # The nodes of the volumes whose replicas are moved, with a number each.
@@ -247,6 +252,67 @@ def test_sharded_volumes_go_as_foreseen(rig: Rig) -> None:
     rig.cluster.kubectl("delete", "pod", f"{SHARDED}-0")
     rig.until("a pod with an existing volume runs again", lambda: rig.ready(SHARDED, 2))
     assert count_shards(rig) == 6
+
+
+@pytest.fixture
+def zonal_pod(rig: Rig) -> Iterator[None]:
+    """A pod with a volume of 100Gi that is tied to a zone, and two zones of a node each with room for two and for one of them."""
+    rig.add_nodes(ZONAL, {f"{ZONAL}-1": ["220Gi"], f"{ZONAL}-2": ["120Gi"]})
+    for number in (1, 2):
+        rig.cluster.kubectl("label", "node", f"{ZONAL}-{number}", f"{ZONE}=z{number}")
+    setting = LONGHORN_SETTINGS.path(NAMESPACE, "csi-allowed-topology-keys")
+    rig.cluster.api.patch(setting, {"value": ZONE})
+    zones = LONGHORN_NODES.path(NAMESPACE)
+    rig.until("Longhorn knows the zones", lambda: {"z1", "z2"} <= {node["status"]["zone"] for node in rig.items(zones)})
+    parameters = {"numberOfReplicas": "1", "dataLocality": "disabled", "volumeTopology": "zonal"}
+    storage_class = {**sharded_class(), "metadata": {"name": ZONAL}, "parameters": parameters}
+    rig.create(storage_class, statefulset(ZONAL, group=ZONAL, replicas=1, storage_class=ZONAL))
+    rig.until("its pod runs", lambda: rig.ready(ZONAL, 1))
+    rig.until("its volume is counted", lambda: count_zonal(rig) == 1)
+    try:
+        yield
+    finally:
+        rig.remove(ZONAL)
+        rig.cluster.api.delete(STORAGE_CLASSES.path(name=ZONAL))
+        rig.cluster.api.patch(setting, {"value": ""})
+
+
+def count_zonal(rig: Rig) -> int:
+    """How many volumes of 100Gi Longhorn's status counts in the two zones."""
+    return sum(size // (100 * GI) for (node, _), size in scheduled_bytes(rig).items() if node.startswith(ZONAL))
+
+
+@pytest.mark.usefixtures("zonal_pod")
+def test_zonal_volumes_and_their_clones_go_as_foreseen(rig: Rig, tmp_path: Path) -> None:
+    """A volume is in its pod's zone, and so is a clone; where no zone has room, the pod waits."""
+    clone = statefulset(ZONAL, group=ZONAL, replicas=1, storage_class=ZONAL)
+    (claim,) = clone["spec"]["volumeClaimTemplates"]
+    source = {"kind": "PersistentVolumeClaim", "name": f"{claim['metadata']['name']}-{ZONAL}-0"}
+    claim["spec"]["dataSource"] = source
+    clone["metadata"]["name"] = f"{ZONAL}-copy"
+    file = tmp_path / "clone.json"
+    file.write_text(json.dumps(clone))
+    foreseen = predict(rig, "--apply", str(file))
+    assert [entry["outcome"] for entry in foreseen["pods"]] == ["always"]
+    rig.create(clone)
+    rig.until("the clone's pod runs", lambda: rig.ready(ZONAL, 2))
+    rig.until("both volumes are counted", lambda: count_zonal(rig) == 2)
+    zones = {node["metadata"]["name"]: node["status"]["zone"] for node in rig.items(LONGHORN_NODES.path(NAMESPACE))}
+    for replica in rig.items(LONGHORN_REPLICAS.path(NAMESPACE)):
+        if replica["spec"]["nodeID"] in zones and zones[replica["spec"]["nodeID"]]:
+            volume = rig.cluster.api.get(LONGHORN_VOLUMES.path(NAMESPACE, replica["spec"]["volumeName"]))
+            assert zones[replica["spec"]["nodeID"]] == zones[volume["spec"]["nodeID"]]
+
+    before = scheduled_bytes(rig)
+    scaled = predict(rig, "--scale", f"sts/{ZONAL}=2")
+    assert [entry["outcome"] for entry in scaled["pods"]] == ["always"]
+    rig.cluster.kubectl("scale", "statefulset", ZONAL, "--replicas=2")
+    rig.until("three pods run", lambda: rig.ready(ZONAL, 3))
+    rig.until("their volumes are counted", lambda: count_zonal(rig) == 3)
+    assert_foreseen(rig, scaled, before, ZONAL)
+    assert [entry["outcome"] for entry in predict(rig, "--scale", f"sts/{ZONAL}=3")["pods"]] == ["never"]
+    rig.cluster.kubectl("scale", "statefulset", ZONAL, "--replicas=3")
+    rig.until("the fourth pod is refused", lambda: count_refused(rig, ZONAL) == 1)
 
 
 @pytest.fixture
