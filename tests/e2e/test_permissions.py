@@ -83,6 +83,7 @@ def test_the_roles_grant_exactly_the_verbs_that_are_used(
         Rig(tmp_path_factory.mktemp("permissions"), candidates=2, running=cluster) as rig,
     ):
         rig.cluster.apply(ROOT / "manifests/crd")
+        rig.cluster.apply(ROOT / "tests/e2e/volume_sources.yaml")
         rig.use_simulator({"storage_capacity": False, "capacity_period": "none"})
         rig.add_nodes("one", {"one": ["100Gi"]})
         rig.create(statefulset("first", group="one", replicas=1))
