@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worlds.command_line import process_logging, run
+from tests.worlds.command_line import process_state, run
 
-__all__ = ["anyio_backend", "process_logging", "run"]
+__all__ = ["anyio_backend", "process_state", "run"]
 
 
 @pytest.fixture

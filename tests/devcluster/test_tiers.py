@@ -96,7 +96,7 @@ def test_a_worker_that_dies_ends_the_run(
     """No second attempt hides that other tests were never run."""
     (project / "conftest.py").write_text("from tests.conftest import pytest_handlecrashitem\n")
     add(project, "dies", "import os\n\ndef test_dies():\n    os._exit(1)\n")
-    options = ["-n", "2", "--dist=loadfile", "-o", f"pythonpath={Path(tiers.__file__).parents[1]}"]
+    options = ["-n", "1", "--dist=loadfile", "-o", f"pythonpath={Path(tiers.__file__).parents[1]}"]
     command = [*tiers.PYTEST, *options, *toy_command()[1:]]
     monkeypatch.setattr(tiers, "TIERS", {"toy": tiers.Tier(proves="a rule", commands=[command])})
     assert tiers.run(["toy"]) == 1

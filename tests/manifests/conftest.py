@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.worlds.command_line import process_logging, run
+from tests.worlds.command_line import process_state, run
 
-__all__ = ["process_logging", "run"]
+__all__ = ["process_state", "run"]

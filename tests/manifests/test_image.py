@@ -61,11 +61,13 @@ def size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+@pytest.mark.e2e
 def test_the_client_in_the_image_is_small(pruned: Path) -> None:
     """A release of the client that is laid out differently would fill the image again."""
     assert size(pruned) < 5_000_000
 
 
+@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_the_client_in_the_image_does_all_that_its_tests_ask_for(pruned: Path) -> None:
     """Kubeconfigs, tokens, TLS, plugins, proxies and errors: the tests of the client pass with what is left of it."""
@@ -77,6 +79,8 @@ def test_the_client_in_the_image_does_all_that_its_tests_ask_for(pruned: Path) -
     assert " passed" in done.stdout
 
 
+@pytest.mark.e2e
+@pytest.mark.smoke
 @pytest.mark.parametrize("package", ["app", "scheduler_core"])
 def test_every_module_of_the_program_can_be_imported_in_the_image(pruned: Path, package: str) -> None:
     """The script imports all modules; a second time it finds nothing to remove."""
@@ -84,6 +88,7 @@ def test_every_module_of_the_program_can_be_imported_in_the_image(pruned: Path, 
     assert done.stdout == "removed 0 modules of the Kubernetes client, 0 MB\n"
 
 
+@pytest.mark.e2e
 def test_the_program_starts_in_the_image(pruned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It loads what all commands declare; what a command imports once it is called is in the test of all modules."""
     for name, value in environment_with(pruned).items():
@@ -91,6 +96,7 @@ def test_the_program_starts_in_the_image(pruned: Path, monkeypatch: pytest.Monke
     assert "Usage: longhorn-extender" in help_page("")
 
 
+@pytest.mark.e2e
 def test_a_client_in_use_elsewhere_is_not_touched(tmp_path: Path) -> None:
     """The folder of the client has to be named, so that a wrong call does not damage an environment."""
     done = run_prune(tmp_path, "scheduler_core")
@@ -98,6 +104,7 @@ def test_a_client_in_use_elsewhere_is_not_touched(tmp_path: Path) -> None:
     assert done.stderr == f"prune: the client in use is {CLIENT}, not the one of {tmp_path}\n"
 
 
+@pytest.mark.e2e
 def test_a_client_with_different_folders_is_refused(tmp_path: Path) -> None:
     """The list of folders belongs to a release of the client."""
     (tmp_path / "kubernetes").mkdir()

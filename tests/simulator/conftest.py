@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worlds.command_line import process_logging
+from tests.worlds.command_line import process_state
 
-__all__ = ["anyio_backend", "process_logging"]
+__all__ = ["anyio_backend", "process_state"]
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_the_word_off_disables_placement(tmp_path: Path) -> None:
         pytest.param(["--speed", "9"], "No such option", id="unknown option"),
     ],
 )
-@pytest.mark.usefixtures("process_logging")
+@pytest.mark.usefixtures("process_state")
 def test_wrong_command_line_ends_with_one_line(
     arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

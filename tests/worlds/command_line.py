@@ -15,7 +15,7 @@ import pytest
 import structlog
 import typer.main
 
-from app.cli.main import cli, main, policy
+from app.cli.main import main, policy
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ _build_command: Final = typer.main.get_command
 
 
 @pytest.fixture
-def process_logging() -> Iterator[None]:
-    """Restores the process's log configuration after the test."""
+def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restores the process's log configuration after the test; a command changes no signal, and is found at once."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(typer.main, "get_command", _command)
     root = logging.getLogger()
     handlers = root.handlers
     level = root.level
@@ -50,10 +52,8 @@ def process_logging() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], process_logging: None) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], process_state: None) -> Run:
     """Runs `longhorn-extender` with some arguments and standard input; asserts that no traceback is printed."""
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(typer.main, "get_command", _command)
 
     def run_command(*arguments: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "argv", ["longhorn-extender", *arguments])
@@ -68,11 +68,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pro
     return run_command
 
 
-def _command(_: typer.Typer) -> Any:
-    """Returns the tree of all commands: typer builds it for each call, which takes longer than most commands."""
-    return _command_calling(*(info.callback for info in (*cli.registered_commands, *policy.registered_commands)))
+def _command(app: typer.Typer) -> Any:
+    """Returns the tree of commands: typer builds it for each call, which takes longer than most commands."""
+    return _command_calling(app, *(info.callback for info in (*app.registered_commands, *policy.registered_commands)))
 
 
 @cache
-def _command_calling(*_callbacks: Any) -> Any:
-    return _build_command(cli)
+def _command_calling(app: typer.Typer, *_callbacks: Any) -> Any:
+    return _build_command(app)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import pytest
@@ -52,6 +53,20 @@ Key = tuple[str, str]
 
 class ConflictError(Exception):
     """HTTP 409: another writer was faster."""
+
+
+@cache
+def _disk(home: str, available: int, *, ready: bool) -> Disk:
+    return Disk(
+        home,
+        uuid=f"{home}-uuid",
+        allow_scheduling=True,
+        spec_type=FILESYSTEM,
+        status_type=FILESYSTEM,
+        storage_maximum=10_000 * GI,
+        storage_available=available,
+        conditions=READY if ready else (),
+    )
 
 
 @dataclass
@@ -103,25 +118,13 @@ class World:
                 allow_scheduling=True,
                 conditions=READY,
                 disks=tuple(
-                    self._disk(home, ready=name == nodes[-1])
+                    _disk(home, self.available[home], ready=name == nodes[-1])
                     for home, nodes in sorted(self.listed.items())
                     if name in nodes
                 ),
             )
             for name in self.available
         }
-
-    def _disk(self, home: str, *, ready: bool) -> Disk:
-        return Disk(
-            home,
-            uuid=f"{home}-uuid",
-            allow_scheduling=True,
-            spec_type=FILESYSTEM,
-            status_type=FILESYSTEM,
-            storage_maximum=10_000 * GI,
-            storage_available=self.available[home],
-            conditions=READY if ready else (),
-        )
 
     def schedule(self, node: str) -> DiskSchedule:
         """The DiskSchedule of the disk whose original node this is."""

@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import unicodedata
@@ -64,11 +63,10 @@ def names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch, process_logging: None) -> Callable[[Command], str]:
+def terminal(monkeypatch: pytest.MonkeyPatch, process_state: None) -> Callable[[Command], str]:
     """Runs a command with both outputs on a terminal; returns what the terminal gets."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def run(command: Command) -> str:
         master, slave = os.openpty()

@@ -19,7 +19,7 @@ from scheduler_core.cluster.view import View
 from tests.builders import NOW, Object, pod, snapshot
 from tests.worlds.service import application, by_names, db_pod, http_client
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("process_logging")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("process_state")]
 
 SENSITIVE = "hunter2"
 
