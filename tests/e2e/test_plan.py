@@ -106,7 +106,8 @@ def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
 def test_decisions_read_only_single_objects_that_no_watch_has_delivered(rig: Rig) -> None:
     """The audit log of a burst has no other calls.
 
-    The expected ones are watches, the Lease, the EndpointSlice, the record of offers, and GETs of objects that a pod names.
+    The expected ones are watches, the Lease, the EndpointSlices, the record of offers, what the placement guard needs, and GETs of objects
+    that a pod names.
     """
     earlier_calls = sum(1 for _ in rig.cluster.audit_events())
     claims = 4
@@ -120,7 +121,10 @@ def test_decisions_read_only_single_objects_that_no_watch_has_delivered(rig: Rig
     named = {"persistentvolumeclaims", "persistentvolumes", "volumes", "storageclasses"}
     expected = {("get", "leases"), ("update", "leases"), ("get", "endpointslices"), *(("get", kind) for kind in named)}
     expected |= {("patch", "configmaps")}
-    expected |= {("list", "diskschedules")}  # the cluster lacks this optional kind, and the extender retries
+    # The cluster lacks these optional kinds, and the extender retries.
+    expected |= {("list", kind) for kind in ("backups", "diskschedules", "volumesnapshotcontents", "volumesnapshots")}
+    # The placement guard looks at its certificate, and at where API servers have it from.
+    expected |= {("get", "secrets"), ("get", "mutatingwebhookconfigurations")}
     assert {call for call in calls if call[0] != "watch"} <= expected
     assert sum(calls["get", kind] for kind in named) <= 3 * claims, "each object that a pod names is read once at most"
     assert calls["update", "leases"] > 0
