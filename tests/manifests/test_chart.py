@@ -515,10 +515,12 @@ def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mappi
 
 
 def test_with_a_probe_the_doctor_may_create_it_and_remove_it(helm: Helm) -> None:
-    """It reads no Secrets, and changes no object that exists."""
+    """It reads no Secrets, of ConfigMaps that with the settings, and changes no object that exists."""
     objects = helm.render(tests=True)
     granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
     assert {verb for verb, *_ in granted} == {"create", "delete", "get", "list"}
-    assert not {kind for _, _, kind, _ in granted} & {"secrets", "configmaps", "pods/exec"}
+    assert not {kind for _, _, kind, _ in granted} & {"secrets", "pods/exec"}
+    config_maps = [(verb, name) for verb, _, kind, name in granted if kind == "configmaps"]
+    assert config_maps == [("get", "longhorn-scheduler-extender")]
     assert "--no-probe" not in objects["Pod", DOCTOR]["spec"]["containers"][0]["args"]
     assert ("Role", f"default/{DOCTOR}") not in objects
