@@ -12,7 +12,7 @@ from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import Provisioning, file_system, volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import ANYWHERE, Provisioning, file_system, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
 from scheduler_core.model import kube, longhorn
@@ -121,7 +121,7 @@ def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings, sn
     subject = f"{CLAIMS.kind} {claim.namespace}/{claim.name}"
     parameters = volume_parameters(claim.model, storage_class.model.parameters, subject, snapshot)
     node = snapshot.longhorn_nodes.get(claim.model.selected_node)
-    domain = longhorn.TopologyTerm() if node is None else longhorn.TopologyTerm(node.zone, node.region)
+    domain = ANYWHERE if node is None else longhorn.TopologyTerm(node.zone, node.region)
     known = Provisioning(settings, snapshot.backing_images, domain=domain)
     volume = volume_for_claim(volume_name(claim), claim.model.spec, parameters, known, subject=subject)
     check_source(volume, subject, snapshot)

@@ -26,7 +26,7 @@ _DEFINITION: Final = DISK_SCHEDULES.label
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Objects of longhorn-manager beside which nothing may be written.
+    """Objects of longhorn-manager that forbid every write.
 
     Attributes:
         label: the objects' name in problems
@@ -79,7 +79,7 @@ LONGHORNS_DEFINITION: Final = Obstacle(
 
 
 def obstacles(*, mirror: bool) -> tuple[Obstacle, ...]:
-    """Returns what keeps the controllers from writing; a mirror runs beside longhorn-manager."""
+    """Returns what keeps the controllers from writing; a mirror may run where longhorn-manager does."""
     return (LONGHORNS_DEFINITION,) if mirror else (LONGHORNS_DEFINITION, MANAGER_PODS)
 
 

@@ -118,6 +118,6 @@ def _disk_states(report: CapacityReport) -> Iterable[Metric]:
     for usage in report.disks:
         open_disks.add_metric((usage.node, usage.disk), usage.closed_by is None)
         if usage.closed_by is not None:
-            closed_disks.add_metric((usage.node, usage.disk, usage.closed_by.name.lower()), 1)
+            closed_disks.add_metric((usage.node, usage.disk, usage.closed_by.reason.name.lower()), 1)
     yield open_disks
     yield closed_disks

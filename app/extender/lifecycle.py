@@ -413,12 +413,13 @@ class ExtenderLifecycle(Program):
             log.warning("setting refused", problem=problem)
 
     def _log_problem(self, problem: str) -> None:
-        if problem == self._logged_problem:
+        # It is not over as long as a setting is refused.
+        if problem == self._logged_problem or (not problem and self._settings().problems):
             return
         self._logged_problem = problem
         if problem:
             log.warning("trouble", problem=problem)
-        elif not self._settings().problems:
+        else:
             log.info("trouble is over")
 
 

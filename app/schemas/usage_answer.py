@@ -215,7 +215,7 @@ def _disk_usage(row: DiskRow) -> DiskUsageAnswer:
         node=usage.node,
         disk=usage.disk,
         zone=row.zone,
-        closed_by=usage.closed_detail,
+        closed_by=usage.closed_by.detail if usage.closed_by is not None else "",
         space=_space(usage),
     )
 

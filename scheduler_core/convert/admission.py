@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL, Replica, replica
-from scheduler_core.convert.meta import Metadata, Wire, decode_object
-from scheduler_core.convert.probe_objects import ANSWERED, TAG
+from scheduler_core.convert.meta import Wire, decode_object
+from scheduler_core.convert.probe_objects import ANSWERED, is_probe_replica
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
@@ -53,10 +53,6 @@ class _Review(Wire):
     request: _Request
     api_version: str = ""
     kind: str = ""
-
-
-class _Named(Wire):
-    metadata: Metadata
 
 
 class _MigrationSpec(Wire):
@@ -100,7 +96,8 @@ def admission_request(review: object) -> AdmissionRequest:
     request = wire.request
     if not request.uid:
         raise ObjectError(_REVIEW_KIND, "request.uid", "is empty")
-    return AdmissionRequest(request.uid, bool(request.dry_run), _placement_of(request), _is_trial(request))
+    is_trial = bool(request.dry_run) and request.operation == _CREATE and is_probe_replica(request.new)
+    return AdmissionRequest(request.uid, bool(request.dry_run), _placement_of(request), is_trial)
 
 
 def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
@@ -143,15 +140,6 @@ def _fields(placement: Placement) -> dict[str, str]:
         f"/metadata/labels/{NODE_LABEL}": placement.node,
         f"/metadata/labels/{DISK_LABEL}": placement.disk,
     }
-
-
-def _is_trial(request: _Request) -> bool:
-    if request.operation != _CREATE or not request.dry_run:
-        return False
-    try:
-        return decode_object(_REPLICA, request.new, _Named).metadata.name == TAG
-    except ObjectError:
-        return False
 
 
 def _placement_of(request: _Request) -> Placement | str:

@@ -104,8 +104,8 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
         ready=condition(conditions(status.conditions), "Ready").status == "True",
         address=status.pod_i_p or "",
         port=ports[0].container_port if ports else 0,
-        probe_port=_port_named(_PROBE_PORT, ports),
-        guard_port=_port_named(PLACEMENT_GUARD.port_name, ports),
+        probe_port=_port(_PROBE_PORT, ports),
+        guard_port=_port(PLACEMENT_GUARD.port_name, ports),
         on_loopback=bool(spec.host_network) and any(_listens_on_loopback(container) for container in containers),
         account=spec.service_account_name or "",
         requests_extender=any(_requests_extender(container.resources) for container in containers),
@@ -114,7 +114,7 @@ def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
     )
 
 
-def _port_named(name: str, ports: list[_ContainerPort]) -> int:
+def _port(name: str, ports: list[_ContainerPort]) -> int:
     return next((port.container_port for port in ports if port.name == name), 0)
 
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, decode_json
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, decode_json, decode_object
+from scheduler_core.errors import ObjectError
 from scheduler_core.model.installation import EXTENDER_RESOURCE, Permission
 
 # Longhorn's tags are chosen by administrators; none chooses this.
@@ -168,6 +169,14 @@ def probe_replica(api_version: str) -> dict[str, Any]:
 
 class _Named(Wire):
     metadata: Metadata
+
+
+def is_probe_replica(new: object) -> bool:
+    """Whether an object that is to be created is the replica of a diagnosis."""
+    try:
+        return decode_object("Replica.longhorn.io", new, _Named).metadata.name == TAG
+    except ObjectError:
+        return False
 
 
 def is_answered(raw: bytes) -> bool:

@@ -191,7 +191,7 @@ def _node_of(
     view: View,
     users: VolumeUsers,
 ) -> _NodeTie | None:
-    if _stays_where_attached(volume):
+    if _is_attached_for_its_data(volume):
         return _NodeTie(DemandSource.ATTACHMENT, volume.node_id)
     tie = _node_of_pods(claim, view) if claim is not None else None
     if tie is not None:
@@ -208,7 +208,7 @@ def _node_of(
     return None
 
 
-def _stays_where_attached(volume: longhorn.Volume) -> bool:
+def _is_attached_for_its_data(volume: longhorn.Volume) -> bool:
     """Whether a strict-local volume is attached to be restored or cloned.
 
     Longhorn chooses the node for that, and keeps the replica there, whichever node the pod is on (docs/placement-policy.md).

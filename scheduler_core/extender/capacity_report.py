@@ -54,7 +54,6 @@ class DiskUsage(NamedTuple):
         free: what replicas may still take by the rules; negative while the limit is exceeded
         written: what files take, those of other programs included (storageMaximum - storageAvailable)
         closed_by: why the disk takes no new replica of any size, None if it does
-        closed_detail: the same as a sentence about this disk, "" if it does
     """
 
     node: str
@@ -65,8 +64,7 @@ class DiskUsage(NamedTuple):
     promised: int
     free: int
     written: int
-    closed_by: Reason | None
-    closed_detail: str = ""
+    closed_by: Refused | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +120,7 @@ def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
             promised=space.uncounted,
             free=space.free,
             written=disk.storage_maximum - disk.storage_available,
-            closed_by=refused.reason if refused is not None else None,
-            closed_detail=refused.detail if refused is not None else "",
+            closed_by=refused,
         )
 
 

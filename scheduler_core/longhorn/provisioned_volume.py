@@ -36,7 +36,8 @@ EXCLUSIVE_ACCESS_MODE: Final = "ReadWriteOncePod"
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _CREATED_IMAGES: Final = ("download", "export-from-volume")
 _FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
-_ANYWHERE: Final = longhorn.TopologyTerm()
+ANYWHERE: Final = longhorn.TopologyTerm()
+"""The domain of a node without a zone and a region, or of a node that is not known."""
 # The first release whose CSI driver reads the parameter.
 VOLUME_TOPOLOGY: Final[Version] = (1, 13, 0)
 
@@ -55,7 +56,7 @@ class Provisioning:
     settings: Settings
     images: Mapping[str, longhorn.BackingImage] = field(default_factory=dict[str, longhorn.BackingImage])
     backups: Mapping[str, longhorn.Backup] = field(default_factory=dict[str, longhorn.Backup])
-    domain: longhorn.TopologyTerm = _ANYWHERE
+    domain: longhorn.TopologyTerm = ANYWHERE
 
 
 def csi_size(request: int, file_system: str) -> int:

@@ -8,10 +8,10 @@ from itertools import product
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
+from scheduler_core.longhorn.provisioned_volume import ANYWHERE
 from scheduler_core.model import kube
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.volumes.resolve import (
-    ANYWHERE,
     PodVolume,
     Resolution,
     domain_of_node,

@@ -58,22 +58,33 @@ def check_source(volume: longhorn.Volume, subject: str, snapshot: Snapshot) -> N
         )
 
 
+def bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volume | None:
+    """Returns the Longhorn volume of a PersistentVolume, None for one of another driver.
+
+    Raises:
+        MissingObjectError: the PersistentVolume, or its Longhorn volume, does not exist
+    """
+    persistent_volume = snapshot.persistent_volumes.get(name)
+    if persistent_volume is None:
+        raise MissingObjectError("PersistentVolume", name, subject)
+    if persistent_volume.driver != DRIVER:
+        return None
+    volume = snapshot.volumes.get(persistent_volume.handle)
+    if volume is None:
+        handle = persistent_volume.handle or "(no volumeHandle)"
+        raise MissingObjectError("Longhorn volume", handle, f"PersistentVolume {name}")
+    return volume
+
+
 def _claimed_volume(claim: kube.Claim, subject: str, snapshot: Snapshot) -> longhorn.Volume:
     """Returns the volume of the claim that is cloned."""
     full = f"{claim.namespace}/{claim.spec.source_claim}"
     source = snapshot.claims.get((claim.namespace, claim.spec.source_claim))
     if source is None or not source.spec.volume_name or source.deleting:
         raise MissingObjectError("bound PersistentVolumeClaim", full, subject)
-    persistent_volume = snapshot.persistent_volumes.get(source.spec.volume_name)
-    if persistent_volume is None:
-        raise MissingObjectError("PersistentVolume", source.spec.volume_name, f"PersistentVolumeClaim {full}")
-    if persistent_volume.driver != DRIVER:
-        raise ResolutionError(f"{subject}: its source, PersistentVolumeClaim {full}, is no Longhorn volume")
-    volume = snapshot.volumes.get(persistent_volume.handle)
+    volume = bound_volume(source.spec.volume_name, f"PersistentVolumeClaim {full}", snapshot)
     if volume is None:
-        raise MissingObjectError(
-            "Longhorn volume", persistent_volume.handle, f"PersistentVolume {source.spec.volume_name}"
-        )
+        raise ResolutionError(f"{subject}: its source, PersistentVolumeClaim {full}, is no Longhorn volume")
     size = csi_size(claim.spec.request or 0, "")
     if size != volume.size:
         raise ResolutionError(

@@ -17,6 +17,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn.provisioned_volume import (
+    ANYWHERE,
     DRIVER,
     SHARED_ACCESS_MODES,
     Provisioning,
@@ -27,12 +28,10 @@ from scheduler_core.longhorn.shards import shards_as_replicas
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.volumes.data_source import check_source, volume_parameters
+from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
-ANYWHERE: Final = TopologyTerm()
-"""The domain of a node without a zone and a region, or of a node that is not known."""
 
 # Kubernetes reads a limit per node from CSINode, and Longhorn sets none (NodeGetInfo: MaxVolumesPerNode 0). But a v1 volume is attached
 # as an iSCSI target, and Longhorn numbers those of a node from 1 to 4,094 (go-iscsi-helper: FindNextAvailableTargetID). For v2 volumes
@@ -181,7 +180,7 @@ def volume_of_claim(
     persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim) or matched
     bound = persistent_volume != ""
     if bound:
-        volume = _bound_volume(persistent_volume, subject, view.snapshot)
+        volume = bound_volume(persistent_volume, subject, view.snapshot)
     else:
         volume = _unbound_volume(claim, subject, view, domain)
     if volume is None:
@@ -282,19 +281,6 @@ def _is_owner(claim: kube.Claim, pod: kube.Pod) -> bool:
     return any(
         kind == "Pod" and name == pod.name and (not pod.uid or uid == pod.uid) for kind, name, uid in claim.owners
     )
-
-
-def _bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volume | None:
-    persistent_volume = snapshot.persistent_volumes.get(name)
-    if persistent_volume is None:
-        raise MissingObjectError("PersistentVolume", name, subject)
-    if persistent_volume.driver != DRIVER:
-        return None
-    volume = snapshot.volumes.get(persistent_volume.handle)
-    if volume is None:
-        handle = persistent_volume.handle or "(no volumeHandle)"
-        raise MissingObjectError("Longhorn volume", handle, f"PersistentVolume {name}")
-    return volume
 
 
 def _unbound_volume(claim: kube.Claim, subject: str, view: View, domain: TopologyTerm) -> longhorn.Volume | None:

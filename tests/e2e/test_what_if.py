@@ -302,6 +302,8 @@ def test_zonal_volumes_and_their_clones_go_as_foreseen(rig: Rig, tmp_path: Path)
     rig.create(clone)
     rig.until("the clone's pod runs", lambda: rig.ready(ZONAL, 2))
     rig.until("both volumes are counted", lambda: count_zonal(rig) == 2)
+    sources = [volume["spec"].get("dataSource", "") for volume in rig.items(LONGHORN_VOLUMES.path(NAMESPACE))]
+    assert len([source for source in sources if source.startswith("vol://")]) == 1
     zones = {node["metadata"]["name"]: node["status"]["zone"] for node in rig.items(LONGHORN_NODES.path(NAMESPACE))}
     for replica in rig.items(LONGHORN_REPLICAS.path(NAMESPACE)):
         if replica["spec"]["nodeID"] in zones and zones[replica["spec"]["nodeID"]]:

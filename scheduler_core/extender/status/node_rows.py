@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import DiskUsage, disk_usages
 from scheduler_core.model import longhorn
@@ -120,7 +121,7 @@ class NodeRow:
     @cached_property
     def search_text(self) -> str:
         """What a text is sought in: names, zone, tags, and condition."""
-        reasons = {usage.closed_detail for usage in self.disks}
+        reasons = {usage.closed_by.detail for usage in self.disks if usage.closed_by is not None}
         names = (usage.disk for usage in self.disks)
         return "\n".join((self.name, self.zone, self.condition.text, *self.tags, *names, *sorted(reasons))).casefold()
 
@@ -158,7 +159,7 @@ def node_rows(state: ClusterState) -> Cooperative[tuple[NodeRow, ...]]:
 
 def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
     disks = tuple(disk_usages(state.view, node))
-    closed = [usage for usage in disks if usage.closed_by is not None]
+    closed = [usage.closed_by for usage in disks if usage.closed_by is not None]
     demands = state.demand.by_node.get(node.name) or ()
     return NodeRow(
         name=node.name,
@@ -172,13 +173,13 @@ def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
     )
 
 
-def _closed_text(closed: Sequence[DiskUsage], disks: int) -> str:
+def _closed_text(closed: Sequence[Refused], disks: int) -> str:
     """Why disks are closed; the reason of a whole node only where all of them have it."""
-    reasons = {usage.closed_by for usage in closed if usage.closed_by is not None}
+    reasons = {refused.reason for refused in closed}
     if len(closed) == disks and len(reasons) == 1:
         return reasons.pop().text
     more = f"; {len(closed) - 1} more" if len(closed) > 1 else ""
-    return f"{len(closed)} of {disks} disks closed: {closed[0].closed_detail}{more}" if closed else ""
+    return f"{len(closed)} of {disks} disks closed: {closed[0].detail}{more}" if closed else ""
 
 
 def _condition(node: longhorn.Node, disks: Sequence[DiskUsage], closed: int) -> NodeCondition:

@@ -106,6 +106,27 @@ async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run:
     assert lines[-1].endswith("to mend")
 
 
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"scheduler-extender-enabled": "yes please"}, "scheduler-extender-enabled: 'yes please' is not a boolean"),
+        ({"scheduler-extender-enforcment": "observe"}, "scheduler-extender-enforcment: there is no such setting"),
+    ],
+)
+async def test_the_settings_are_read_without_a_process_that_answers(
+    tmp_path: Path, run: Run, data: dict[str, str], problem: str
+) -> None:
+    """No process runs that could say what it refuses."""
+    api = Api()
+    config_map = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": data}
+    api.add(f"/api/v1/namespaces/{NAMESPACE}/configmaps", config_map)
+    async with serving(api, tmp_path) as kubeconfig:
+        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
+    (refused,) = [entry for entry in json.loads(result.out)["findings"] if "setting is refused" in entry["what"]]
+    assert problem in refused["what"]
+    assert (refused["severity"], refused["where"]) == ("warning", f"configmap/{NAME}")
+
+
 @pytest.mark.parametrize("ready", [True, False])
 async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path, run: Run, ready: bool) -> None:
     """It answers no other call of the API server.

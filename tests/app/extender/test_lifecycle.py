@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.extender.endpoint_publisher import EndpointPublisher
 from app.extender.guard_endpoint import GuardEndpoint
@@ -644,6 +645,19 @@ async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabl
     assert world.lifecycle.refusal() == "not ready: nodes not listed yet"
     world.cache.has_synced = True
     assert world.lifecycle.refusal().startswith(f"{ENABLED} is false (the default")
+
+
+async def test_trouble_is_not_over_while_a_setting_is_refused() -> None:
+    """It is once the setting is mended."""
+    world = World()
+    events = []
+    for problem, enabled in (("not read yet", "true"), ("", "yes please"), ("", "true")):
+        world.config_map.problem = problem
+        world.config_map.data = {ENABLED: enabled}
+        with capture_logs() as logs:
+            await world.lifecycle.before_step()
+        events.append([entry["event"] for entry in logs])
+    assert events == [["trouble"], ["settings", "setting refused"], ["settings", "trouble is over"]]
 
 
 def record_of(*pods: str, final: bool = True, versions: dict[str, str] | None = None) -> HandoverRecord:

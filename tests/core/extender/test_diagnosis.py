@@ -23,6 +23,7 @@ from scheduler_core.extender.finding import (
     ProcessReport,
     Severity,
 )
+from scheduler_core.extender.longhorn_checks import check_storage_classes
 from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Disk, Node
@@ -594,3 +595,12 @@ def test_every_cause_is_revealed_by_some_text() -> None:
 def test_what_kube_schedulers_plugins_say_has_no_such_cause(message: str) -> None:
     """It is not about the extender."""
     assert cause_of(message) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("fast", "create it again"), ("longhorn", "persistence.volumeBindingMode")]
+)
+def test_longhorns_own_storage_class_is_mended_where_longhorn_takes_it_from(name: str, command: str) -> None:
+    """Longhorn writes it again from its ConfigMap."""
+    [finding] = check_storage_classes(replace(SOUND, storage_classes=(longhorn_class(name, waits=False),)))
+    assert command in finding.command
