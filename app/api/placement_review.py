@@ -59,7 +59,7 @@ class AdmissionState:
     """What the route needs.
 
     Attributes:
-        refusal: returns why this process must not change a placement now, or ""
+        refusal: returns why this process reviews no placement now, or ""
         budget: the memory that all requests of the process together may hold
     """
 

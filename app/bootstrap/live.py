@@ -22,7 +22,7 @@ from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.certificate_files import CertificateFiles
 from app.extender.endpoint_publisher import EndpointPublisher
-from app.extender.guard import GuardContext, PlacementGuard
+from app.extender.guard import GuardContext, PlacementGuard, WrittenReplicas
 from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
@@ -53,6 +53,7 @@ from scheduler_core.leadership.endpoint_slice import (
     EXTENDER,
     EXTENDER_WITH_TLS,
     PLACEMENT_GUARD,
+    PLACEMENT_GUARD_STANDBY,
     Endpoint,
     LeaderService,
 )
@@ -82,6 +83,7 @@ class _Reservation:
         outstanding: returns what /state shows of demand and offers
         store: where offers are recorded for a successor
         contenders: returns the demand and offers of other pods
+        offers: None if nodes are reserved as a whole
     """
 
     reservations: Reservations
@@ -89,6 +91,7 @@ class _Reservation:
     outstanding: Callable[[], OutstandingState] = OutstandingState
     store: OfferStore | None = None
     contenders: Callable[[], Contenders] = no_contenders
+    offers: Offers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +144,13 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         file.subscribe(metrics.count_policy_reload)
     files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
     certificate = _certificate(shared, elector)
-    guard = _placement_guard(shared, reservation.contenders)
+    guard = _placement_guard(shared, reservation.offers)
     endpoint = _guard_endpoint(shared, elector, certificate, guard)
     parts = ExtenderParts(
         cache=cache,
         config_map=config_map,
         elector=elector,
-        publisher=_publisher(shared, elector, port, EXTENDER if files is None else EXTENDER_WITH_TLS),
+        publisher=_publisher(shared, elector.leading, port, EXTENDER if files is None else EXTENDER_WITH_TLS),
         metrics=metrics,
         environment=options.environment,
         node_name=options.node_name,
@@ -174,7 +177,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         node_losses=losses,
         status=_status_page(shared, reservation.contenders, losses),
     )
-    guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
+    guard_state = AdmissionState(guard, lifecycle.review_refusal, metrics, budget)
     app = application(state, lambda: _read_state(cache, elector))
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
@@ -193,9 +196,11 @@ def _guard_endpoint(
 ) -> GuardEndpoint:
     """Returns what has API servers call the placement guard."""
     options = shared.options
+    leader = _publisher(shared, elector.leading, options.guard_port, PLACEMENT_GUARD)
+    standby = _publisher(shared, lambda: not elector.leading(), options.guard_port, PLACEMENT_GUARD_STANDBY)
     return GuardEndpoint(
         certificate,
-        _publisher(shared, elector, options.guard_port, PLACEMENT_GUARD) if options.guard_port else None,
+        (leader, standby) if leader is not None and standby is not None else None,
         elector.leading,
         lambda: guard.activity,
         options.guard_problem,
@@ -221,15 +226,32 @@ def _read_state(cache: ClusterCache, elector: Elector) -> None:
         cache.state()
 
 
-def _placement_guard(shared: _Shared, contenders: Callable[[], Contenders]) -> PlacementGuard:
+def _placement_guard(shared: _Shared, offers: Offers | None) -> PlacementGuard:
     """Returns what decides about Longhorn's placements.
 
     `--packing auto` follows its health from then on.
     """
-    settings = shared.live_settings
-    context = GuardContext(lambda: settings().placement_guard, contenders)
-    guard = PlacementGuard(shared.cache, shared.evaluator, context, shared.metrics, monotonic)
-    shared.cache.subscribe("replicas", guard.note_delivery)
+
+    async def no_recorded(node: str) -> Contenders:
+        del node
+        return no_contenders()
+
+    cache = shared.cache
+    context = GuardContext(
+        settings=shared.live_settings,
+        leads=lambda: offers is not None and offers.adopted,
+        contenders=no_contenders if offers is None else offers.contenders,
+        recorded=no_recorded if offers is None else offers.recorded_contenders,
+        written=WrittenReplicas(shared.client, shared.options.namespace),
+    )
+    guard = PlacementGuard(cache, shared.evaluator, context, shared.metrics, monotonic)
+
+    def note_delivery(before: object | None, after: object | None) -> None:
+        # What was placed before this process started says nothing about now.
+        if cache.has_synced:
+            guard.note_delivery(before, after)
+
+    cache.subscribe("replicas", note_delivery)
     shared.evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
     shared.metrics.guard_proven(lambda: guard.proven)
     return guard
@@ -250,12 +272,14 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _publisher(shared: _Shared, elector: Elector, port: int, service: LeaderService) -> EndpointPublisher | None:
+def _publisher(
+    shared: _Shared, allowed: Callable[[], bool], port: int, service: LeaderService
+) -> EndpointPublisher | None:
     options = shared.options
-    if not options.advertise:
+    if not options.advertise or not port:
         return None
     endpoint = Endpoint.at(options.advertise, port, options.node_name)
-    return EndpointPublisher(shared.client, options.namespace, endpoint, elector.leading, service)
+    return EndpointPublisher(shared.client, options.namespace, endpoint, allowed, service)
 
 
 def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
@@ -284,4 +308,4 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
         )
 
     tasks = (placements, nudger, store) if nudges else (placements, store)
-    return _Reservation(offers, tasks, outstanding, store, offers.contenders)
+    return _Reservation(offers, tasks, outstanding, store, offers.contenders, offers)

@@ -1,8 +1,12 @@
 """The placement guard: answers the API server when Longhorn writes the place of a replica.
 
     a review whose shape was read (`scheduler_core/convert/admission.py`) → decision on the newest state and what was allowed a moment ago
-    (`scheduler_core/extender/placement_guard.py`) → a JSON patch or nothing → the placement takes space until a watch shows it
+    (`scheduler_core/extender/placement_guard.py`) → a JSON patch → the placement takes space until a watch shows it
     a watch shows a replica with its first disk → confirmed, bypassed or tampered (`scheduler_core/extender/guard_health.py`)
+
+Every process reviews, whether it leads or not: what is promised on a node follows from the cluster's objects. API servers call the leader,
+and a standby if the leader does not answer. Where another process may have answered a moment ago, this one first reads what was written: on
+a standby, after a take-over, and after it stood still. A standby also reads the leader's record of offers.
 
 One lock makes deciding and allowing one step, so that two placements of a pod see each other. The guard never refuses: whatever goes wrong
 here, Longhorn's own choice is written. An answer that would come too late is given up, because the API server does not wait for it.
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,21 +25,26 @@ import structlog
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import StateSource
 from app.extender.metrics import Metrics
+from app.kube.client import ApiError, KubeClient
+from app.kube.resources import LONGHORN_REPLICAS
 from app.schemas.state import GuardActivity
+from scheduler_core.convert import longhorn as wire
 from scheduler_core.convert.admission import (
     AdmissionRequest,
     JsonPatch,
     placement_patch,
 )
+from scheduler_core.convert.meta import Wire, decode_json
+from scheduler_core.errors import ObjectError
 from scheduler_core.extender.decision import Competing, Contenders
-from scheduler_core.extender.guard_health import ANSWER_LIFETIME, MAX_ANSWERS, GuardHealth, GuardState, Observation
+from scheduler_core.extender.guard_health import GuardState, Observation, next_state, observe_placement
 from scheduler_core.extender.placement_guard import (
     STEPS_PER_PLACEMENT,
     GuardDecision,
     GuardOutcome,
     guard_placement,
 )
-from scheduler_core.extender.settings import GuardMode
+from scheduler_core.extender.settings import ExtenderSettings, GuardMode
 from scheduler_core.model.longhorn import Replica
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.packing.budget import Budget
@@ -44,9 +53,14 @@ log = structlog.get_logger("guard")
 
 # The webhook's timeoutSeconds is 1; the rest is for the way there and back.
 ANSWER_SECONDS: Final = 0.7
-_TICK_SECONDS: Final = 1.0
-# Placements that the previous leader answered are shown to its successor.
-_TAKEOVER_SECONDS: Final = 5.0
+# A placement that was not written by then was given up.
+ALLOWANCE_LIFETIME: Final = 60.0
+# Every client that reaches the webhook's port can make up placements.
+MAX_ALLOWANCES: Final = 10_000
+_TICK_SECONDS: Final = 0.25
+# So long this process reads what was written before it decides, after it stood still for a tick or took over.
+CATCH_UP_SECONDS: Final = 2.0
+_READ_SECONDS: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +76,40 @@ class GuardContext:
     """What the guard reads of its process at each placement.
 
     Attributes:
-        mode: returns what the setting says
-        contenders: returns the demand and offers of other pods
+        settings: returns the settings in force
+        leads: returns whether this process makes the offers
+        contenders: returns the demand and offers of other pods, as far as this process made them
+        recorded: returns the demand, and the offers of a node that the leader has recorded
+        written: returns the replicas of a node that the API server has
     """
 
-    mode: Callable[[], GuardMode]
+    settings: Callable[[], ExtenderSettings]
+    leads: Callable[[], bool]
     contenders: Callable[[], Contenders]
+    recorded: Callable[[str], Awaitable[Contenders]]
+    written: Callable[[str], Awaitable[Sequence[Replica]]]
+
+
+class _ReplicaList(Wire):
+    items: list[wire.Replica]
+
+
+class WrittenReplicas:
+    """Reads the replicas of a node, whatever the watch has shown."""
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self._client = client
+        self._path = LONGHORN_REPLICAS.path(namespace)
+
+    async def __call__(self, node: str) -> Sequence[Replica]:
+        """Returns the replicas that Longhorn's label names for the node.
+
+        Raises:
+            ApiError: the API server refused or did not answer
+            ObjectError: the answer cannot be read
+        """
+        raw = await self._client.get(self._path, {"labelSelector": f"{wire.NODE_LABEL}={node}"}, _READ_SECONDS)
+        return [wire.replica(entry) for entry in decode_json("ReplicaList", raw, _ReplicaList).items]
 
 
 class PlacementGuard:
@@ -87,52 +129,57 @@ class PlacementGuard:
         self._metrics = metrics
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._leads = False
-        self._term = _Term(clock())
+        self._state = GuardState.UNPROVEN
+        self._allowances: dict[str, _Allowance] = {}
+        self._outcomes: Counter[str] = Counter()
+        self._observations: Counter[str] = Counter()
+        self._behind_until = 0.0
 
     @property
     def proven(self) -> bool:
-        """Whether every placement was answered lately, and is kept to the plan."""
-        return (
-            self._leads and self._context.mode() is GuardMode.ENFORCE and self._term.health.state is GuardState.PROVEN
-        )
+        """Whether every placement was answered lately, by any process, and is kept to the plan."""
+        return self._mode is GuardMode.ENFORCE and self._state is GuardState.PROVEN
 
     @property
     def allowances(self) -> tuple[Placement, ...]:
         """The placements that take space and that no watch has shown yet."""
-        return tuple(allowance.placement for allowance in self._term.allowances.values())
+        return tuple(allowance.placement for allowance in self._allowances.values())
 
     @property
     def activity(self) -> GuardActivity:
-        """What the guard did since this process leads."""
-        term = self._term
-        active = self._leads and self._context.mode() is not GuardMode.OFF
+        """What the guard did, and what it saw, since this process started."""
         return GuardActivity(
-            health=term.health.state if active else None,
+            health=self._state if self._mode is not GuardMode.OFF else None,
             awaited=self.allowances,
-            outcomes=dict(sorted(term.outcomes.items())),
-            observations=dict(sorted(term.observations.items())),
+            outcomes=dict(sorted(self._outcomes.items())),
+            observations=dict(sorted(self._observations.items())),
         )
 
+    @property
+    def _mode(self) -> GuardMode:
+        return self._context.settings().placement_guard
+
     def adopt(self) -> None:
-        """Starts: this process leads, and its state is filled."""
-        self._term = _Term(self._clock())
-        self._leads = True
+        """Starts to lead: the previous leader may have answered a moment ago."""
+        self._behind_until = self._clock() + CATCH_UP_SECONDS
 
     def clear(self) -> None:
-        """Forgets everything: another process leads."""
-        self._leads = False
-        self._term = _Term(self._clock())
+        """Goes on: a process that leads no more reviews, too."""
 
     async def run(self) -> None:
-        """Drops allowances that were given up, until cancelled."""
+        """Drops allowances that were given up, and notices that this process stood still, until cancelled."""
         while True:
+            before = self._clock()
             await asyncio.sleep(_TICK_SECONDS)
-            self._term.drop_old(self._clock())
+            now = self._clock()
+            # Another process may have answered meanwhile, and the watch may be as late as this is.
+            if now - before > 2 * _TICK_SECONDS:
+                self._behind_until = now + CATCH_UP_SECONDS
+            self._drop_old(now)
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
         """Returns the patch for the object of a review, empty to leave it alone."""
-        if not self._leads or self._context.mode() is GuardMode.OFF:
+        if self._mode is GuardMode.OFF:
             return []
         started = self._clock()
         patch = await self._patch(request)
@@ -147,41 +194,67 @@ class PlacementGuard:
             return []
         try:
             async with asyncio.timeout(ANSWER_SECONDS), self._lock:
-                return await self._decide(wanted, dry_run=request.dry_run)
+                return await self._decide(request, wanted)
         except TimeoutError:
             # It is not noted as answered: a watch will show it as bypassed.
             self._count(GuardOutcome.LATE)
             log.warning("a placement is left alone: its decision took too long", replica=wanted.replica)
             return []
 
-    async def _decide(self, wanted: Placement, *, dry_run: bool) -> JsonPatch:
-        term = self._term
+    async def _decide(self, request: AdmissionRequest, wanted: Placement) -> JsonPatch:
         started = self._clock()
+        settings = self._context.settings()
+        if not self._context.leads() or started < self._behind_until:
+            await self._read_written(wanted.node)
         while True:
-            contenders = self._context.contenders()
+            contenders = await self._contenders(wanted.node)
             if not isinstance(contenders, Competing):
                 return []
-            budget = Budget(STEPS_PER_PLACEMENT)
             decision = await self._evaluator.run(
-                guard_placement(wanted, self._cache.state(), contenders.ledger, self.allowances, budget)
+                guard_placement(
+                    wanted,
+                    self._cache.state(),
+                    contenders.ledger,
+                    self.allowances,
+                    Budget(STEPS_PER_PLACEMENT),
+                    other_nodes=settings.guard_other_nodes,
+                )
             )
-            if term is not self._term:
-                return []
             if self._has_offers(wanted.node, contenders):
                 break
-        enforces = self._context.mode() is GuardMode.ENFORCE and term.health.state is not GuardState.TAMPERED
+        enforces = settings.placement_guard is GuardMode.ENFORCE and self._state is not GuardState.TAMPERED
         written = decision.allowance if enforces else wanted
-        if not dry_run:
+        refused = decision.outcome is GuardOutcome.REFUSED_SHAPE
+        if not request.dry_run:
             self._count(decision.outcome)
-            term.allow(wanted, written, decision, self._clock())
+            if not refused:
+                self._allow(written, self._clock())
         self._log(decision, wanted, written, self._clock() - started)
-        return placement_patch(wanted, written)
+        return [] if refused else placement_patch(wanted, written, has_annotations=request.has_annotations)
+
+    async def _contenders(self, node: str) -> Contenders:
+        return self._context.contenders() if self._context.leads() else await self._context.recorded(node)
+
+    async def _read_written(self, node: str) -> None:
+        """Counts placements that were written and that no watch has shown."""
+        try:
+            replicas = await self._context.written(node)
+        except (ApiError, ObjectError) as error:
+            log.warning("a placement is decided by what the watches show", node=node, problem=str(error))
+            return
+        seen = self._cache.state().view.snapshot.replicas
+        for replica in replicas:
+            before = seen.get(replica.name)
+            if replica.disk_id and (before is None or not before.disk_id):
+                self._allow(Placement.of(replica), self._clock())
 
     def _has_offers(self, node: str, contenders: Competing) -> bool:
         """Whether the offers on a node are still those of the contenders.
 
         An offer that was made meanwhile is to be kept, too.
         """
+        if not self._context.leads():
+            return True
         current = self._context.contenders()
         return isinstance(current, Competing) and current.ledger.offers_on(node) == contenders.ledger.offers_on(node)
 
@@ -190,15 +263,14 @@ class PlacementGuard:
 
         Called for every change of a replica.
         """
-        if not self._leads or self._context.mode() is GuardMode.OFF:
-            return
         if not isinstance(after, Replica):
             return
-        earlier = before if isinstance(before, Replica) else None
-        state = self._term.health.state
-        observation = self._term.observe(earlier, after, self._clock())
-        if observation is None:
+        if after.disk_id:
+            self._allowances.pop(after.name, None)
+        observation = observe_placement(before if isinstance(before, Replica) else None, after)
+        if observation is None or self._mode is GuardMode.OFF:
             return
+        self._observations[observation.value] += 1
         self._metrics.count_guard_observation(observation.value)
         write = log.info if observation is Observation.CONFIRMED else log.warning
         write(
@@ -209,11 +281,27 @@ class PlacementGuard:
             node=after.node_id,
             disk=after.disk_id,
         )
-        if self._term.health.state is not state:
-            log.warning("the placement guard is", state=self._term.health.state.value, before=state.value)
+        state = next_state(self._state, observation)
+        if state is not self._state:
+            log.warning("the placement guard is", state=state.value, before=self._state.value)
+            self._state = state
+
+    def _allow(self, placement: Placement, now: float) -> None:
+        """Notes a placement that takes space from now on."""
+        self._allowances.pop(placement.replica, None)
+        self._allowances[placement.replica] = _Allowance(placement, now)
+        self._drop_old(now)
+
+    def _drop_old(self, now: float) -> None:
+        """Drops allowances that were not written in `ALLOWANCE_LIFETIME`, and the oldest beyond `MAX_ALLOWANCES`."""
+        while self._allowances:
+            replica = next(iter(self._allowances))
+            if now - self._allowances[replica].at < ALLOWANCE_LIFETIME and len(self._allowances) <= MAX_ALLOWANCES:
+                return
+            del self._allowances[replica]
 
     def _count(self, outcome: GuardOutcome) -> None:
-        self._term.outcomes[outcome.value] += 1
+        self._outcomes[outcome.value] += 1
         self._metrics.count_guarded_placement(outcome.value)
 
     def _log(self, decision: GuardDecision, wanted: Placement, written: Placement, seconds: float) -> None:
@@ -231,44 +319,3 @@ class PlacementGuard:
             why=decision.detail,
             ms=round(seconds * 1000, 1),
         )
-
-
-class _Term:
-    """What belongs to one lead of this process."""
-
-    def __init__(self, now: float) -> None:
-        self.started_at = now
-        self.health = GuardHealth(now)
-        self.allowances: dict[str, _Allowance] = {}
-        self.outcomes: Counter[str] = Counter()
-        self.observations: Counter[str] = Counter()
-
-    def allow(self, wanted: Placement, written: Placement, decision: GuardDecision, now: float) -> None:
-        """Notes a placement that takes space from now on."""
-        if decision.outcome is GuardOutcome.REFUSED_SHAPE:
-            return
-        self.allowances.pop(wanted.replica, None)
-        self.allowances[wanted.replica] = _Allowance(written, now)
-        self.health = self.health.with_answer(wanted, written, now)
-        self.drop_old(now)
-
-    def observe(self, before: Replica | None, after: Replica, now: float) -> Observation | None:
-        """Returns what a replica shows about a placement."""
-        health, observation = self.health.observe(before, after, now)
-        if observation is Observation.BYPASSED and now - self.started_at < _TAKEOVER_SECONDS:
-            # The previous leader may have answered it.
-            return None
-        self.health = health
-        if after.disk_id:
-            self.allowances.pop(after.name, None)
-        if observation is not None:
-            self.observations[observation.value] += 1
-        return observation
-
-    def drop_old(self, now: float) -> None:
-        """Drops allowances that were not written in `ANSWER_LIFETIME`, and the oldest beyond `MAX_ANSWERS`."""
-        while self.allowances:
-            replica = next(iter(self.allowances))
-            if now - self.allowances[replica].at < ANSWER_LIFETIME and len(self.allowances) <= MAX_ANSWERS:
-                return
-            del self.allowances[replica]

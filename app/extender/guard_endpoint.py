@@ -1,8 +1,9 @@
 """Publishes the endpoint where API servers reach the placement guard.
 
-The endpoint is the leader's port with TLS, behind a Service of its own. The Service leads here while this process
-leads, the guard is switched on, and there is a certificate that API servers accept. Otherwise the leader keeps its
-EndpointSlice empty, so that Longhorn's placements wait for nothing, and no other process answers in the guard's place.
+The endpoint is a port with TLS, behind a Service of its own: one port of the Service leads to the leader, another to a process that does
+not lead, which API servers call if the leader does not answer. One Service for all would lead to a leader that hangs, too, and an API server
+asks no second endpoint after a time-out. Both ports lead here as long as the guard is switched on and there is a certificate that API servers
+accept. Otherwise the leader keeps its EndpointSlice empty, so that Longhorn's placements wait for nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from scheduler_core.extender.settings import GuardMode
 
 log = structlog.get_logger("live")
 
+# A process that does not lead has no term.
+_ANY_TERM: Final = 0
 _NO_ADDRESS: Final = "there is no address that API servers could call; see --advertise"
 
 
@@ -27,7 +30,7 @@ class GuardEndpoint:
     """Owner of the decision whether the placement guard's Service leads here.
 
     Args:
-        publisher: None without an address to point the Service to
+        publishers: of the port that leads to the leader, and of that which leads to another process; None without an address
         leading: returns whether this process leads
         activity: returns what the guard did
         listener_problem: why the guard's port could not be opened, or ""
@@ -36,49 +39,66 @@ class GuardEndpoint:
     def __init__(
         self,
         certificate: ServingCertificate,
-        publisher: EndpointPublisher | None,
+        publishers: tuple[EndpointPublisher, EndpointPublisher] | None,
         leading: Callable[[], bool],
         activity: Callable[[], GuardActivity] = GuardActivity,
         listener_problem: str = "",
     ) -> None:
         self._certificate = certificate
         self._activity = activity
-        self._service = PublishedService(publisher, leading)
-        self._fault = listener_problem or ("" if publisher is not None else _NO_ADDRESS)
+        self._leading = leading
+        leader, standby = publishers or (None, None)
+        self._service = PublishedService(leader, leading)
+        self._standby = PublishedService(standby, lambda: not leading())
+        self._fault = listener_problem or ("" if publishers is not None else _NO_ADDRESS)
         self._logged_problem = ""
 
     @property
     def points_here(self) -> bool:
-        """Whether this process leads, and has pointed the Service to itself."""
-        return self._service.points_here
+        """Whether this process has pointed the Service to itself."""
+        return self._service.points_here or self._standby.points_here
 
     def state(self, mode: GuardMode) -> PlacementGuardState:
         """Returns what /state shows."""
         return PlacementGuardState(mode.value, self.points_here, self._problem(mode), self._activity())
 
-    async def keep(self, term: int, mode: GuardMode) -> None:
-        """Has the Service lead here if the guard can be called, and nowhere otherwise."""
-        if mode is not GuardMode.OFF and not self._fault and self._certificate.ready:
+    async def keep(self, term: int | None, mode: GuardMode) -> None:
+        """Has the Service lead here if the guard can be called.
+
+        Args:
+            term: None if this process does not lead
+            mode: what the setting says
+        """
+        callable_here = mode is not GuardMode.OFF and not self._fault and self._certificate.ready
+        if term is None and callable_here:
+            await self._standby.keep(_ANY_TERM)
+        elif self._standby.may_point_here:
+            await self._standby.withdraw()
+        if term is not None and callable_here:
             await self._service.keep(term)
-        else:
+        elif term is not None:
             await self._service.keep_empty()
         self._log_problem(mode)
 
     async def withdraw(self) -> None:
         """Has the Service lead nowhere, if it leads here."""
-        if self.points_here:
-            await self._service.withdraw()
+        for service in (self._service, self._standby):
+            if service.points_here:
+                await service.withdraw()
 
     async def withdraw_in_time(self) -> None:
         """As `withdraw`, before this process stops listening; bounded."""
-        await self._service.withdraw_in_time()
+        for service in (self._service, self._standby):
+            if service.points_here:
+                await service.withdraw_in_time()
 
     def forget(self) -> None:
         """Forgets that the Service leads here, if another process leads."""
         self._service.forget()
 
     def _problem(self, mode: GuardMode) -> str:
-        return "" if mode is GuardMode.OFF else self._fault or self._certificate.problem or self._service.problem
+        service = self._service if self._leading() else self._standby
+        return "" if mode is GuardMode.OFF else self._fault or self._certificate.problem or service.problem
 
     def _log_problem(self, mode: GuardMode) -> None:
         problem = self._problem(mode)

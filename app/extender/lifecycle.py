@@ -207,6 +207,12 @@ class ExtenderLifecycle(Program):
             return "taking over from the last leader"
         return ""
 
+    def review_refusal(self) -> str:
+        """Returns why no placement is reviewed now, or "". A process that does not lead reviews, too."""
+        if not self._settings().enabled:
+            return f"{ENABLED} is false"
+        return self.readiness_problem
+
     @property
     def _settings_pending(self) -> bool:
         return bool(self._parts.config_map.problem) or not self._parts.cache.has_synced
@@ -292,10 +298,11 @@ class ExtenderLifecycle(Program):
         term = self._loop.term
         if term is not None and self._settings().enabled:
             await self._service.keep(term)
+        if not self.review_refusal():
             await self._keep_guard(term)
         self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
 
-    async def _keep_guard(self, term: int) -> None:
+    async def _keep_guard(self, term: int | None) -> None:
         if self._parts.guard is not None:
             await self._parts.guard.keep(term, self._settings().placement_guard)
 

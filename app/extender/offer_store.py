@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -22,6 +22,7 @@ import structlog
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
 from scheduler_core.leadership.election import LeaseRecord
+from scheduler_core.offers.events import RecordedOffer
 from scheduler_core.offers.handover_record import (
     HandoverRecord,
     RecordEncoder,
@@ -36,6 +37,8 @@ log = structlog.get_logger("handover")
 CONFIG_MAP: Final = "longhorn-scheduler-extender-offers"
 KEY: Final = "offers"
 CALL_SECONDS: Final = 2.0
+# An API server waits for a review meanwhile.
+READ_SECONDS: Final = 0.3
 # Enough for two calls, and little of what a pod has to end.
 FINAL_SECONDS: Final = 4.0
 # At most three writes a second.
@@ -72,6 +75,18 @@ class _Metadata(msgspec.Struct, rename="camel"):
 class _ConfigMap(msgspec.Struct, rename="camel"):
     metadata: _Metadata
     binary_data: dict[str, str] | None = None
+
+    @property
+    def record(self) -> bytes:
+        """The stored record, b"" if there is none.
+
+        Raises:
+            RecordError: it is no base64
+        """
+        try:
+            return b64decode((self.binary_data or {}).get(KEY, ""), validate=True)
+        except ValueError as error:
+            raise RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
 
 
 class _Version(msgspec.Struct):
@@ -183,6 +198,16 @@ class OfferStore:
             raise RecordError(f"the record of offers is of {head.holder}, which did not hold the Lease last")
         return record
 
+    async def read_offers(self) -> Sequence[RecordedOffer]:
+        """Returns the offers that the last leader recorded, none if they cannot be read."""
+        try:
+            config_map = await self._get_config_map(READ_SECONDS)
+            data = config_map.record
+            return (await asyncio.to_thread(decode_record, data)).offers if data else ()
+        except (ApiError, RecordError) as error:
+            log.warning("the leader's offers are unknown", problem=str(error))
+            return ()
+
     async def _wait_for_new_offer(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -256,12 +281,15 @@ class OfferStore:
             ApiError: the ConfigMap does not exist or cannot be read
             RecordError: its content is no record
         """
-        raw = await self._client.get(self._path, seconds=CALL_SECONDS)
+        config_map = await self._get_config_map(CALL_SECONDS)
+        self._version = config_map.metadata.resource_version
+        return config_map.record
+
+    async def _get_config_map(self, seconds: float) -> _ConfigMap:
+        raw = await self._client.get(self._path, seconds=seconds)
         try:
-            config_map = msgspec.json.decode(raw, type=_ConfigMap)
-            self._version = config_map.metadata.resource_version
-            return b64decode((config_map.binary_data or {}).get(KEY, ""), validate=True)
-        except (msgspec.DecodeError, ValueError) as error:
+            return msgspec.json.decode(raw, type=_ConfigMap)
+        except msgspec.DecodeError as error:
             raise RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
 
     def _note_problem(self, problem: str) -> None:

@@ -24,7 +24,7 @@ from app.kube.resources import (
 )
 from app.kube.watched_kinds import WATCHED
 from scheduler_core.leadership.election import LEASE_NAME
-from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
+from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.model.installation import Permission
 
 # Objects that a request names before a cache has them.
@@ -51,8 +51,11 @@ PERMISSIONS: Final = (
     *_permissions(LEASES, "create"),
     *_permissions(LEASES, "get", "update", name=LEASE_NAME),
     *_permissions(ENDPOINT_SLICES, "create"),
-    *_permissions(ENDPOINT_SLICES, "delete", "get", "update", name=EXTENDER.name),
-    *_permissions(ENDPOINT_SLICES, "delete", "get", "update", name=PLACEMENT_GUARD.name),
+    *(
+        permission
+        for service in (EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY)
+        for permission in _permissions(ENDPOINT_SLICES, "delete", "get", "update", name=service.name)
+    ),
     # The placement guard's certificate.
     *_permissions(SECRETS, "get", "patch", name=PLACEMENT_GUARD.name),
     *_permissions(MUTATING_WEBHOOKS, "get", "patch", name=PLACEMENT_GUARD.name, everywhere=True),

@@ -261,17 +261,18 @@ class ServingCertificate:
         """Has API servers trust the authorities."""
         raw = await self._client.get(self._webhook_path, seconds=CALL_SECONDS)
         configuration = decode_json(MUTATING_WEBHOOKS.kind, raw, _WebhookConfiguration)
-        webhook = next((entry for entry in configuration.webhooks or () if entry.name == WEBHOOK), None)
-        if webhook is None:
+        webhooks = configuration.webhooks or []
+        if WEBHOOK not in {webhook.name for webhook in webhooks}:
             raise ApiError(f"GET {self._webhook_path}", 404, "NotFound", f"it has no webhook {WEBHOOK}; {_MANIFESTS}")
         bundle = b64encode(certificates.bundle).decode()
-        if webhook.client_config.ca_bundle != bundle:
+        outdated = [webhook.name for webhook in webhooks if webhook.client_config.ca_bundle != bundle]
+        if outdated:
             if not self._options.leading():
                 return
-            # By the webhook's name, so that nothing else of it is written.
+            # By the webhooks' names, so that nothing else of them is written.
             change: dict[str, Any] = {
                 "metadata": {"resourceVersion": configuration.metadata.resource_version},
-                "webhooks": [{"name": WEBHOOK, "clientConfig": {"caBundle": bundle}}],
+                "webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in outdated],
             }
             await self._client.patch(self._webhook_path, change, STRATEGIC_MERGE_PATCH, CALL_SECONDS)
             log.info("caBundle written", authorities=len(certificates.authorities))

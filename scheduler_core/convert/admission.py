@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL, Replica, replica
+from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Replica, replica
 from scheduler_core.convert.meta import Wire, decode_object
 from scheduler_core.convert.probe_objects import ANSWERED, is_probe_replica
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
@@ -24,7 +24,7 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
 from scheduler_core.model.replica_placement import Placement
 
-JsonPatch = list[dict[str, str]]
+JsonPatch = list[dict[str, Any]]
 _REVIEW_VERSION: Final = "admission.k8s.io/v1"
 _REVIEW_KIND: Final = "AdmissionReview"
 _MAX_SHOWN: Final = 64
@@ -72,12 +72,14 @@ class AdmissionRequest:
         dry_run: whether nothing will be written
         placement: the placement, or a sentence why the update does not have the shape of one
         is_trial: whether a diagnosis only asks for an answer, which is `TRIAL_PATCH`
+        has_annotations: whether the object has a map to which a patch can add an annotation
     """
 
     uid: str
     dry_run: bool
     placement: Placement | str
     is_trial: bool = False
+    has_annotations: bool = False
 
 
 def admission_request(review: object) -> AdmissionRequest:
@@ -97,7 +99,8 @@ def admission_request(review: object) -> AdmissionRequest:
     if not request.uid:
         raise ObjectError(_REVIEW_KIND, "request.uid", "is empty")
     is_trial = bool(request.dry_run) and request.operation == _CREATE and is_probe_replica(request.new)
-    return AdmissionRequest(request.uid, bool(request.dry_run), _placement_of(request), is_trial)
+    placement, has_annotations = _placement_of(request)
+    return AdmissionRequest(request.uid, bool(request.dry_run), placement, is_trial, has_annotations)
 
 
 def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
@@ -111,24 +114,22 @@ def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
     return {"apiVersion": _REVIEW_VERSION, "kind": _REVIEW_KIND, "response": response}
 
 
-def placement_patch(before: Placement, after: Placement) -> JsonPatch:
-    """The JSON patch that moves a placement to another disk of its node.
+def placement_patch(before: Placement, after: Placement, *, has_annotations: bool) -> JsonPatch:
+    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed.
 
-    It is empty if the placement stays. All values that it relies on are tested first, so the API server refuses it as a
-    whole for an object of another shape.
-
-    Raises:
-        ValueError: another replica or node is named
+    All values that it relies on are tested first, so the API server refuses it as a whole for an object of another shape.
     """
-    if (before.replica, before.node) != (after.replica, after.node):
-        raise ValueError(f"replica {before.replica} would leave node {before.node}")
     old = _fields(before)
-    new = _fields(after)
-    if old == new:
-        return []
-    tests = [{"op": "test", "path": path, "value": value} for path, value in old.items()]
-    changes = [{"op": "replace", "path": path, "value": value} for path, value in new.items() if value != old[path]]
-    return tests + changes
+    changes = [
+        {"op": "replace", "path": path, "value": value} for path, value in _fields(after).items() if value != old[path]
+    ]
+    tests = [{"op": "test", "path": path, "value": value} for path, value in old.items()] if changes else []
+    reviewed: dict[str, Any]
+    if has_annotations:
+        reviewed = {"op": "add", "path": f"/metadata/annotations/{REVIEWED.replace('/', '~1')}", "value": after.place}
+    else:
+        reviewed = {"op": "add", "path": "/metadata/annotations", "value": {REVIEWED: after.place}}
+    return [*tests, *changes, reviewed]
 
 
 def _fields(placement: Placement) -> dict[str, str]:
@@ -142,33 +143,24 @@ def _fields(placement: Placement) -> dict[str, str]:
     }
 
 
-def _placement_of(request: _Request) -> Placement | str:
+def _placement_of(request: _Request) -> tuple[Placement | str, bool]:
+    """Returns the placement or what is wrong with it, and whether the object has annotations."""
     kind = request.kind or _Kind()
     if (kind.group, kind.kind) != (LONGHORN_GROUP, "Replica"):
-        return f"the object is no replica but a {kind.kind!r} of group {kind.group!r}"
+        return f"the object is no replica but a {kind.kind!r} of group {kind.group!r}", False
     if request.operation != _UPDATE:
         # A replica that is created with a disk is a restore.
-        return f"the operation is {request.operation!r}, not {_UPDATE!r}"
+        return f"the operation is {request.operation!r}, not {_UPDATE!r}", False
     try:
         old = replica(decode_object(_REPLICA, request.old, Replica))
-        new = replica(decode_object(_REPLICA, request.new, Replica))
+        wire = decode_object(_REPLICA, request.new, Replica)
+        new = replica(wire)
         migration = decode_object(_REPLICA, request.new, _Migration)
     except ObjectError as error:
-        return str(error)
+        return str(error), False
     if migration.spec is not None and migration.spec.migration_engine_name:
-        return "the replica belongs to a migration"
-    return _shape_problem(old, new) or Placement(
-        replica=new.name,
-        volume=new.volume,
-        size=new.size,
-        node=new.node_id,
-        disk=new.disk_id,
-        disk_path=new.disk_path,
-        data_engine=new.data_engine,
-        image=new.image,
-        hard_node_affinity=new.hard_node_affinity,
-        linked_clone_source=new.linked_clone_source,
-    )
+        return "the replica belongs to a migration", False
+    return _shape_problem(old, new) or Placement.of(new), bool(wire.metadata.annotations)
 
 
 def _shape_problem(old: longhorn.Replica, new: longhorn.Replica) -> str:

@@ -16,6 +16,8 @@ from scheduler_core.model import longhorn
 # Longhorn finds the replicas of a node and of a disk by these labels.
 NODE_LABEL: Final = "longhornnode"
 DISK_LABEL: Final = "longhorndiskuuid"
+# The placement guard writes it with its answer.
+REVIEWED: Final = "longhorn.io/scheduler-extender-reviewed"
 
 
 class _SpecDisk(Wire):
@@ -272,6 +274,7 @@ def replica(wire: Replica) -> longhorn.Replica:
         deleting=wire.metadata.deletion_timestamp is not None,
         node_label=labels.get(NODE_LABEL, ""),
         disk_label=labels.get(DISK_LABEL, ""),
+        reviewed_place=(wire.metadata.annotations or {}).get(REVIEWED, ""),
         generation=wire.metadata.generation or 0,
     )
 

@@ -44,7 +44,7 @@ def await_allowed(
     awaited: set[str] = set()
     by_node = attrgetter("node")
     for name, on_node in groupby(sorted(allowances, key=by_node), by_node):
-        pending = pending_allowances(on_node, name, view)
+        pending = pending_allowances(on_node, view)
         if pending and name in fitting:
             if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
                 awaited.add(name)
@@ -68,11 +68,10 @@ def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> No
     return with_coming_copies(view, evaluate_node(view, decision.resolution_on(name), name, others))
 
 
-def pending_allowances(allowances: Iterable[Placement], node: str, view: View) -> list[Placement]:
-    """Returns the allowances on a node that the view does not show."""
+def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Placement]:
+    """Returns the allowances that the view does not show."""
     replicas = view.snapshot.replicas
-    on_node = [entry for entry in allowances if entry.node == node]
-    return [entry for entry in on_node if not ((shown := replicas.get(entry.replica)) and shown.disk_id)]
+    return [entry for entry in allowances if not ((shown := replicas.get(entry.replica)) and shown.disk_id)]
 
 
 def with_placements(view: View, placements: Iterable[Placement]) -> View:

@@ -3,11 +3,13 @@
 Everything else is what is still to come to the node.
 
 Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
-volume's demand on that node, or the offer of it that has the volume (without any, the replica is not the local one of a pod that was decided
-for it, and is left alone) → everything still to come to the node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is
-changed to that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica. Otherwise
-there is no plan to keep, and Longhorn's choice stays. What does not fit in any case gives way first, in the order of
-`evaluation/fitting_volumes.py`: hopeless demand, then offers.
+volume's demand on that node, or the offer of it that has the volume → everything still to come to the node. If all of it packs with the
+volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to that of a packing of all of it, among the disks of the
+same node that Longhorn's own rules allow for this replica. Otherwise there is no plan to keep, and Longhorn's choice stays. What does not
+fit in any case gives way first, in the order of `evaluation/fitting_volumes.py`: hopeless demand, then offers.
+
+A replica that no pod needs on the node is steered to a disk with which everything that was promised there still fits
+(`extender/steering.py`).
 
 Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load: what its status counts
 and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its status, too. If the view has Longhorn's
@@ -20,36 +22,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
-from itertools import chain
+from functools import cache, cached_property
 from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.demand.derive import Demand
 from scheduler_core.evaluation.competitors import identity
 from scheduler_core.evaluation.fit import allowed_masks, plan
 from scheduler_core.evaluation.fitting_volumes import all_volumes, fitting_volumes
-from scheduler_core.evaluation.offered_volumes import (
-    CompetingVolumes,
-    OfferedVolumes,
-    VolumesByOffer,
-    by_certainty,
-    without_matched_claims,
-)
+from scheduler_core.evaluation.offered_volumes import CompetingVolumes
 from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.allowed_placements import (
-    longhorn_names,
-    pending_allowances,
-    with_coming_copies,
-    with_placements,
-)
-from scheduler_core.longhorn.placement import find_candidates
-from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.extender.allowed_placements import pending_allowances, with_coming_copies, with_placements
+from scheduler_core.extender.steering import Steering, disk_with_schedule, legal_disks
+from scheduler_core.extender.volumes_to_come import VolumesToCome, placed_identities
 from scheduler_core.model import longhorn
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
@@ -60,13 +49,12 @@ from scheduler_core.volumes.resolve import PodVolume
 # About 20 ms: the API server, and Longhorn behind it, wait for the answer.
 STEPS_PER_PLACEMENT: Final = 20_000
 
-Demands = Sequence[Demand]
-
 
 class GuardOutcome(StrEnum):
     """What the guard does about a placement. The value is a metric's label.
 
-    LATE: it was not decided in time, and is left. NOT_GUARDED: it is not the local replica of a pod that was decided for the node.
+    LATE: it was not decided in time, and is left. NOT_GUARDED: nothing is promised to pods on its node. PROMISED_SPACE_TAKEN: it takes
+    space that is promised to a pod, and there is no other place for it.
     """
 
     LEFT = "left"
@@ -74,6 +62,7 @@ class GuardOutcome(StrEnum):
     NO_PLAN = "no-plan"
     REFUSED_SHAPE = "refused-shape"
     NOT_GUARDED = "not-guarded"
+    PROMISED_SPACE_TAKEN = "promised-space-taken"
     LATE = "late"
 
 
@@ -93,8 +82,14 @@ class GuardDecision:
     detail: str = ""
 
 
-def guard_placement(
-    placement: Placement, state: ClusterState, ledger: Ledger, allowances: Iterable[Placement], budget: Budget
+def guard_placement(  # noqa: PLR0913 # what is asked, what is known, and how far to go
+    placement: Placement,
+    state: ClusterState,
+    ledger: Ledger,
+    allowances: Iterable[Placement],
+    budget: Budget,
+    *,
+    other_nodes: bool = False,
 ) -> Cooperative[GuardDecision]:
     """Decides about one placement.
 
@@ -105,28 +100,51 @@ def guard_placement(
         allowances: placements as they were allowed before; those that a watch has shown since count once, and an earlier one of the same
             replica does not count, because this placement replaces it
         budget: limits the searches, see `STEPS_PER_PLACEMENT`
+        other_nodes: whether a replica that no pod needs on its node may be moved to another one
     """
     problem = _disk_problem(placement, state.view)
     if problem:
         return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
-    scheduled = _disk_with_schedule(placement.node, state.view)
+    scheduled = disk_with_schedule(placement.node, state.view)
     if scheduled:
         detail = f"the space of disk {scheduled} of node {placement.node} is allocated through a DiskSchedule"
         return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
     others = (entry for entry in allowances if entry.replica != placement.replica)
-    pending = pending_allowances(others, placement.node, state.view)
+    pending = pending_allowances(others, state.view)
     view = with_placements(state.view, pending)
-    placed = frozenset(entry.volume for entry in pending)
-    to_come = _VolumesToCome.of(view, state.demand.by_node.get(placement.node) or (), ledger, placement.node)
-    need = None if placement.volume in placed else to_come.need_of(placement.volume, view)
+
+    @cache
+    def to_come(node: str) -> VolumesToCome:
+        return VolumesToCome.of(view, state.demand.by_node.get(node) or (), ledger, node)
+
+    def competing_on(node: str, counted: Collection[str] = ()) -> CompetingVolumes:
+        placed = {entry.volume for entry in pending if entry.node == node} | {placement.volume}
+        competing = to_come(node).competing(placed, view)
+        return competing.without(placed_identities(competing, placed.difference(counted), view))
+
+    on_node = {entry.volume for entry in pending if entry.node == placement.node}
+    need = None if placement.volume in on_node else to_come(placement.node).need_of(placement.volume, view)
     if need is None:
-        detail = f"no pod needs volume {placement.volume} on node {placement.node}"
-        return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
+        return (yield from _steer(Steering(placement, view, competing_on, budget, other_nodes=other_nodes), placement))
     volume, pod = need
-    competing = to_come.competing({*placed, placement.volume}, view)
-    competing = competing.without(_placed_identities(competing, placed, view))
     guard = _Guard(view, placement, volume, budget)
-    return replace((yield from guard.decide(competing)), pod=pod)
+    return replace((yield from guard.decide(competing_on(placement.node, {placement.volume}))), pod=pod)
+
+
+def _steer(steering: Steering, placement: Placement) -> Cooperative[GuardDecision]:
+    place = yield from steering.place()
+    promised = steering.promised()
+    if not promised:
+        detail = f"no pod needs volume {placement.volume} on node {placement.node}, and none was promised space there"
+        return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
+    what = f"{format_count(promised, 'volume')} that pods were promised space for on node {placement.node}"
+    if place == placement:
+        return GuardDecision(GuardOutcome.LEFT, placement, detail=f"{what} still fit")
+    if place is None:
+        detail = f"{what} fit no more, and no other place that Longhorn allows is free"
+        return GuardDecision(GuardOutcome.PROMISED_SPACE_TAKEN, placement, detail=detail)
+    detail = f"{what} would fit no more; on disk {place.disk} of node {place.node} volume {placement.volume} takes none of it"
+    return GuardDecision(GuardOutcome.CHANGED, place, detail=detail)
 
 
 def guards_every_node(view: View) -> bool:
@@ -148,85 +166,6 @@ def _disk_problem(placement: Placement, view: View) -> str:
     if disk.path != placement.disk_path:
         return f"disk {disk.name} of node {node.name} has path {disk.path}, not {placement.disk_path}"
     return ""
-
-
-def _disk_with_schedule(node: str, view: View) -> str:
-    """Returns the name of a disk that has a DiskSchedule, or "".
-
-    The DiskSchedule has promised the space to a replica on that disk, and on no other one.
-    """
-    disks = view.snapshot.longhorn_nodes[node].disks
-    return next((disk.name for disk in disks if view.schedule_of(disk) is not None), "")
-
-
-@dataclass(frozen=True, slots=True)
-class _VolumesToCome:
-    """The volumes of demand and offers that need space on a node."""
-
-    demands: Demands
-    offers: VolumesByOffer
-
-    @classmethod
-    def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> _VolumesToCome:
-        """Returns all that need space there.
-
-        Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound. The volume counts then.
-        """
-        offers = ledger.offers_on(node)
-        counted = without_matched_claims(demands, offers, node)
-        shown = {demand.volume.volume.name for demand in counted if demand.volume.bound}
-
-        def counts(volume: PodVolume) -> bool:
-            return volume.bound or longhorn_names(volume, view).isdisjoint(shown)
-
-        by_offer = OfferedVolumes().on_node(offers, node, view)
-        return cls(
-            [demand for demand in counted if counts(demand.volume)],
-            [(offer, [volume for volume in volumes if counts(volume)]) for offer, volumes in by_offer],
-        )
-
-    def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
-        """Returns the volume with this name in Longhorn, and its pod.
-
-        The pod is ``namespace/name``. Returns None if no pod needs the volume.
-
-        Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has shown that yet.
-        """
-        for demand in self.demands:
-            if name in longhorn_names(demand.volume, view):
-                return demand.volume, demand.pod
-        for offer, volumes in self.offers:
-            for volume in volumes if offer.priority is None else ():
-                if name in longhorn_names(volume, view):
-                    return volume, f"{offer.pod.namespace}/{offer.pod.name}"
-        return None
-
-    def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
-        """Returns the volumes by how certain they are.
-
-        Offers with one of the placed volumes are decided already.
-        """
-        decided = [
-            volumes
-            for offer, volumes in self.offers
-            if offer.priority is None and any(not longhorn_names(volume, view).isdisjoint(placed) for volume in volumes)
-        ]
-        competing = by_certainty(self.demands, self.offers)
-        return competing._replace(demanded=[*competing.demanded, *chain.from_iterable(decided)])
-
-
-def _placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
-    """Returns the identities of the competing volumes that are placed already.
-
-    They have one of the allowed names in Longhorn, or the view shows a replica of them with a disk though not that their claim is bound.
-    """
-    placed: set[str] = set()
-    for key, volume in all_volumes(competing).volumes.items():
-        names = longhorn_names(volume, view)
-        ahead = not volume.bound and any(replica.disk_id for name in names for replica in view.replicas_of(name))
-        if ahead or not names.isdisjoint(allowed):
-            placed.add(key)
-    return frozenset(placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +276,7 @@ class _Guard:
 
     @cached_property
     def _legal(self) -> frozenset[str]:
-        return _legal_disks(self._view, self._placement, self._volume)
+        return legal_disks(self._view, self._placement, self._volume.volume)
 
     def _evaluate(self, volumes: Sequence[PodVolume]) -> NodeEvaluation:
         required = requirements(volumes, volumes)
@@ -351,35 +290,4 @@ class _Guard:
 
     def _sentence(self, volumes: Mapping[str, PodVolume]) -> str:
         total = format_bytes(sum(volume.volume.size for volume in volumes.values()))
-        count = f"{len(volumes)} volume{'s' if len(volumes) > 1 else ''}"
-        return f"everything to come to node {self._node.name} ({count}, {total})"
-
-
-def _legal_disks(view: View, placement: Placement, volume: PodVolume) -> frozenset[str]:
-    """Returns the UUIDs of disks that Longhorn's scheduler would consider.
-
-    These are disks of the node, by their true load, for this replica.
-    """
-    node = view.snapshot.longhorn_nodes[placement.node]
-    node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
-    request = ReplicaRequest(
-        volume=volume.volume,
-        replica_size=placement.size,
-        data_engine=placement.data_engine,
-        image=placement.image,
-        hard_node_affinity=placement.hard_node_affinity,
-        linked_clone_source=placement.linked_clone_source,
-    )
-    # Longhorn has chosen the node already.
-    candidates = find_candidates(replace(view.cluster, nodes={node.name: node}), request, volume.replicas)
-    return frozenset(candidate.disk_uuid for candidate in candidates.disks)
-
-
-def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:
-    """Returns a disk as its status will be once it counts everything."""
-    listed = {replica.name: replica.size for replica in view.unlisted_replicas_on(disk)}
-    return replace(
-        disk,
-        storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),
-        scheduled_replicas={**disk.scheduled_replicas, **listed},
-    )
+        return f"everything to come to node {self._node.name} ({format_count(len(volumes), 'volume')}, {total})"

@@ -25,6 +25,7 @@ POD_SCHEDULING_TIMEOUT: Final = "scheduler-extender-pod-scheduling-timeout"
 NODE_RESERVATION_TIMEOUT: Final = "scheduler-extender-node-reservation-timeout"
 ENFORCEMENT: Final = "scheduler-extender-enforcement"
 PLACEMENT_GUARD: Final = "placement-guard"
+GUARD_OTHER_NODES: Final = "placement-guard-other-nodes"
 DEFAULTS: Final = "defaults"
 INSTALLED: Final = "the value as installed"
 _PREFIXES: Final = ("scheduler-extender-", PLACEMENT_GUARD)
@@ -75,6 +76,7 @@ class ExtenderSettings:
         node_reservation_timeout: seconds a node stays reserved for replicas not listed yet; 0: no reservation
         enforcement: what happens to a refusal
         placement_guard: what the placement guard does
+        guard_other_nodes: whether it may move a replica that no pod needs on its node to another node
         origins: by setting, the name of the source its value came from
         problems: one sentence per refused value
     """
@@ -84,6 +86,7 @@ class ExtenderSettings:
     node_reservation_timeout: int = 5
     enforcement: Enforcement = Enforcement.ENFORCE
     placement_guard: GuardMode = GuardMode.OFF
+    guard_other_nodes: bool = False
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: tuple[str, ...] = ()
 
@@ -115,6 +118,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     NODE_RESERVATION_TIMEOUT: ("node_reservation_timeout", _parse_seconds),
     ENFORCEMENT: ("enforcement", _word_parser(Enforcement)),
     PLACEMENT_GUARD: ("placement_guard", _word_parser(GuardMode)),
+    GUARD_OTHER_NODES: ("guard_other_nodes", parse_bool),
 }
 
 

@@ -21,17 +21,19 @@ _MAX_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class LeaderService:
-    """A Service without a selector, which leads to the leader.
+    """A Service without a selector, which leads to the leader, or one of its ports, which leads to a standby.
 
     Attributes:
-        name: of the Service and of its EndpointSlice
+        name: of the EndpointSlice
         port_name: of its one port
         port: which an empty slice names
+        service: the Service's name if it is another one
     """
 
     name: str
     port_name: str
     port: int
+    service: str = ""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -39,7 +41,7 @@ class LeaderService:
 
         The manager is a value of our own: Kubernetes' controllers delete unknown slices that bear theirs.
         """
-        return {SERVICE_LABEL: self.name, MANAGED_BY_LABEL: self.name}
+        return {SERVICE_LABEL: self.service or self.name, MANAGED_BY_LABEL: self.service or self.name}
 
     def host_names(self, namespace: str) -> list[str]:
         """Returns the names by which pods and API servers of a cluster with the usual domain reach the Service."""
@@ -50,6 +52,10 @@ EXTENDER: Final = LeaderService("longhorn-scheduler-extender", "http", 9504)
 # kube-proxy compares the name with that of the Service's port, and service meshes read the protocol from it.
 EXTENDER_WITH_TLS: Final = LeaderService(EXTENDER.name, "https", EXTENDER.port)
 PLACEMENT_GUARD: Final = LeaderService("longhorn-scheduler-extender-placement-guard", "https", 9507)
+# API servers call it if the leader has not answered.
+PLACEMENT_GUARD_STANDBY: Final = LeaderService(
+    f"{PLACEMENT_GUARD.name}-standby", "standby", PLACEMENT_GUARD.port, PLACEMENT_GUARD.name
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,7 @@ class Replica:
     Attributes:
         size: spec.volumeSize
         node_label, disk_label: the labels by which Longhorn finds the replicas of a node and of a disk
+        reviewed_place: the place that the placement guard answered, as `place` writes it; "" if it was not asked
         generation: 1 until the spec is changed for the first time, 0 if unknown; replicas that differ in it alone are equal
     """
 
@@ -188,7 +189,13 @@ class Replica:
     deleting: bool = False
     node_label: str = ""
     disk_label: str = ""
+    reviewed_place: str = ""
     generation: int = field(default=0, compare=False)
+
+    @property
+    def place(self) -> str:
+        """Node, disk and path in one text."""
+        return f"{self.node_id}/{self.disk_id}{self.disk_path}"
 
     @property
     def potentially_reusable(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler_core.model.longhorn import V1
+from scheduler_core.model.longhorn import V1, Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +31,24 @@ class Placement:
     image: str = ""
     hard_node_affinity: str = ""
     linked_clone_source: str = ""
+
+    @property
+    def place(self) -> str:
+        """As `Replica.place`."""
+        return f"{self.node}/{self.disk}{self.disk_path}"
+
+    @classmethod
+    def of(cls, replica: Replica) -> Placement:
+        """Returns the placement of a replica."""
+        return cls(
+            replica=replica.name,
+            volume=replica.volume,
+            size=replica.size,
+            node=replica.node_id,
+            disk=replica.disk_id,
+            disk_path=replica.disk_path,
+            data_engine=replica.data_engine,
+            image=replica.image,
+            hard_node_affinity=replica.hard_node_affinity,
+            linked_clone_source=replica.linked_clone_source,
+        )

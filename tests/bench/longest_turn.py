@@ -26,7 +26,7 @@ from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
 from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator
-from app.extender.guard import GuardContext, PlacementGuard
+from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
 from app.extender.offers import Offers
@@ -43,6 +43,7 @@ from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
 from tests.bench import cluster
 from tests.bench.offers_cluster import PendingObjects, make_ledger, make_view, new_pod
+from tests.worlds.guard_contexts import leader_context
 from tests.worlds.placements import placement_review
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.turn_probe import time_turns
@@ -117,7 +118,7 @@ class _Leader:
         offers = Offers(source, evaluator, lambda: _SETTINGS, metrics, lambda: ledger.time)
         offers._ledger = ledger  # noqa: SLF001 # requests would take minutes to make these offers
         losses = NodeLosses(evaluator, source.state)
-        context = GuardContext(lambda: GuardMode.ENFORCE, offers.contenders)
+        context = leader_context(lambda: ExtenderSettings(placement_guard=GuardMode.ENFORCE), offers.contenders)
         guard = PlacementGuard(source, evaluator, context, metrics, monotonic)
         guard.adopt()
         memory = MemoryBudget(1 << 30)

@@ -213,7 +213,7 @@ def _check(cluster: RandomCluster, wanted: Placement, decision: GuardDecision, l
     assert written.disk != wanted.disk
     assert written.disk in legal
     assert written == replace(wanted, disk=written.disk, disk_path=path_of(written.disk.removeprefix(f"{NODE}-")))
-    assert placement_patch(wanted, written)
+    assert placement_patch(wanted, written, has_annotations=False)
     cluster.write(decision)
     booked, limit = cluster.limit(written.disk)
     assert booked <= limit

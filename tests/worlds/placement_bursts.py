@@ -29,7 +29,7 @@ from typing import Any, Final
 from structlog.testing import capture_logs
 
 from app.decisions.evaluator import Evaluator
-from app.extender.guard import GuardContext, PlacementGuard
+from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from scheduler_core.convert.admission import JsonPatch, admission_request
@@ -44,6 +44,7 @@ from scheduler_core.model.replica_placement import Placement
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.filter_request import caller_waits
+from tests.worlds.guard_contexts import leader_context
 from tests.worlds.placements import placement_review
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.tight_clusters import TightClaim, TightCluster
@@ -197,12 +198,11 @@ class PlacementBurst:
         metrics = Metrics()
         self._evaluator = Evaluator(cache, FilterOptions(packing=way.packing), clock)
         self._offers = Offers(cache, self._evaluator, lambda: settings, metrics, clock)
-        context = GuardContext(lambda: settings.placement_guard, self._offers.contenders)
+        context = leader_context(lambda: settings, self._offers.contenders)
         self._guard = PlacementGuard(cache, self._evaluator, context, metrics, clock)
         cache.subscribe("replicas", self._guard.note_delivery)
         if way.guard:
             self._evaluator.follow_guard(lambda: True, lambda: self._guard.allowances)
-            self._guard.adopt()
 
     async def run(self) -> BurstOutcome:
         """Runs until no further pod gets a node."""
@@ -286,7 +286,6 @@ class PlacementBurst:
         review = placement_review(wanted)
         await asyncio.sleep(self._chance.seconds(_WEBHOOK, "webhook", claim.name))
         replica: Object = review["request"]["object"]
-        # Without a lead the guard leaves every placement.
         _apply(await self._guard.review(admission_request(review)), replica)
         self._objects.write(replica)
         await asyncio.sleep(self._chance.seconds(_STATUS, "status", claim.name))
@@ -367,7 +366,7 @@ def _replica_of(claim: TightClaim) -> str:
 def _apply(patch: JsonPatch, replica: Object) -> None:
     """Changes a replica as a webhook's JSON patch says."""
     for change in patch:
-        if change["op"] == "replace":
+        if change["op"] != "test":
             *parents, key = change["path"].removeprefix("/").split("/")
             parent = replica
             for name in parents:

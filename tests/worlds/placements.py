@@ -104,6 +104,10 @@ def decide(
     allowances: Iterable[Placement] = (),
     ledger: Ledger | None = None,
     steps: int = STEPS_PER_PLACEMENT,
+    *,
+    other_nodes: bool = False,
 ) -> GuardDecision:
     """The guard's decision."""
-    return run_to_end(guard_placement(wanted, state, ledger or Ledger(), allowances, Budget(steps)))
+    return run_to_end(
+        guard_placement(wanted, state, ledger or Ledger(), allowances, Budget(steps), other_nodes=other_nodes)
+    )

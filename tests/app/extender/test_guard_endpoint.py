@@ -60,10 +60,11 @@ class World:
     def __init__(self, *, address: bool = True, listener_problem: str = "") -> None:
         self.leads = True
         self.publisher = FakePublisher()
+        self.standby = FakePublisher()
         self.certificate = FakeCertificate()
         self.endpoint = GuardEndpoint(
             cast("Any", self.certificate),
-            cast("Any", self.publisher) if address else None,
+            cast("Any", (self.publisher, self.standby)) if address else None,
             lambda: self.leads,
             listener_problem=listener_problem,
         )
@@ -184,6 +185,46 @@ async def test_a_slice_that_cannot_be_written_is_tried_again() -> None:
     await world.endpoint.keep(1, GuardMode.ENFORCE)
     state = world.endpoint.state(GuardMode.ENFORCE)
     assert (state.published, state.problem) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "ready", "story"),
+    [
+        (GuardMode.ENFORCE, True, ["published"]),
+        (GuardMode.OFF, True, ["withdrawn"]),
+        (GuardMode.ENFORCE, False, ["withdrawn"]),
+    ],
+)
+async def test_a_process_that_does_not_lead_is_published_as_the_standby(
+    mode: GuardMode, ready: bool, story: list[str]
+) -> None:
+    """API servers call it if the leader does not answer. Another process's slice is left alone."""
+    world = World()
+    world.leads = False
+    world.certificate.ready = ready
+    for _ in range(2):
+        await world.endpoint.keep(None, mode)
+    assert (world.standby.story, world.story) == (story, [])
+    assert world.endpoint.state(mode).published is (story == ["published"])
+
+
+async def test_a_standby_that_takes_over_leads_the_other_port_here() -> None:
+    """Its successor as the standby publishes itself."""
+    world = World()
+    world.leads = False
+    await world.endpoint.keep(None, GuardMode.ENFORCE)
+    world.leads = True
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    assert (world.standby.story, world.story) == (["published", "withdrawn"], ["published"])
+
+
+async def test_a_process_that_ends_is_removed_from_both_ports() -> None:
+    """Whichever leads here."""
+    world = World()
+    world.leads = False
+    await world.endpoint.keep(None, GuardMode.ENFORCE)
+    await world.endpoint.withdraw_in_time()
+    assert world.standby.story == ["published", "withdrawn"]
 
 
 async def test_a_former_leader_leaves_the_slice_to_its_successor() -> None:

@@ -18,6 +18,7 @@ from scheduler_core.convert.admission import (
     admission_response,
     placement_patch,
 )
+from scheduler_core.convert.longhorn import REVIEWED
 from scheduler_core.convert.probe_objects import is_answered, probe_replica
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.replica_placement import Placement
@@ -162,15 +163,16 @@ def test_what_is_no_review_is_an_error(review: object) -> None:
         admission_request(review)
 
 
-def _apply(patch: list[dict[str, str]], raw: Object) -> Object:
-    """Applies the operations of RFC 6902 that the guard uses."""
+def _apply(patch: list[dict[str, Any]], raw: Object) -> Object:
+    """Applies the operations of RFC 6902 that the guard uses; a map that a patch adds is new."""
     result = deepcopy(raw)
     for operation in patch:
         *parents, key = operation["path"].lstrip("/").split("/")
         target = result
         for parent in parents:
             target = target[parent]
-        assert key in target
+        key = key.replace("~1", "/")
+        assert (key in target) is (operation["op"] != "add")
         if operation["op"] == "test":
             assert target[key] == operation["value"]
         else:
@@ -181,9 +183,11 @@ def _apply(patch: list[dict[str, str]], raw: Object) -> Object:
 def test_a_patch_changes_disk_path_and_disk_label_alone() -> None:
     """The result is what Longhorn would have written for the other disk."""
     after = replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/")
-    patch = placement_patch(PLACEMENT, after)
+    patch = placement_patch(PLACEMENT, after, has_annotations=False)
     before = _review()["request"]["object"]
-    assert _apply(patch, before) == placement_review(after)["request"]["object"]
+    expected = placement_review(after)["request"]["object"]
+    expected["metadata"]["annotations"] = {REVIEWED: "n/n-disk-2/disk-2/"}
+    assert _apply(patch, before) == expected
     assert [operation["path"] for operation in patch if operation["op"] == "replace"] == [
         "/spec/diskID",
         "/spec/diskPath",
@@ -193,28 +197,39 @@ def test_a_patch_changes_disk_path_and_disk_label_alone() -> None:
 
 def test_a_patch_tests_every_old_value_first() -> None:
     """The API server then refuses it as a whole for an object of another shape."""
-    patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/"))
+    patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/"), has_annotations=False)
     operations = [operation["op"] for operation in patch]
-    assert operations == ["test"] * 5 + ["replace"] * 3
+    assert operations == ["test"] * 5 + ["replace"] * 3 + ["add"]
 
 
 def test_disks_of_one_path_keep_it() -> None:
     """Only what differs is replaced."""
-    patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2"))
+    patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2"), has_annotations=True)
     replaced = [operation["path"] for operation in patch if operation["op"] == "replace"]
     assert replaced == ["/spec/diskID", "/metadata/labels/longhorndiskuuid"]
 
 
-def test_a_placement_that_stays_needs_no_patch() -> None:
-    """The API server then leaves the object as it is."""
-    assert placement_patch(PLACEMENT, PLACEMENT) == []
+@pytest.mark.parametrize("annotations", [{}, {"other": "value"}])
+def test_a_placement_that_stays_is_noted_as_reviewed(annotations: dict[str, str]) -> None:
+    """So that another process, and the next API server's call, see it; other annotations stay."""
+    review = _review()
+    review["request"]["object"]["metadata"]["annotations"] = annotations
+    request = admission_request(review)
+    before = deepcopy(review["request"]["object"])
+    if not annotations:
+        del before["metadata"]["annotations"]
+    patched = _apply(placement_patch(PLACEMENT, PLACEMENT, has_annotations=request.has_annotations), before)
+    assert patched["metadata"].pop("annotations") == {**annotations, REVIEWED: "n/n-disk-1/disk-1/"}
+    before["metadata"].pop("annotations", None)
+    assert patched == before
 
 
-@pytest.mark.parametrize("after", [replace(PLACEMENT, node="m"), replace(PLACEMENT, replica="r2")])
-def test_a_patch_never_moves_a_replica_to_another_node(after: Placement) -> None:
-    """Nor does it turn one replica into another."""
-    with pytest.raises(ValueError, match="r1"):
-        placement_patch(PLACEMENT, after)
+def test_a_patch_to_another_node_changes_node_and_both_labels() -> None:
+    """Longhorn counts by label."""
+    after = replace(PLACEMENT, node="m", disk="m-disk-1")
+    patched = _apply(placement_patch(PLACEMENT, after, has_annotations=False), _review()["request"]["object"])
+    del patched["metadata"]["annotations"]
+    assert patched == placement_review(after)["request"]["object"]
 
 
 def test_every_answer_allows_the_update() -> None:

@@ -18,6 +18,7 @@ from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.disk_schedules import disk_schedule
+from tests.worlds.engines import engines
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import (
     NODE,
@@ -159,34 +160,79 @@ def test_an_allowance_on_another_node_takes_no_space_here() -> None:
     assert _outcome(decide(state_of(_node(), X), ON_B, [elsewhere])) == ("left", "b")
 
 
-# What is never touched.
+# Replicas that no pod needs on the node.
+
+FREE_X = [make.volume("vol-x", 10), make.replica("r-x", "vol-x", size=10, healthy=False)]
 
 
-def test_a_volume_that_no_pod_needs_on_the_node_is_not_guarded() -> None:
-    """Its replica may go to any node."""
-    free = [make.volume("vol-x", 10), make.replica("r-x", "vol-x", size=10, healthy=False)]
-    decision = decide(state_of(_node(), free, Y), ON_B)
-    assert decision == GuardDecision(GuardOutcome.NOT_GUARDED, ON_B, detail="no pod needs volume vol-x on node n")
+def test_where_nothing_is_promised_a_replica_that_no_pod_needs_is_left_alone() -> None:
+    """It may go to any node."""
+    decision = decide(state_of(_node(), FREE_X), ON_B)
+    assert decision == GuardDecision(
+        GuardOutcome.NOT_GUARDED, ON_B, detail="no pod needs volume vol-x on node n, and none was promised space there"
+    )
 
 
 @pytest.mark.parametrize(
     "objects",
     [
+        pytest.param(FREE_X, id="no pod needs it"),
         pytest.param(waiting_volume("x", 10, node="m"), id="its pod runs on another node"),
         pytest.param(waiting_volume("x", 10, locality="disabled"), id="it needs no local replica"),
-        pytest.param(
-            [*waiting_volume("x", 10), make.replica("r-0", "vol-x", NODE, size=10, disk="b")],
-            id="a replica is kept on the node",
-        ),
-        pytest.param(
-            [*waiting_volume("x", 10)[:-1], make.replica("r-x", "vol-x", NODE, size=10, disk="a")],
-            id="the replica is shown with a place",
-        ),
     ],
 )
-def test_other_replicas_are_not_guarded(objects: list[Object]) -> None:
-    """A rebuild elsewhere, a further replica, a volume that is served over the network."""
-    assert _outcome(decide(state_of(_node(), objects, Y), ON_B)) == ("not-guarded", "b")
+def test_a_replica_that_would_take_promised_space_gets_another_disk(objects: list[Object]) -> None:
+    """A rebuild, a further replica, a volume that is served over the network."""
+    decision = decide(state_of(_node(), objects, Y), ON_B)
+    assert decision == GuardDecision(
+        GuardOutcome.CHANGED,
+        ON_A,
+        detail="1 volume that pods were promised space for on node n would fit no more; on disk n-a of node n volume vol-x takes none of it",
+    )
+
+
+def test_a_replica_that_takes_no_promised_space_stays() -> None:
+    """Volume y fits on b."""
+    assert _outcome(decide(state_of(_node(), FREE_X, Y), ON_A)) == ("left", "a")
+
+
+def test_without_another_disk_promised_space_is_taken() -> None:
+    """Longhorn goes on; it is counted."""
+    decision = decide(state_of(_node(a={"size": 5}), FREE_X, Y), ON_B)
+    assert decision == GuardDecision(
+        GuardOutcome.PROMISED_SPACE_TAKEN,
+        ON_B,
+        detail="1 volume that pods were promised space for on node n fit no more, and no other place that Longhorn allows is free",
+    )
+
+
+def test_a_demand_that_is_hopeless_is_promised_nothing() -> None:
+    """A replica of x takes the space of y already."""
+    kept = make.replica("r-0", "vol-x", NODE, size=10, disk="b")
+    assert _outcome(decide(state_of(_node(), FREE_X, kept, Y), ON_B)) == ("not-guarded", "b")
+
+
+@pytest.mark.parametrize(
+    ("promised", "tags", "place"),
+    [
+        pytest.param([], [], "m-c", id="free"),
+        pytest.param(waiting_volume("z", 10, node="m"), [], "n-b", id="promised to another pod"),
+        pytest.param([], ["ssd"], "n-b", id="closed to it by a tag"),
+    ],
+)
+def test_if_that_is_allowed_the_replica_gets_a_disk_of_another_node(
+    promised: list[Object], tags: list[str], place: str
+) -> None:
+    """One that Longhorn allows and that nobody was promised."""
+    other = make.longhorn_node("m", {"c": make.disk(10)})
+    other["spec"]["disks"]["c"]["path"] = path_of("c")
+    free = [make.volume("vol-x", 10, diskSelector=tags), FREE_X[1]]
+    node = _node(a={"size": 5}, b={"tags": tags})
+    state = state_of(node, other, *engines(["m"]), free, Y, promised)
+    assert decide(state, ON_B).allowance == ON_B
+    moved = decide(state, ON_B, other_nodes=True).allowance
+    assert (moved.disk, moved.node) == (place, place[0])
+    assert moved.disk_path == path_of(place[2])
 
 
 @pytest.mark.parametrize(("labels", "outcome"), [({}, "not-guarded"), ({MIRROR_LABEL: "true"}, "changed")])
@@ -199,12 +245,12 @@ def test_a_node_with_a_disk_schedule_is_left_alone(labels: dict[str, str], outco
     assert guards_every_node(state.view) is bool(labels)
 
 
-def test_the_second_of_two_replicas_on_one_node_is_not_guarded() -> None:
+def test_the_second_of_two_replicas_on_one_node_is_not_the_local_one() -> None:
     """The first is the local one, also before a watch shows it."""
     second = make.replica("r-2", "vol-x", size=10, healthy=False)
     state = state_of(_node(), waiting_volume("x", 10, numberOfReplicas=2), second, Y)
     assert _outcome(decide(state, replace(ON_B, replica="r-2"))) == ("changed", "a")
-    assert _outcome(decide(state, replace(ON_B, replica="r-2"), [ON_A])) == ("not-guarded", "b")
+    assert _outcome(decide(state, replace(ON_B, replica="r-2"), [ON_A])) == ("promised-space-taken", "b")
 
 
 # Volumes that the watches show late.
@@ -287,11 +333,11 @@ def test_the_offer_of_a_pod_with_an_allowed_volume_counts_as_demand() -> None:
     assert _outcome(decide(state, placement("w", 10, "b"), [on_c], ledger)) == ("changed", "a")
 
 
-def test_a_held_volume_is_not_guarded() -> None:
+def test_a_held_volume_is_not_needed_on_the_node() -> None:
     """Its pod has yet to be decided about."""
     state = state_of(_node(), _undecided(("x", 10)), Y)
     ledger = with_offer(Ledger(), state.view, "pod-new", [NODE], 0.0, priority=1)
-    assert _outcome(decide(state, replace(ON_B, volume="pvc-uid-x"), ledger=ledger)) == ("not-guarded", "b")
+    assert _outcome(decide(state, replace(ON_B, volume="pvc-uid-x"), ledger=ledger)) == ("promised-space-taken", "b")
 
 
 def test_an_unbound_claims_volume_that_was_allowed_is_no_longer_to_come() -> None:

@@ -1,0 +1,161 @@
+"""Steers a replica that no pod needs on its node away from space that was promised to pods.
+
+Longhorn places such replicas on figures that lag: best-effort volumes whose disk was closed, rebuilds, evicted replicas, further copies.
+
+Data flow: the placement → the volumes that were promised space on its node and fit there without it → Longhorn's disk if they still fit →
+another disk of the node with which they are proven to → if allowed, a disk of another node that Longhorn may choose too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.fitting_volumes import fitting_volumes
+from scheduler_core.evaluation.offered_volumes import CompetingVolumes
+from scheduler_core.evaluation.room import FITTING
+from scheduler_core.evaluation.single_node import evaluate_requirements
+from scheduler_core.extender.allowed_placements import with_coming_copies, with_placements
+from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.model import longhorn
+from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.verdict import Reason
+from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import PodVolume
+
+# Each costs a search; API server and Longhorn wait for the answer.
+_MAX_NODES: Final = 16
+
+
+class Steering:
+    """Looks for a place of one replica.
+
+    Args:
+        view: with what was allowed and no watch has shown
+        competing: returns the volumes that were promised space on a node, without this one
+        other_nodes: whether the replica may be moved to another node
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        view: View,
+        competing: Callable[[str], CompetingVolumes],
+        budget: Budget,
+        *,
+        other_nodes: bool,
+    ) -> None:
+        self._placement = placement
+        self._view = view
+        self._competing = competing
+        self._budget = budget
+        self._other_nodes = other_nodes
+        self._promised: dict[str, Mapping[str, PodVolume]] = {}
+
+    def place(self) -> Cooperative[Placement | None]:
+        """Returns the place with which all that was promised there still fits, None without one."""
+        chosen = self._placement
+        if (yield from self._reason(chosen, chosen)) in FITTING:
+            return chosen
+        for candidate in self._candidates():
+            if (yield from self._reason(candidate, chosen)) is Reason.ROOM:
+                return candidate
+        return None
+
+    def promised(self) -> int:
+        """Returns how many volumes were promised space on the node of Longhorn's choice."""
+        return len(self._promised[self._placement.node])
+
+    def _reason(self, candidate: Placement, chosen: Placement) -> Cooperative[Reason]:
+        """Returns whether all that was promised on the candidate's node fits there with it."""
+        name = candidate.node
+        if name not in self._promised:
+            fitting = yield from fitting_volumes(self._competing(name), lambda volumes: self._fit(name, volumes))
+            self._promised[name] = fitting.volumes
+        promised = list(self._promised[name].values())
+        if not promised:
+            return Reason.ROOM
+        yield
+        # The other disks need steps, too.
+        portion = self._budget.portion(self._budget.left // 2) if candidate is chosen else self._budget
+        reason = self._evaluate(with_placements(self._view, [candidate]), name, promised, portion)
+        if candidate is chosen:
+            self._budget.take_back([portion])
+        return reason
+
+    def _fit(self, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
+        yield
+        return not volumes or self._evaluate(self._view, name, volumes, self._budget) in FITTING
+
+    @staticmethod
+    def _evaluate(view: View, name: str, volumes: Sequence[PodVolume], budget: Budget) -> Reason:
+        evaluation = evaluate_requirements(view, requirements(volumes, volumes), name)
+        return with_coming_copies(view, evaluation).reason(budget)
+
+    def _candidates(self) -> Iterator[Placement]:
+        """Yields the other places that Longhorn's rules allow, those of the same node first."""
+        volume = self._view.snapshot.volumes.get(self._placement.volume)
+        if volume is None:
+            return
+        names = [self._placement.node]
+        if self._other_nodes:
+            replicas = self._view.replicas_of(volume.name)
+            allowed = find_candidates(self._view.cluster, replica_request(self._placement, volume), replicas)
+            others = {candidate.node.name for candidate in allowed.disks} - {self._placement.node}
+            names += sorted(others)[:_MAX_NODES]
+        for name in names:
+            if disk_with_schedule(name, self._view):
+                continue
+            moved = replace(self._placement, node=name)
+            legal = legal_disks(self._view, moved, volume)
+            for disk in sorted(self._view.snapshot.longhorn_nodes[name].disks, key=lambda disk: disk.name):
+                if disk.uuid in legal and disk.uuid != self._placement.disk:
+                    yield replace(moved, disk=disk.uuid, disk_path=disk.path)
+
+
+def disk_with_schedule(node: str, view: View) -> str:
+    """Returns the name of a disk that has a DiskSchedule, or "".
+
+    The DiskSchedule has promised the space to a replica on that disk, and on no other one.
+    """
+    disks = view.snapshot.longhorn_nodes[node].disks
+    return next((disk.name for disk in disks if view.schedule_of(disk) is not None), "")
+
+
+def legal_disks(view: View, placement: Placement, volume: longhorn.Volume) -> frozenset[str]:
+    """Returns the UUIDs of disks that Longhorn's scheduler would consider.
+
+    These are disks of the placement's node, by their true load, for this replica.
+    """
+    node = view.snapshot.longhorn_nodes[placement.node]
+    node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
+    request = replica_request(placement, volume)
+    candidates = find_candidates(replace(view.cluster, nodes={node.name: node}), request, view.replicas_of(volume.name))
+    return frozenset(candidate.disk_uuid for candidate in candidates.disks)
+
+
+def replica_request(placement: Placement, volume: longhorn.Volume) -> ReplicaRequest:
+    """Returns what Longhorn's scheduler is asked for a replica."""
+    return ReplicaRequest(
+        volume=volume,
+        replica_size=placement.size,
+        data_engine=placement.data_engine,
+        image=placement.image,
+        hard_node_affinity=placement.hard_node_affinity,
+        linked_clone_source=placement.linked_clone_source,
+    )
+
+
+def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:
+    """Returns a disk as its status will be once it counts everything."""
+    listed = {replica.name: replica.size for replica in view.unlisted_replicas_on(disk)}
+    return replace(
+        disk,
+        storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),
+        scheduled_replicas={**disk.scheduled_replicas, **listed},
+    )
