@@ -169,7 +169,8 @@ def distrusted(rig: Rig, leader: str) -> Iterator[None]:
 
     def distrust() -> None:
         webhooks = rig.cluster.api.get(path)["webhooks"]
-        webhooks[0]["clientConfig"]["caBundle"] = bundle
+        for webhook in webhooks:
+            webhook["clientConfig"]["caBundle"] = bundle
         rig.cluster.api.patch(path, {"webhooks": webhooks})
 
     with repeat(distrust, seconds=0.2):

@@ -56,7 +56,7 @@ NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     | {
         (verb, "discovery.k8s.io", "endpointslices", name)
         for verb in ("delete", "get", "update")
-        for name in (NAME, GUARD)
+        for name in (NAME, GUARD, f"{GUARD}-standby")
     }
 )
 

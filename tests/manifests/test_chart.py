@@ -360,6 +360,7 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
         {
             "settings": {
                 "enabled": False, "enforcement": "observe", "podSchedulingTimeout": 0, "placementGuard": "observe",
+                "placementGuardOtherNodes": True,
             }
         }
     )  # fmt: skip
@@ -370,6 +371,7 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
         "scheduler-extender-pod-scheduling-timeout": "0",
         "scheduler-extender-node-reservation-timeout": "5",
         "placement-guard": "observe",
+        "placement-guard-other-nodes": "true",
     }
 
 

@@ -70,7 +70,7 @@ def test_only_watched_kinds_and_the_settings_may_be_read() -> None:
     assert readable == watched
 
 
-def test_the_role_reads_longhorn_and_writes_four_objects_by_name() -> None:
+def test_the_role_reads_longhorn_and_writes_five_objects_by_name() -> None:
     """RBAC cannot restrict create to a name."""
     granted = permissions(only("Role"))
     assert frozenset(granted) == NAMESPACE_PERMISSIONS
@@ -162,6 +162,7 @@ def test_the_settings_are_those_of_the_proposal_but_enabled_enforced_and_guarded
         "scheduler-extender-pod-scheduling-timeout": "5",
         "scheduler-extender-node-reservation-timeout": "5",
         "placement-guard": "enforce",
+        "placement-guard-other-nodes": "false",
     }
 
 

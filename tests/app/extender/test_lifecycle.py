@@ -22,6 +22,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.settings import (
     ENABLED,
     ENFORCEMENT,
+    GUARD_OTHER_NODES,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
@@ -623,6 +624,7 @@ async def test_settings_come_from_the_first_source_that_has_them() -> None:
         POD_SCHEDULING_TIMEOUT: "ConfigMap",
         ENFORCEMENT: "defaults",
         PLACEMENT_GUARD: "defaults",
+        GUARD_OTHER_NODES: "defaults",
     }
 
 

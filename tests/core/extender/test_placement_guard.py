@@ -228,7 +228,7 @@ def test_if_that_is_allowed_the_replica_gets_a_disk_of_another_node(
     other["spec"]["disks"]["c"]["path"] = path_of("c")
     free = [make.volume("vol-x", 10, diskSelector=tags), FREE_X[1]]
     node = _node(a={"size": 5}, b={"tags": tags})
-    state = state_of(node, other, *engines(["m"]), free, Y, promised)
+    state = state_of(node, other, *engines([NODE, "m"]), free, Y, promised)
     assert decide(state, ON_B).allowance == ON_B
     moved = decide(state, ON_B, other_nodes=True).allowance
     assert (moved.disk, moved.node) == (place, place[0])

@@ -7,6 +7,7 @@ import pytest
 from scheduler_core.extender.settings import (
     ENABLED,
     ENFORCEMENT,
+    GUARD_OTHER_NODES,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
@@ -40,6 +41,7 @@ def test_each_setting_comes_from_the_first_source_that_has_it() -> None:
         NODE_RESERVATION_TIMEOUT: "environment",
         ENFORCEMENT: "defaults",
         PLACEMENT_GUARD: "defaults",
+        GUARD_OTHER_NODES: "defaults",
     }
 
 
