@@ -26,6 +26,7 @@ from tests.e2e import (
     comparisons,
     disk_schedule_burst,
     goals,
+    guard_faults,
     hand_over,
     harsh_burst,
     predictions,
@@ -59,6 +60,7 @@ class Section(StrEnum):
     SLOW = "slow"
     TIGHT_BURST = "tight-burst"
     HARSH_BURST = "harsh-burst"
+    GUARD_FAULTS = "guard-faults"
     TIGHT_NODES = "tight-nodes"
     DISK_SCHEDULES = "disk-schedules"
     HAND_OVER = "hand-over"
@@ -85,6 +87,7 @@ _TIGHT_CLUSTERS: Final = 100
 _EXACT_BURSTS: Final = 1
 # Random bursts of eight pods whose claims fill the disks exactly.
 _HARSH_BURSTS: Final = 5
+_FAULTY_BURSTS: Final = 10
 _COMPARISONS: Final = {
     Section.GOAL_1: comparisons.GOAL_1,
     Section.BURST_100: comparisons.BURST_100,
@@ -139,6 +142,7 @@ def main(  # noqa: PLR0917 # the options of the command
     counted = {
         Section.TIGHT_BURST: (report.tight_burst, _TIGHT_BURSTS),
         Section.HARSH_BURST: (report.harsh_burst, _HARSH_BURSTS),
+        Section.GUARD_FAULTS: (report.guard_faults, _FAULTY_BURSTS),
         Section.DISK_SCHEDULES: (report.disk_schedules, _EXACT_BURSTS),
         Section.TIGHT_NODES: (report.tight_nodes, _TIGHT_CLUSTERS),
         Section.BINDINGS: (report.bindings, _SEEDS),
@@ -268,6 +272,12 @@ class _Report:
             Section.HARSH_BURST, {mode.value: [asdict(each) for each in runs] for mode, runs in outcomes.items()}
         )
         self._console.print(harsh_burst.table(outcomes))
+
+    def guard_faults(self, repetitions: int) -> None:
+        """Runs and prints harsh bursts in which the placement guard fails."""
+        bursts = guard_faults.run(self._folder / Section.GUARD_FAULTS, repetitions)
+        self._write(Section.GUARD_FAULTS, [asdict(each) for each in bursts])
+        self._console.print(guard_faults.table(bursts))
 
     def disk_schedules(self, repetitions: int) -> None:
         """Runs and prints a burst that exactly fits, with and without DiskSchedules."""

@@ -27,7 +27,7 @@ from scheduler_core.model import longhorn
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.placement_latency import PlacementLatency
-from tests.e2e.pod_states import PodState, wait_until_quiet
+from tests.e2e.pod_states import PodState, Settled, wait_until_quiet
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 APP: Final = "harsh"
@@ -201,19 +201,23 @@ def run_once(rig: Rig, seed: int) -> Outcome:
     try:
         with PlacementAudit(rig) as audit:
             rig.post(entry for entry in objects if entry["kind"] == PODS.kind)
-            settled = wait_until_quiet(rig, APP, audit.started)
-            return Outcome(
-                seed,
-                audit.bytes_overbooked / _GIBIBYTE,
-                len(settled.bound.intersection(rig.misplaced_pods(APP, placed=True))),
-                audit.misplacements,
-                settled.count(PodState.BOUND),
-                settled.count(PodState.WAITING),
-                settled.seconds_until_ready,
-            )
+            return outcome_of(rig, seed, audit, wait_until_quiet(rig, APP, audit.started))
     finally:
         rig.remove(APP)
         rig.remove_nodes(*burst.nodes)
+
+
+def outcome_of(rig: Rig, seed: int, audit: PlacementAudit, settled: Settled) -> Outcome:
+    """What happened in a burst that has come to rest."""
+    return Outcome(
+        seed,
+        audit.bytes_overbooked / _GIBIBYTE,
+        len(settled.bound.intersection(rig.misplaced_pods(APP, placed=True))),
+        audit.misplacements,
+        settled.count(PodState.BOUND),
+        settled.count(PodState.WAITING),
+        settled.seconds_until_ready,
+    )
 
 
 def failures(outcomes: dict[GuardMode, list[Outcome]]) -> list[str]:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
-from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, MUTATING_WEBHOOKS, PODS
-from devcluster.pki import CertificateAuthority
+from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, PODS
 from devcluster.programs import NAMESPACE
 from scheduler_core.extender.decision import Packing
-from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from tests.control_plane import ControlPlane
 from tests.e2e import harsh_burst
+from tests.e2e.guard_faults import SIMULATOR, Fault, distrusted, killed, slow, stopped, wait_until_callable
 from tests.e2e.harsh_burst import APP, HarshBurst
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.pod_states import PodState, wait_until_quiet
@@ -26,16 +20,7 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-Fault = Callable[[Rig, str], AbstractContextManager[None]]
 SEEDS: Final = (1, 2)
-# kube-scheduler asks about every pod before the first volume is placed: nothing is promised to a pod that has no answer yet.
-# What a replica waits for is not what these tests are about: it is tried again soon.
-SIMULATOR: Final = {
-    "provision_seconds": [4.0, 5.0],
-    "schedule_retry": 5,
-    "strict_local_retry": 5,
-    "resync_period": 5,
-}
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +66,6 @@ def bypassed_placements(rig: Rig, name: str) -> int:
     return count
 
 
-def wait_until_callable(rig: Rig) -> str:
-    """The leader, once its guard can be called."""
-
-    def callable_leader() -> str:
-        leader = rig.leader()
-        return leader if leader and guard_of(rig, leader)["published"] else ""
-
-    return rig.until("the guard can be called", callable_leader)
-
-
 def start_burst(rig: Rig, seed: int) -> HarshBurst:
     """Creates the nodes, claims and pods of a burst."""
     burst = HarshBurst.of(seed)
@@ -125,74 +100,6 @@ def test_every_pod_of_a_harsh_burst_runs_and_no_disk_is_overbooked(rig: Rig, see
     assert guard["outcomes"].get("changed", 0) > 0
     assert bypassed_placements(rig, leader) == bypassed
     assert (guard["health"], guard["problem"]) == ("proven", "")
-
-
-@contextmanager
-def killed(rig: Rig, leader: str) -> Iterator[None]:
-    """The leader's process is gone."""
-    rig.cluster.processes[leader].kill()
-    yield
-
-
-@contextmanager
-def stopped(rig: Rig, leader: str) -> Iterator[None]:
-    """The leader's connections stay open and silent."""
-    process = rig.cluster.processes[leader]
-    process.pause()
-    try:
-        yield
-    finally:
-        process.resume()
-
-
-@contextmanager
-def slow(rig: Rig, leader: str) -> Iterator[None]:
-    """The leader runs for a tenth of a second in each second."""
-    process = rig.cluster.processes[leader]
-
-    def stall() -> None:
-        process.pause()
-        time.sleep(0.9)
-        process.resume()
-
-    with repeat(stall, seconds=0.1):
-        yield
-
-
-@contextmanager
-def distrusted(rig: Rig, leader: str) -> Iterator[None]:
-    """API servers do not accept the certificate: they trust another authority, whatever the leader writes."""
-    del leader
-    authority = CertificateAuthority.create(rig.cluster.directory / "another-authority", "another authority")
-    bundle = b64encode(authority.bundle.read_bytes()).decode()
-    path = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
-
-    def distrust() -> None:
-        webhooks = rig.cluster.api.get(path)["webhooks"]
-        for webhook in webhooks:
-            webhook["clientConfig"]["caBundle"] = bundle
-        rig.cluster.api.patch(path, {"webhooks": webhooks})
-
-    with repeat(distrust, seconds=0.2):
-        yield
-
-
-@contextmanager
-def repeat(action: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Repeats an action in another thread, so many seconds after its last end."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(seconds):
-            action()
-
-    with ThreadPoolExecutor(1) as pool:
-        repetition = pool.submit(run)
-        try:
-            yield
-        finally:
-            ended.set()
-            repetition.result()
 
 
 @pytest.mark.parametrize(
