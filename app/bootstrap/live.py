@@ -144,7 +144,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         file.subscribe(metrics.count_policy_reload)
     files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
     certificate = _certificate(shared, elector)
-    guard = _placement_guard(shared, reservation.offers)
+    guard = _placement_guard(shared, reservation.offers, certificate)
     endpoint = _guard_endpoint(shared, elector, certificate, guard)
     parts = ExtenderParts(
         cache=cache,
@@ -226,7 +226,7 @@ def _read_state(cache: ClusterCache, elector: Elector) -> None:
         cache.state()
 
 
-def _placement_guard(shared: _Shared, offers: Offers | None) -> PlacementGuard:
+def _placement_guard(shared: _Shared, offers: Offers | None, certificate: ServingCertificate) -> PlacementGuard:
     """Returns what decides about Longhorn's placements.
 
     `--packing auto` follows its health from then on.
@@ -252,8 +252,13 @@ def _placement_guard(shared: _Shared, offers: Offers | None) -> PlacementGuard:
             guard.note_delivery(before, after)
 
     cache.subscribe("replicas", note_delivery)
-    shared.evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
-    shared.metrics.guard_proven(lambda: guard.proven)
+
+    def is_proven() -> bool:
+        # A webhook that is gone is known before the first placement passes it by.
+        return guard.proven and not certificate.problem
+
+    shared.evaluator.follow_guard(is_proven, lambda: guard.allowances)
+    shared.metrics.guard_proven(is_proven)
     return guard
 
 

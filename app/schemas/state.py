@@ -245,18 +245,16 @@ class AwaitedPlacementAnswer(Answer):
 class PlacementGuardAnswer(Answer):
     """Whether API servers can call the placement guard, and what it did.
 
-    What it did is counted from when this process began to lead.
+    What it did, and what a watch has shown, is counted from when this process started.
     """
 
     mode: str = Field(description="the setting placement-guard: off, observe or enforce")
     published: bool = Field(description="whether its Service leads to this process")
     problem: str = Field(description="why it cannot be called, or soon cannot; empty if nothing is wrong")
-    health: str = Field(
-        description="unproven, proven or tampered; empty while the guard is off or this process does not lead"
-    )
+    health: str = Field(description="unproven, proven or tampered; empty while the guard is off")
     outcomes: dict[str, int] = Field(
         description="placements that it was asked about, by outcome: left, changed, no-plan, refused-shape, "
-        "not-guarded, late"
+        "not-guarded, promised-space-taken, late"
     )
     observations: dict[str, int] = Field(description="placements that a watch has shown: confirmed, bypassed, tampered")
     awaited: list[AwaitedPlacementAnswer] = Field(description="oldest first")

@@ -30,6 +30,7 @@ from tests.e2e import (
     hand_over,
     harsh_burst,
     predictions,
+    promised_space,
     size,
     static_volumes,
     tight_burst,
@@ -61,6 +62,7 @@ class Section(StrEnum):
     TIGHT_BURST = "tight-burst"
     HARSH_BURST = "harsh-burst"
     GUARD_FAULTS = "guard-faults"
+    PROMISED_SPACE = "promised-space"
     TIGHT_NODES = "tight-nodes"
     DISK_SCHEDULES = "disk-schedules"
     HAND_OVER = "hand-over"
@@ -143,6 +145,7 @@ def main(  # noqa: PLR0917 # the options of the command
         Section.TIGHT_BURST: (report.tight_burst, _TIGHT_BURSTS),
         Section.HARSH_BURST: (report.harsh_burst, _HARSH_BURSTS),
         Section.GUARD_FAULTS: (report.guard_faults, _FAULTY_BURSTS),
+        Section.PROMISED_SPACE: (report.promised_space, _FAULTY_BURSTS),
         Section.DISK_SCHEDULES: (report.disk_schedules, _EXACT_BURSTS),
         Section.TIGHT_NODES: (report.tight_nodes, _TIGHT_CLUSTERS),
         Section.BINDINGS: (report.bindings, _SEEDS),
@@ -278,6 +281,15 @@ class _Report:
         bursts = guard_faults.run(self._folder / Section.GUARD_FAULTS, repetitions)
         self._write(Section.GUARD_FAULTS, [asdict(each) for each in bursts])
         self._console.print(guard_faults.table(bursts))
+
+    def promised_space(self, repetitions: int) -> None:
+        """Runs and prints bursts in which a disk closes."""
+        rounds = promised_space.run(self._folder / Section.PROMISED_SPACE, repetitions)
+        avoidable = sum(each.avoidable for each in rounds if each.other_nodes)
+        if avoidable:
+            self._failures.append(f"promised space: {avoidable} times it was taken though another place was free")
+        self._write(Section.PROMISED_SPACE, [asdict(each) for each in rounds])
+        self._console.print(promised_space.table(rounds))
 
     def disk_schedules(self, repetitions: int) -> None:
         """Runs and prints a burst that exactly fits, with and without DiskSchedules."""

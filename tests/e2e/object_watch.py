@@ -19,6 +19,7 @@ OnEvent = Callable[[str, Object, float], None]
 """Receives the type of an event, the object, and the time of its arrival in seconds since 1970."""
 
 _SYNC_SECONDS: Final = 30.0
+_GONE: Final = 410
 
 
 class ObjectWatch:
@@ -51,15 +52,15 @@ class ObjectWatch:
         assert not self._problem, f"events are missing: {self._problem}"
 
     def _run(self) -> None:
-        query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+        everything = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+        query = everything
         while not self._closing.is_set() and not self._problem:
             argv = [*self._argv, f"{self._path}?watch=true&allowWatchBookmarks=true&{query}"]
             with subprocess.Popen(argv, stdout=subprocess.PIPE, env=child_environment()) as process:
                 self._process = process
                 version = "" if self._closing.is_set() else self._read(process)
                 process.terminate()
-            if version:
-                query = f"resourceVersion={version}"
+            query = f"resourceVersion={version}" if version else everything
 
     def _read(self, process: subprocess.Popen[bytes]) -> str:
         """Passes on the events of one stream; returns the last version, "" without any."""
@@ -70,6 +71,9 @@ class ObjectWatch:
                 break  # cut off; the next stream begins with this event
             event = json.loads(line)
             if event["type"] == "ERROR":
+                # An API server that was restarted does not know the version: everything is passed on again.
+                if event["object"].get("code") == _GONE:
+                    return ""
                 self._problem = str(event["object"])
                 break
             if event["type"] == "BOOKMARK":

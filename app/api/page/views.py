@@ -13,8 +13,9 @@ from app.api.page.page_query import PageQuery
 from app.api.page.tiles import tiles
 from app.extender.drain_reporter import COMPARED, NOT_COMPARED
 from app.extender.status_sources import StatusSources
-from app.schemas.state import ServiceState
+from app.schemas.state import PlacementGuardState, ServiceState
 from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
+from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
 from scheduler_core.extender.status.report import StatusReport
@@ -96,10 +97,16 @@ def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) 
         "behind": max((line.behind for line in caches), default=0.0),
         "unreadable": site.service.unreadable if site.service else (),
         "settings_refused": site.service.refused_settings if site.service else (),
-        "guard_problem": site.service.guard.problem if site.service and site.service.guard else "",
+        "guard_problem": _guard_problem(site.service.guard) if site.service and site.service.guard else "",
         "max_listed": _MAX_LISTED,
         "summary": "",
     }
+
+
+def _guard_problem(guard: PlacementGuardState) -> str:
+    taken = guard.activity.outcomes.get(GuardOutcome.PROMISED_SPACE_TAKEN, 0)
+    notes = (guard.problem, f"promised space was taken {format_count(taken, 'time')}" if taken else "")
+    return "; ".join(filter(None, notes))
 
 
 @dataclass(frozen=True, slots=True)
