@@ -47,7 +47,8 @@ from app.runtime.elector import Elector
 from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
 from app.settings import LiveOptions, Reservation, Settings
-from scheduler_core.extender.decision import Contenders
+from scheduler_core.extender.decision import Competing, Contenders
+from scheduler_core.extender.offer import offers_on_node
 from scheduler_core.extender.settings import GuardMode
 from scheduler_core.leadership.endpoint_slice import (
     EXTENDER,
@@ -83,7 +84,7 @@ class _Reservation:
         outstanding: returns what /state shows of demand and offers
         store: where offers are recorded for a successor
         contenders: returns the demand and offers of other pods
-        offers: None if nodes are reserved as a whole
+        has_adopted: returns whether this process makes the offers
     """
 
     reservations: Reservations
@@ -91,7 +92,7 @@ class _Reservation:
     outstanding: Callable[[], OutstandingState] = OutstandingState
     store: OfferStore | None = None
     contenders: Callable[[], Contenders] = no_contenders
-    offers: Offers | None = None
+    has_adopted: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         file.subscribe(metrics.count_policy_reload)
     files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
     certificate = _certificate(shared, elector)
-    guard = _placement_guard(shared, reservation.offers, certificate)
+    guard = _placement_guard(shared, reservation, certificate)
     endpoint = _guard_endpoint(shared, elector, certificate, guard)
     parts = ExtenderParts(
         cache=cache,
@@ -226,22 +227,26 @@ def _read_state(cache: ClusterCache, elector: Elector) -> None:
         cache.state()
 
 
-def _placement_guard(shared: _Shared, offers: Offers | None, certificate: ServingCertificate) -> PlacementGuard:
+def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: ServingCertificate) -> PlacementGuard:
     """Returns what decides about Longhorn's placements.
 
     `--packing auto` follows its health from then on.
     """
-
-    async def no_recorded(node: str) -> Contenders:
-        del node
-        return no_contenders()
-
     cache = shared.cache
+
+    async def recorded(node: str) -> Contenders:
+        contenders = reservation.contenders()
+        if reservation.store is None or not isinstance(contenders, Competing):
+            return contenders
+        offers = await reservation.store.read_offers()
+        view = cache.state().view
+        return replace(contenders, ledger=offers_on_node(offers, node, view, shared.evaluator.options, monotonic()))
+
     context = GuardContext(
         settings=shared.live_settings,
-        leads=lambda: offers is not None and offers.adopted,
-        contenders=no_contenders if offers is None else offers.contenders,
-        recorded=no_recorded if offers is None else offers.recorded_contenders,
+        leads=reservation.has_adopted,
+        contenders=reservation.contenders,
+        recorded=recorded,
         written=WrittenReplicas(shared.client, shared.options.namespace),
     )
     guard = PlacementGuard(cache, shared.evaluator, context, shared.metrics, monotonic)
@@ -313,4 +318,4 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
         )
 
     tasks = (placements, nudger, store) if nudges else (placements, store)
-    return _Reservation(offers, tasks, outstanding, store, offers.contenders, offers)
+    return _Reservation(offers, tasks, outstanding, store, offers.contenders, lambda: offers.adopted)

@@ -42,6 +42,7 @@ from scheduler_core.extender.placement_guard import (
     STEPS_PER_PLACEMENT,
     GuardDecision,
     GuardOutcome,
+    Search,
     guard_placement,
 )
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
@@ -216,8 +217,7 @@ class PlacementGuard:
                     self._cache.state(),
                     contenders.ledger,
                     self.allowances,
-                    Budget(STEPS_PER_PLACEMENT),
-                    other_nodes=settings.guard_other_nodes,
+                    Search(Budget(STEPS_PER_PLACEMENT), settings.guard_other_nodes),
                 )
             )
             if self._has_offers(wanted.node, contenders):

@@ -171,26 +171,6 @@ class Offers:
         """Whether this process makes the offers."""
         return self._adopted
 
-    async def recorded_contenders(self, node: str) -> Contenders:
-        """Returns the demand, and the offers of a node that the leader recorded last.
-
-        They are what a process that does not lead knows of the plan. Offers that the record lacks are at most a third of a second old.
-        """
-        contenders = self.contenders()
-        if self._store is None or not isinstance(contenders, Competing):
-            return contenders
-        view = self._cache.state().view
-        entries: list[RecordedOffer] = []
-        for recorded in await self._store.read_offers():
-            if node not in recorded.offered.nodes:
-                continue
-            with suppress(ResolutionError):
-                entry = offer_to_restore(recorded, view, 0.0, self._evaluator.options)
-                if entry is not None:
-                    entries.append(entry)
-        ledger, _ = step(Ledger(), OffersRestored(tuple(entries), len(entries)), self._clock())
-        return replace(contenders, ledger=ledger)
-
     def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""
         return frozenset()

@@ -7,10 +7,12 @@ A view → `observe` → the ledger with the pod's progress. A decision about pr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import run_to_end
+from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import (
     Competing,
@@ -28,6 +30,7 @@ from scheduler_core.offers.events import (
     NodeSelected,
     ObservedPod,
     Offered,
+    OffersRestored,
     PodGone,
     RecordedOffer,
 )
@@ -221,6 +224,19 @@ def offer_to_restore(
         unschedulable_age=_later(recorded.unschedulable_age, elapsed),
         narrowed_age=_later(recorded.narrowed_age, elapsed),
     )
+
+
+def offers_on_node(
+    recorded: Iterable[RecordedOffer], node: str, view: View, options: FilterOptions, now: float
+) -> Ledger:
+    """Returns a ledger of those recorded offers of a node that the view does not show as decided."""
+    entries: list[RecordedOffer] = []
+    for entry in recorded:
+        if node in entry.offered.nodes:
+            with suppress(ResolutionError):
+                restored = offer_to_restore(entry, view, 0.0, options)
+                entries += [restored] if restored is not None else []
+    return step(Ledger(), OffersRestored(tuple(entries), len(entries)), now)[0]
 
 
 def _later(age: float | None, elapsed: float) -> float | None:

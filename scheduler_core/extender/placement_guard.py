@@ -82,14 +82,21 @@ class GuardDecision:
     detail: str = ""
 
 
-def guard_placement(  # noqa: PLR0913 # what is asked, what is known, and how far to go
-    placement: Placement,
-    state: ClusterState,
-    ledger: Ledger,
-    allowances: Iterable[Placement],
-    budget: Budget,
-    *,
-    other_nodes: bool = False,
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How far to look for another disk.
+
+    Attributes:
+        budget: limits the searches, see `STEPS_PER_PLACEMENT`
+        other_nodes: whether a replica that no pod needs on its node may be moved to another one
+    """
+
+    budget: Budget
+    other_nodes: bool = False
+
+
+def guard_placement(
+    placement: Placement, state: ClusterState, ledger: Ledger, allowances: Iterable[Placement], search: Search
 ) -> Cooperative[GuardDecision]:
     """Decides about one placement.
 
@@ -99,8 +106,7 @@ def guard_placement(  # noqa: PLR0913 # what is asked, what is known, and how fa
         ledger: the current offers
         allowances: placements as they were allowed before; those that a watch has shown since count once, and an earlier one of the same
             replica does not count, because this placement replaces it
-        budget: limits the searches, see `STEPS_PER_PLACEMENT`
-        other_nodes: whether a replica that no pod needs on its node may be moved to another one
+        search: how far to look
     """
     problem = _disk_problem(placement, state.view)
     if problem:
@@ -125,9 +131,10 @@ def guard_placement(  # noqa: PLR0913 # what is asked, what is known, and how fa
     on_node = {entry.volume for entry in pending if entry.node == placement.node}
     need = None if placement.volume in on_node else to_come(placement.node).need_of(placement.volume, view)
     if need is None:
-        return (yield from _steer(Steering(placement, view, competing_on, budget, other_nodes=other_nodes), placement))
+        steering = Steering(placement, view, competing_on, search.budget, other_nodes=search.other_nodes)
+        return (yield from _steer(steering, placement))
     volume, pod = need
-    guard = _Guard(view, placement, volume, budget)
+    guard = _Guard(view, placement, volume, search.budget)
     return replace((yield from guard.decide(competing_on(placement.node, {placement.volume}))), pod=pod)
 
 

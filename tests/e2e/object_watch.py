@@ -20,6 +20,7 @@ OnEvent = Callable[[str, Object, float], None]
 
 _SYNC_SECONDS: Final = 30.0
 _GONE: Final = 410
+_EVERYTHING: Final = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 
 
 class ObjectWatch:
@@ -52,20 +53,18 @@ class ObjectWatch:
         assert not self._problem, f"events are missing: {self._problem}"
 
     def _run(self) -> None:
-        everything = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
-        query = everything
+        version = ""
         while not self._closing.is_set() and not self._problem:
+            query = f"resourceVersion={version}" if version else _EVERYTHING
             argv = [*self._argv, f"{self._path}?watch=true&allowWatchBookmarks=true&{query}"]
             with subprocess.Popen(argv, stdout=subprocess.PIPE, env=child_environment()) as process:
                 self._process = process
-                version = "" if self._closing.is_set() else self._read(process)
+                version = "" if self._closing.is_set() else self._read(process, version)
                 process.terminate()
-            query = f"resourceVersion={version}" if version else everything
 
-    def _read(self, process: subprocess.Popen[bytes]) -> str:
-        """Passes on the events of one stream; returns the last version, "" without any."""
+    def _read(self, process: subprocess.Popen[bytes], version: str) -> str:
+        """Passes on the events of one stream that begins after a version; returns the last version, "" if none is of use."""
         assert process.stdout is not None
-        version = ""
         for line in process.stdout:
             if not line.endswith(b"\n"):
                 break  # cut off; the next stream begins with this event

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, GuardDecision, guard_placement
+from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, GuardDecision, Search, guard_placement
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
@@ -109,5 +109,5 @@ def decide(
 ) -> GuardDecision:
     """The guard's decision."""
     return run_to_end(
-        guard_placement(wanted, state, ledger or Ledger(), allowances, Budget(steps), other_nodes=other_nodes)
+        guard_placement(wanted, state, ledger or Ledger(), allowances, Search(Budget(steps), other_nodes))
     )

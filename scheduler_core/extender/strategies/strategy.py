@@ -16,13 +16,12 @@ from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import Decision, ExcludedNodes, FilterOptions, Packing, resolve_candidates
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, guard_placement
+from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, Search, guard_placement
 from scheduler_core.extender.what_if.pod_decision import PodDecider, PodFilter
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import move_replica
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.longhorn import Replica
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
@@ -182,24 +181,9 @@ class GuardedReservation(CapacityReservation):
         for replica in after.state.view.replicas_of(volume):
             if replica.name not in earlier and replica.node_id:
                 budget = Budget(STEPS_PER_PLACEMENT)
-                guard = guard_placement(_placement(replica), before.state, Ledger(), (), budget)
+                guard = guard_placement(Placement.of(replica), before.state, Ledger(), (), Search(budget))
                 after = move_replica(after, replica, run_to_end(guard).allowance.disk)
         return after
-
-
-def _placement(replica: Replica) -> Placement:
-    return Placement(
-        replica=replica.name,
-        volume=replica.volume,
-        size=replica.size,
-        node=replica.node_id,
-        disk=replica.disk_id,
-        disk_path=replica.disk_path,
-        data_engine=replica.data_engine,
-        image=replica.image,
-        hard_node_affinity=replica.hard_node_affinity,
-        linked_clone_source=replica.linked_clone_source,
-    )
 
 
 STRATEGIES: Final[Mapping[StrategyName, Callable[[FilterOptions], Strategy]]] = MappingProxyType(

@@ -21,7 +21,7 @@ from app.api.dependencies import AppState
 from app.api.page.routes import router
 from app.bootstrap import application as application_of
 from app.kube.reflector import CacheStatus, Phase
-from app.schemas.state import OutstandingState, ServiceState
+from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState, ServiceState
 from app.settings import Settings
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.contention import Contention
@@ -516,6 +516,15 @@ async def test_settings_and_objects_that_cannot_be_read_are_named() -> None:
     assert "Setting refused: x must be a number" in text
     assert "1 object cannot be read and left out: nodes: Node a" in text
     assert "Refusals are only counted and logged" in text
+
+
+async def test_promised_space_that_was_taken_is_counted() -> None:
+    """It explains why a pod waits that was offered a node."""
+    activity = GuardActivity(outcomes={"promised-space-taken": 2})
+    guard = PlacementGuardState("enforce", published=True, problem="no answer", activity=activity)
+    async with client_of(SMALL, lifecycle=lifecycle(guard=guard)) as client:
+        text = read_page((await client.get("/")).text).text
+    assert "Placement guard: no answer; promised space was taken 2 times" in text
 
 
 async def test_the_loss_of_nodes_is_shown() -> None:
