@@ -140,17 +140,20 @@ def guard_placement(
 
 def _steer(steering: Steering, placement: Placement) -> Cooperative[GuardDecision]:
     place = yield from steering.place()
-    promised = steering.promised()
-    if not promised:
+    promised = steering.promised
+    if place == placement and not promised:
         detail = f"no pod needs volume {placement.volume} on node {placement.node}, and none was promised space there"
         return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
     what = f"{format_count(promised, 'volume')} that pods were promised space for on node {placement.node}"
     if place == placement:
         return GuardDecision(GuardOutcome.LEFT, placement, detail=f"{what} still fit")
+    problem = (
+        f"what is placed on disk {placement.disk} leaves no space" if steering.overfills else f"{what} fit no more"
+    )
     if place is None:
-        detail = f"{what} fit no more, and no other place that Longhorn allows is free"
-        return GuardDecision(GuardOutcome.PROMISED_SPACE_TAKEN, placement, detail=detail)
-    detail = f"{what} would fit no more; on disk {place.disk} of node {place.node} volume {placement.volume} takes none of it"
+        outcome = GuardOutcome.PROMISED_SPACE_TAKEN if promised else GuardOutcome.NO_PLAN
+        return GuardDecision(outcome, placement, detail=f"{problem}, and no other place that Longhorn allows is free")
+    detail = f"{problem}; on disk {place.disk} of node {place.node} volume {placement.volume} takes no promised space"
     return GuardDecision(GuardOutcome.CHANGED, place, detail=detail)
 
 

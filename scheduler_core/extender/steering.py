@@ -21,6 +21,7 @@ from scheduler_core.evaluation.single_node import evaluate_requirements
 from scheduler_core.extender.allowed_placements import with_coming_copies, with_placements
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.model.verdict import Reason
@@ -60,13 +61,23 @@ class Steering:
     def place(self) -> Cooperative[Placement | None]:
         """Returns the place with which all that was promised there still fits, None without one."""
         chosen = self._placement
-        if (yield from self._reason(chosen, chosen)) in FITTING:
+        reason = yield from self._reason(chosen, chosen)
+        if reason in FITTING and not self.overfills:
             return chosen
         for candidate in self._candidates():
             if (yield from self._reason(candidate, chosen)) is Reason.ROOM:
                 return candidate
         return None
 
+    @property
+    def overfills(self) -> bool:
+        """Whether Longhorn's disk would hold more than Longhorn allows, by all that is placed there."""
+        placement = self._placement
+        node = self._view.snapshot.longhorn_nodes[placement.node]
+        disk = _with_true_load(self._view, node.name, next(disk for disk in node.disks if disk.uuid == placement.disk))
+        return disk.storage_scheduled + placement.size > scheduling_limit(disk, self._view.cluster.settings)
+
+    @property
     def promised(self) -> int:
         """Returns how many volumes were promised space on the node of Longhorn's choice."""
         return len(self._promised[self._placement.node])

@@ -15,7 +15,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class Round:
     """What happened in one burst.
 
     Attributes:
-        overfull: placements of volumes that no pod needed there and that left a disk with more than Longhorn allows
+        overfull: placements that left a disk with more than Longhorn allows
         displaced: volumes of pods on nodes that nothing happened to, which were placed elsewhere
         avoidable: of both, those with an allowed and unpromised place at that moment
         over: Gi that were too many, each disk at its worst
@@ -91,12 +91,10 @@ class _Objects:
     def _judge(self, spec: Object) -> None:
         node = spec["nodeID"]
         home = self._homes().get(spec["volumeName"], "")
-        if home == node:
-            return
         over = self._load()[spec["diskID"]] > self._limits()[node][spec["diskID"]]
-        displaced = home not in {"", self._changed_node}
+        displaced = home not in {"", self._changed_node, node}
         if over or displaced:
-            could = self._has_unpromised_place(spec)
+            could = self._has_unpromised_place(spec, [node] if home == node else self._limits())
             (self.overfull if over else self.displaced).append(could)
 
     def _homes(self) -> dict[str, str]:
@@ -129,19 +127,22 @@ class _Objects:
             for name, raw in self._kinds["Node"].items()
         }
 
-    def _has_unpromised_place(self, spec: Object) -> bool:
-        """Whether some open disk had space for the replica, with all that was promised on its node still fitting."""
+    def _has_unpromised_place(self, spec: Object, nodes: Iterable[str]) -> bool:
+        """Whether an open disk of a node had space for the replica, with all that was promised on the node still fitting."""
         size = int(spec["volumeSize"])
         load = self._load()
         load[spec["diskID"]] -= size
         homes = self._homes()
         placed = {(raw["spec"]["volumeName"], raw["spec"].get("nodeID", "")) for raw in self._kinds["Replica"].values()}
         sizes = {raw["spec"]["volumeName"]: int(raw["spec"]["volumeSize"]) for raw in self._kinds["Replica"].values()}
-        for name, disks in self._limits().items():
-            if name == self._changed_node or name == homes.get(spec["volumeName"]):
+        for name in nodes:
+            disks = self._limits()[name]
+            if name == self._changed_node:
                 continue
             promised = [
-                sizes.get(volume, 0) for volume, home in homes.items() if home == name and (volume, name) not in placed
+                sizes.get(volume, 0)
+                for volume, home in homes.items()
+                if home == name and (volume, name) not in placed and volume != spec["volumeName"]
             ]
             free = [limit - load.get(disk, 0) for disk, limit in disks.items()]
             for index, space in enumerate(free):

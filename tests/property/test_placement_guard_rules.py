@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.admission import placement_patch
 from scheduler_core.extender.placement_guard import GuardDecision, GuardOutcome
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import find_candidates
@@ -189,7 +188,8 @@ class RandomCluster:
             raw = next(entry for entry in self.replicas if entry["metadata"]["name"] == place.replica)
             unplaced = {**raw, "spec": {**raw["spec"], "nodeID": "", "diskID": ""}}
             replicas.append(raw if place.replica in shown else unplaced)
-        return decide(state_of(self.objects, self.longhorn_nodes(self.listed), replicas), wanted, self.allowed)
+        state = state_of(self.objects, self.longhorn_nodes(self.listed), replicas)
+        return decide(state, wanted, self.allowed, other_nodes=self.random.random() < 0.5)
 
     def write(self, decision: GuardDecision) -> None:
         """Writes the replica's place."""
@@ -201,25 +201,28 @@ class RandomCluster:
     def limit(self, uuid: str) -> tuple[int, int]:
         """The bytes that a disk holds, and Longhorn's limit."""
         snapshot = make.snapshot(self.objects, self.longhorn_nodes(None))
-        disk = next(disk for disk in snapshot.longhorn_nodes[NODE].disks if disk.uuid == uuid)
+        disks = [disk for node in snapshot.longhorn_nodes.values() for disk in node.disks]
+        disk = next(disk for disk in disks if disk.uuid == uuid)
         return disk.storage_scheduled, scheduling_limit(disk, Settings.read(snapshot.settings))
 
 
-def _check(cluster: RandomCluster, wanted: Placement, decision: GuardDecision, legal: set[str]) -> None:
+def _check(cluster: RandomCluster, wanted: Placement, decision: GuardDecision) -> None:
     written = decision.allowance
     if decision.outcome is not GuardOutcome.CHANGED:
         assert written == wanted
         return
     assert written.disk != wanted.disk
-    assert written.disk in legal
-    assert written == replace(wanted, disk=written.disk, disk_path=path_of(written.disk.removeprefix(f"{NODE}-")))
-    assert placement_patch(wanted, written, has_annotations=False)
+    node, _, disk = written.disk.partition("-")
+    assert written == replace(wanted, node=node, disk=written.disk, disk_path=path_of(disk))
+    assert written.disk in cluster.candidates(written, listed=None, names=(node,))
+    if decision.pod:
+        pods = {raw["metadata"]["name"]: raw for raw in cluster.objects if raw["kind"] == "Pod"}
+        assert pods[decision.pod.removeprefix("default/")]["spec"]["nodeName"] == NODE == node
+    elif node != NODE:
+        assert written.disk in cluster.candidates(wanted, listed=cluster.listed, names=(NODE, "m"))
     cluster.write(decision)
     booked, limit = cluster.limit(written.disk)
     assert booked <= limit
-    if decision.pod:
-        pods = {raw["metadata"]["name"]: raw for raw in cluster.objects if raw["kind"] == "Pod"}
-        assert pods[decision.pod.removeprefix("default/")]["spec"]["nodeName"] == NODE
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -227,16 +230,18 @@ def test_every_place_that_is_written_is_one_that_longhorn_allows(seed: int) -> N
     """With tags, conditions, backing images, evictions, failed and deleting replicas, anti-affinity, reserved and minimal space."""
     random = Random(seed)  # noqa: S311 # for examples
     outcomes = Counter[GuardOutcome]()
+    moved = Counter[str]()
     while outcomes.total() < PLACEMENTS // 4:
         cluster = RandomCluster(random)
         cluster.fill()
         for name, size in random.sample(cluster.waiting, len(cluster.waiting)):
             wanted = cluster.choose(name, size)
             decision = cluster.decide(wanted)
-            legal = cluster.candidates(wanted, listed=None, names=(NODE,))
             outcomes[decision.outcome] += 1
-            _check(cluster, wanted, decision, legal)
+            moved[decision.allowance.node] += decision.outcome is GuardOutcome.CHANGED
+            _check(cluster, wanted, decision)
             if decision.outcome is not GuardOutcome.CHANGED:
                 cluster.write(decision)
     decided = set(GuardOutcome) - {GuardOutcome.LATE, GuardOutcome.REFUSED_SHAPE}
     assert min(outcomes[outcome] for outcome in decided) > 2
+    assert moved["m"]

@@ -187,7 +187,7 @@ def test_a_replica_that_would_take_promised_space_gets_another_disk(objects: lis
     assert decision == GuardDecision(
         GuardOutcome.CHANGED,
         ON_A,
-        detail="1 volume that pods were promised space for on node n would fit no more; on disk n-a of node n volume vol-x takes none of it",
+        detail="1 volume that pods were promised space for on node n fit no more; on disk n-a of node n volume vol-x takes no promised space",
     )
 
 
@@ -204,6 +204,14 @@ def test_without_another_disk_promised_space_is_taken() -> None:
         ON_B,
         detail="1 volume that pods were promised space for on node n fit no more, and no other place that Longhorn allows is free",
     )
+
+
+@pytest.mark.parametrize(("a", "outcome"), [(10, ("changed", "a")), (5, ("no-plan", "b"))])
+def test_a_replica_that_would_overfill_its_disk_gets_another_one(a: int, outcome: tuple[str, str]) -> None:
+    """Longhorn's status does not list what is placed there; nothing is promised."""
+    placed = make.replica("r-0", "vol-0", NODE, size=15, disk="b")
+    state = state_of(_node(a={"size": a}), make.volume("vol-0", 15), placed, FREE_X)
+    assert _outcome(decide(state, ON_B)) == outcome
 
 
 def test_a_demand_that_is_hopeless_is_promised_nothing() -> None:
