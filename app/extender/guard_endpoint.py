@@ -70,27 +70,30 @@ class GuardEndpoint:
             mode: what the setting says
         """
         callable_here = mode is not GuardMode.OFF and not self._fault and self._certificate.ready
-        if term is None and callable_here:
+        if callable_here and term is None:
             await self._standby.keep(_ANY_TERM)
-        elif self._standby.may_point_here:
-            await self._standby.withdraw()
-        if term is not None and callable_here:
+        elif callable_here and term is not None:
+            # The standby's port leads here until another process takes it: without an endpoint, a call would fail meanwhile.
             await self._service.keep(term)
         elif term is not None:
             await self._service.keep_empty()
+        if not callable_here and self._standby.may_point_here:
+            await self._standby.withdraw()
         self._log_problem(mode)
 
     async def withdraw(self) -> None:
         """Has the Service lead nowhere, if it leads here."""
-        for service in (self._service, self._standby):
-            if service.points_here:
-                await service.withdraw()
+        if self._service.points_here:
+            await self._service.withdraw()
+        if self._standby.may_point_here:
+            await self._standby.withdraw()
 
     async def withdraw_in_time(self) -> None:
         """As `withdraw`, before this process stops listening; bounded."""
-        for service in (self._service, self._standby):
-            if service.points_here:
-                await service.withdraw_in_time()
+        if self._service.points_here:
+            await self._service.withdraw_in_time()
+        if self._standby.may_point_here:
+            await self._standby.withdraw_in_time()
 
     def forget(self) -> None:
         """Forgets that the Service leads here, if another process leads."""

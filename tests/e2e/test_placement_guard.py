@@ -110,9 +110,11 @@ def test_every_pod_of_a_harsh_burst_runs_and_no_disk_is_overbooked(rig: Rig, see
 def test_longhorn_goes_on_while_the_guard_fails_in_a_burst(rig: Rig, fault: Fault, replicas: int) -> None:
     """Every pod gets a node, every replica that finds a disk is placed; the plans of the next burst are kept.
 
-    The fault begins when so many replicas have a disk.
+    The fault begins when so many replicas have a disk. A process that does not lead reviews what the leader does not.
     """
     leader = wait_until_callable(rig)
+    [standby] = set(rig.candidates) - {leader}
+    bypassed = bypassed_placements(rig, standby)
     with PlacementAudit(rig) as audit:
         burst = start_burst(rig, seed=3)
         rig.until("the moment of the fault", lambda: placed_replicas(rig) >= replicas)
@@ -122,6 +124,8 @@ def test_longhorn_goes_on_while_the_guard_fails_in_a_burst(rig: Rig, fault: Faul
                 guard = guard_of(rig, leader)
                 assert guard["observations"]["bypassed"] > 0
                 assert guard["health"] == "unproven", "auto offers what is safe without the guard"
+            else:
+                assert bypassed_placements(rig, standby) == bypassed, "the standby has reviewed what the leader did not"
     assert settled.count(PodState.WAITING) == 0, "kube-scheduler decided about every pod"
     remove_burst(rig, burst)
     wait_until_callable(rig)

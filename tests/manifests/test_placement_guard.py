@@ -17,6 +17,7 @@ from app.settings import DEFAULT_GUARD_PORT
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
+from scheduler_core.convert.longhorn import REVIEWED
 from scheduler_core.convert.probe_objects import TAG
 from scheduler_core.extender.settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
@@ -32,7 +33,7 @@ from tests.manifests.load import (
 )
 
 ACCESS: Final = MANIFESTS / "access"
-(HOOK,) = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]
+HOOK, STANDBY = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]
 
 
 def test_no_webhook_may_stop_longhorn_or_kubernetes() -> None:
@@ -71,15 +72,29 @@ def test_the_webhook_is_called_for_replicas_that_get_a_disk() -> None:
 def test_the_webhook_calls_what_the_program_serves() -> None:
     """Names, path and port are the program's."""
     service = only("Service", ACCESS, name=GUARD)
-    (port,) = service["spec"]["ports"]
+    port, standby_port = service["spec"]["ports"]
     assert HOOK["clientConfig"] == {
         "service": {"name": GUARD, "namespace": NAMESPACE, "path": PATH, "port": port["port"]}
     }
     assert HOOK["name"] == WEBHOOK
     assert HOOK["admissionReviewVersions"] == ["v1"]
     assert service["metadata"]["name"] == CERTIFICATE == endpoint_slice.PLACEMENT_GUARD.name == GUARD
-    assert (port["name"], port["targetPort"]) == (endpoint_slice.PLACEMENT_GUARD.port_name, DEFAULT_GUARD_PORT)
+    assert port["name"] == endpoint_slice.PLACEMENT_GUARD.port_name
+    assert STANDBY["clientConfig"]["service"] == {**HOOK["clientConfig"]["service"], "port": standby_port["port"]}
+    assert standby_port["name"] == endpoint_slice.PLACEMENT_GUARD_STANDBY.port_name
+    assert (port["targetPort"], standby_port["targetPort"]) == (DEFAULT_GUARD_PORT, DEFAULT_GUARD_PORT)
     assert "selector" not in service["spec"]
+
+
+def test_a_standby_is_asked_the_same_question_if_the_leader_has_not_answered() -> None:
+    """Whether it has, its annotation on the object says; a dry run asks for the leader's answer alone."""
+    asked_differently = {"name", "clientConfig", "rules", "matchConditions"}
+    assert {key for key in HOOK if HOOK[key] != STANDBY[key]} == asked_differently
+    (rule,) = STANDBY["rules"]
+    assert rule == {**HOOK["rules"][0], "operations": ["UPDATE"]}
+    placed, unanswered = STANDBY["matchConditions"]
+    assert placed["expression"] in HOOK["matchConditions"][0]["expression"]
+    assert f"[?'{REVIEWED}']" in unanswered["expression"]
 
 
 def test_the_secret_is_empty() -> None:
@@ -90,7 +105,7 @@ def test_the_secret_is_empty() -> None:
 def test_the_admission_policy_names_every_field_of_the_webhook_but_the_ca_bundle() -> None:
     """With a stolen token the webhook could be sent every object of the cluster."""
     policy = only("ValidatingAdmissionPolicy", ACCESS, name=GUARD)["spec"]
-    compared = set(re.findall(r"variables\.after\.\??(?:clientConfig\.\?)?(\w+)", str(policy["validations"])))
+    compared = set(re.findall(r"after\.\??(?:clientConfig\.\?)?(\w+)", str(policy["validations"])))
     fields = set(HOOK) | {"url", "service", "objectSelector"}
     assert compared == fields - {"clientConfig"}
     assert policy["failurePolicy"] == "Fail"
@@ -104,9 +119,13 @@ def test_the_admission_policy_names_every_field_of_the_webhook_but_the_ca_bundle
 def test_the_extender_may_create_the_slices_of_its_services_and_no_lease_but_its_own() -> None:
     """RBAC cannot limit `create` by name."""
     name_rule, service_rule, *_ = only("ValidatingAdmissionPolicy", name=OWN_OBJECTS)["spec"]["validations"]
-    assert re.findall(r"'([^']*)'", name_rule["expression"]) == [NAME, GUARD]
-    assert f"(!variables.isLease && object.metadata.name == '{GUARD}')" in name_rule["expression"]
-    assert service_rule["expression"] == "variables.isLease || variables.service == object.metadata.name"
+    assert re.findall(r"'([^']*)'", name_rule["expression"]) == [NAME, GUARD, f"{GUARD}-standby"]
+    assert "(!variables.isLease && object.metadata.name in" in name_rule["expression"]
+    assert service_rule["expression"].split(" || ") == [
+        "variables.isLease",
+        "variables.service == object.metadata.name",
+        "variables.service + '-standby' == object.metadata.name",
+    ]
 
 
 @pytest.mark.e2e

@@ -184,13 +184,13 @@ def test_a_placement_guard_that_the_api_server_does_not_reach_is_found(stack: St
     """First it calls a port that the Service does not have; then the leader's pod has one on which nothing listens."""
     api = stack.cluster.api
     path = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
-    (webhook,) = api.get(path)["webhooks"]
+    webhook, standby = api.get(path)["webhooks"]
     called = webhook["clientConfig"]
     (leader,) = stack.answering()
 
     def call(port: int) -> None:
         changed = {**called, "service": {**called["service"], "port": port}}
-        api.patch(path, {"webhooks": [{**webhook, "clientConfig": changed}]})
+        api.patch(path, {"webhooks": [{**webhook, "clientConfig": changed}, standby]})
 
     def show(guard_port: int) -> None:
         stack.cluster.kubectl("-n", NAMESPACE, "delete", "pod", leader, "--force", "--grace-period=0")
@@ -200,7 +200,7 @@ def test_a_placement_guard_that_the_api_server_does_not_reach_is_found(stack: St
         findings = doctor(stack, "--no-probe")[1]
         return str(findings["placement-guard"]["what"]) if list(findings) == ["placement-guard"] else ""
 
-    call(444)
+    call(445)
     try:
         wait_until("the Service to be named", lambda: "not by its Service" in finding())
         show(stack.cluster.free_port())

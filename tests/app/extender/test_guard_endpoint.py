@@ -209,13 +209,15 @@ async def test_a_process_that_does_not_lead_is_published_as_the_standby(
 
 
 async def test_a_standby_that_takes_over_leads_the_other_port_here() -> None:
-    """Its successor as the standby publishes itself."""
+    """The standby's port leads here until its successor takes it."""
     world = World()
     world.leads = False
     await world.endpoint.keep(None, GuardMode.ENFORCE)
     world.leads = True
     await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert (world.standby.story, world.story) == (["published", "withdrawn"], ["published"])
+    assert (world.standby.story, world.story) == (["published"], ["published"])
+    await world.endpoint.withdraw_in_time()
+    assert (world.standby.story, world.story) == (["published", "withdrawn"], ["published", "withdrawn"])
 
 
 async def test_a_process_that_ends_is_removed_from_both_ports() -> None:
