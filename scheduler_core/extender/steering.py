@@ -8,13 +8,13 @@ another disk of the node with which they are proven to → if allowed, a disk of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.evaluation.fitting_volumes import fitting_volumes
+from scheduler_core.evaluation.fitting_volumes import FittingVolumes, fitting_volumes
 from scheduler_core.evaluation.offered_volumes import CompetingVolumes
 from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import evaluate_requirements
@@ -56,17 +56,21 @@ class Steering:
         self._competing = competing
         self._budget = budget
         self._other_nodes = other_nodes
-        self._promised: dict[str, Mapping[str, PodVolume]] = {}
+        self._promised: dict[str, FittingVolumes] = {}
 
     def place(self) -> Cooperative[Placement | None]:
-        """Returns the place with which all that was promised there still fits, None without one."""
+        """Returns the place with which all that was promised there still fits, None without one.
+
+        If there is none with which the offers fit, too, a place that keeps what is decided is better than one that does not.
+        """
         chosen = self._placement
-        reason = yield from self._reason(chosen, chosen)
-        if reason in FITTING and not self.overfills:
-            return chosen
-        for candidate in self._candidates():
-            if (yield from self._reason(candidate, chosen)) is Reason.ROOM:
-                return candidate
+        for with_offers in (True, False):
+            reason = yield from self._reason(chosen, with_offers=with_offers)
+            if reason in FITTING and not self.overfills:
+                return chosen
+            for candidate in self._candidates():
+                if (yield from self._reason(candidate, with_offers=with_offers)) is Reason.ROOM:
+                    return candidate
         return None
 
     @property
@@ -79,24 +83,24 @@ class Steering:
 
     @property
     def promised(self) -> int:
-        """Returns how many volumes were promised space on the node of Longhorn's choice."""
-        return len(self._promised[self._placement.node])
+        """How many volumes were promised space on the node of Longhorn's choice."""
+        return len(self._promised[self._placement.node].volumes)
 
-    def _reason(self, candidate: Placement, chosen: Placement) -> Cooperative[Reason]:
+    def _reason(self, candidate: Placement, *, with_offers: bool) -> Cooperative[Reason]:
         """Returns whether all that was promised on the candidate's node fits there with it."""
         name = candidate.node
         if name not in self._promised:
             fitting = yield from fitting_volumes(self._competing(name), lambda volumes: self._fit(name, volumes))
-            self._promised[name] = fitting.volumes
-        promised = list(self._promised[name].values())
+            self._promised[name] = fitting
+        fitting = self._promised[name]
+        promised = list((fitting.volumes if with_offers else fitting.demanded).values())
         if not promised:
             return Reason.ROOM
         yield
         # The other disks need steps, too.
-        portion = self._budget.portion(self._budget.left // 2) if candidate is chosen else self._budget
+        portion = self._budget.portion(self._budget.left // 2)
         reason = self._evaluate(with_placements(self._view, [candidate]), name, promised, portion)
-        if candidate is chosen:
-            self._budget.take_back([portion])
+        self._budget.take_back([portion])
         return reason
 
     def _fit(self, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:

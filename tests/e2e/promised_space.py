@@ -52,7 +52,7 @@ class Round:
     Attributes:
         overfull: placements that left a disk with more than Longhorn allows
         displaced: volumes of pods on nodes that nothing happened to, which were placed elsewhere
-        avoidable: of both, those with an allowed and unpromised place at that moment
+        avoidable: of both, those with an allowed and unpromised place at that moment; on their pod's node if they were to be local
         over: Gi that were too many, each disk at its worst
     """
 
@@ -94,7 +94,8 @@ class _Objects:
         over = self._load()[spec["diskID"]] > self._limits()[node][spec["diskID"]]
         displaced = home not in {"", self._changed_node, node}
         if over or displaced:
-            could = self._has_unpromised_place(spec, [node] if home == node else self._limits())
+            # A volume that was to be local had a place if its own node had one.
+            could = self._has_unpromised_place(spec, [home] if displaced or home == node else self._limits())
             (self.overfull if over else self.displaced).append(could)
 
     def _homes(self) -> dict[str, str]:

@@ -220,6 +220,16 @@ def test_a_demand_that_is_hopeless_is_promised_nothing() -> None:
     assert _outcome(decide(state_of(_node(), FREE_X, kept, Y), ON_B)) == ("not-guarded", "b")
 
 
+def test_a_place_that_keeps_what_is_decided_is_better_than_one_that_keeps_offers() -> None:
+    """Volume y is decided for n; z was offered m, and may go elsewhere."""
+    other = make.longhorn_node("m", {"c": make.disk(10)})
+    other["spec"]["disks"]["c"]["path"] = path_of("c")
+    undecided = [make.claim("z", 10), make.pod("z", name="pod-z", uid="uid-pod-z")]
+    state = state_of(_node(a={"size": 5}), other, *engines([NODE, "m"]), FREE_X, Y, undecided)
+    ledger = with_offer(Ledger(), state.view, "pod-z", ["m"], 0.0)
+    assert decide(state, ON_B, ledger=ledger, other_nodes=True).allowance.disk == "m-c"
+
+
 @pytest.mark.parametrize(
     ("promised", "tags", "place"),
     [
