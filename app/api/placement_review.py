@@ -36,7 +36,7 @@ MAX_BODY: Final = 1024**2
 # What decoded JSON takes at most, as a multiple of its text: small objects and keys.
 _DECODED_FACTOR: Final = 32
 
-# API servers keep connections, and an old one stays with the process that led before. The Service leads a new one to the leader.
+# API servers keep connections, also to a process that was another one's standby or leader before. A new one goes where the Service leads.
 _LAST_ANSWER: Final = {"Connection": "close"}
 
 router = APIRouter()
@@ -88,8 +88,7 @@ async def review(request: Request, lease: RequestLease) -> Response:
         state.metrics.count_review("refused")
         raise
     answer = admission_response(asked.uid, await _review(state, asked))
-    headers = _LAST_ANSWER if state.refusal() else None
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=_LAST_ANSWER)
 
 
 def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:

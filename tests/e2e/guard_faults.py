@@ -154,17 +154,16 @@ def repeat(action: Callable[[], None], seconds: float) -> Iterator[None]:
             repetition.result()
 
 
-# The reviews that API servers could get by no means are those of the last three.
 FAULTS: Final[dict[str, Fault]] = {
-    "none": lambda _rig, _leader: nullcontext(),
     "leader killed": killed,
-    "leader ended by SIGTERM": terminated,
     "leader stopped": stopped,
     "leader stalls for 0.85 s of each second": _stalled(0.85),
+    "leader ended by SIGTERM": terminated,
     "API server restarted": api_server_restarted,
     "Secret damaged": broken_secret,
     "another authority in the caBundle": distrusted,
     "webhook deleted": uninstalled,
+    "none": lambda _rig, _leader: nullcontext(),
 }
 
 

@@ -155,12 +155,12 @@ async def test_an_error_in_the_review_leaves_the_object_alone() -> None:
     assert guard.count("answered") == 1
 
 
-@pytest.mark.parametrize(("refusal", "connection"), [("", None), ("not the leader", "close")])
-async def test_a_process_that_does_not_lead_ends_the_connection(refusal: str, connection: str | None) -> None:
-    """The next review then goes to the leader."""
+@pytest.mark.parametrize("refusal", ["", "not ready"])
+async def test_every_answer_ends_its_connection(refusal: str) -> None:
+    """The next review then goes where the Service leads."""
     guard = Guard()
     guard.refusals = [refusal]
-    assert (await guard.ask()).headers.get("connection") == connection
+    assert (await guard.ask()).headers["connection"] == "close"
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
