@@ -66,7 +66,7 @@ _SETTLE_TIMEOUT: Final = 60.0
 _SETTLE_TIMEOUT_PER_NODE: Final = 0.1
 _NODE_CREATORS: Final = 8
 
-Disk = str | Mapping[str, str]
+Disk = str | Mapping[str, Any]
 """A disk: its size, or an entry of the simulator's annotation (docs/simulator.md). It gets a name if it has none."""
 
 Report = Callable[[str], None]

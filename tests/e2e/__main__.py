@@ -22,6 +22,7 @@ from devcluster import kubernetes_version
 from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.settings import GuardMode
 from tests.e2e import (
+    as_installed,
     backlog,
     comparisons,
     disk_schedule_burst,
@@ -61,6 +62,7 @@ class Section(StrEnum):
     SLOW = "slow"
     TIGHT_BURST = "tight-burst"
     HARSH_BURST = "harsh-burst"
+    AS_INSTALLED = "as-installed"
     GUARD_FAULTS = "guard-faults"
     PROMISED_SPACE = "promised-space"
     TIGHT_NODES = "tight-nodes"
@@ -143,6 +145,7 @@ def main(  # noqa: PLR0917 # the options of the command
     counted = {
         Section.TIGHT_BURST: (report.tight_burst, _TIGHT_BURSTS),
         Section.HARSH_BURST: (report.harsh_burst, _HARSH_BURSTS),
+        Section.AS_INSTALLED: (report.as_installed, _FAULTY_BURSTS),
         Section.GUARD_FAULTS: (report.guard_faults, _FAULTY_BURSTS),
         Section.PROMISED_SPACE: (report.promised_space, _FAULTY_BURSTS),
         Section.DISK_SCHEDULES: (report.disk_schedules, _EXACT_BURSTS),
@@ -269,6 +272,13 @@ class _Report:
             Section.HARSH_BURST, {mode.value: [asdict(each) for each in runs] for mode, runs in outcomes.items()}
         )
         self._console.print(harsh_burst.table(outcomes))
+
+    def as_installed(self, repetitions: int) -> None:
+        """Runs and prints what is promised of an installation."""
+        runs, latency = as_installed.run(self._folder / Section.AS_INSTALLED, repetitions)
+        self._failures += [f"as installed: {each}" for each in runs if each.wrong]
+        self._write(Section.AS_INSTALLED, [asdict(each) for each in runs])
+        self._console.print(as_installed.table(runs, latency))
 
     def guard_faults(self, repetitions: int) -> None:
         """Runs and prints harsh bursts in which the placement guard fails."""

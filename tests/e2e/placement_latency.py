@@ -38,9 +38,10 @@ class PlacementLatency:
     def __str__(self) -> str:
         if not self.reviewed or not self.others:
             return f"{len(self.reviewed)} of {len(self.reviewed) + len(self.others)} updates of replicas were reviewed"
+        longest = sorted(self.reviewed)[int(0.99 * len(self.reviewed))]
         medians = [statistics.median(each) for each in (self.reviewed, self.others)]
         return (
-            f"{len(self.reviewed)} reviewed placements took {medians[0]:.1f} ms at the API server (median), "
+            f"{len(self.reviewed)} reviewed placements took {medians[0]:.1f} ms at the API server (median; 99 % at most {longest:.1f}), "
             f"{len(self.others)} other updates of replicas {medians[1]:.1f} ms"
         )
 

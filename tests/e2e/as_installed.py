@@ -1,0 +1,224 @@
+"""The report's promise of an installation: packing auto with the placement guard on, in bursts that need every disk.
+
+Goal 2 is the proposal's: a pod with four claims of 100Gi on a node with four disks of 100Gi. The harsh bursts fill their disks exactly.
+The mix has volumes with one, two and three replicas, strict-local and best-effort ones, and a disk tag. What went wrong is counted from API
+objects and watches alone; whether a pod waits although it fits, by brute force over the objects.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+
+from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, PODS
+from devcluster.programs import NAMESPACE
+from devcluster.stack import disk_statuses
+from tests.e2e import harsh_burst, plan
+from tests.e2e.harsh_burst import STRICT
+from tests.e2e.objects import LOCAL, Object, Volume, Workload
+from tests.e2e.placement_audit import PlacementAudit
+from tests.e2e.placement_latency import PlacementLatency
+from tests.e2e.pod_states import PodState, wait_until_quiet
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+
+APP: Final = "mix"
+_TWO: Final = "mix-two"
+_THREE: Final = "mix-three"
+_TAGGED: Final = "mix-ssd"
+_TAG: Final = "ssd"
+_GIBIBYTE: Final = 2**30
+# How many replicas a volume of each class takes, in the share of the disks that pods may fill.
+_REPLICAS: Final = {LOCAL: 1, STRICT: 1, _TAGGED: 1, _TWO: 2, _THREE: 3}
+_NODES: Final = 6
+_DISK_SIZES: Final = (60, 80, 100, 120)
+_SHARE: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What happened in one burst.
+
+    Attributes:
+        waits: pods that wait although they fit, by brute force
+        seconds: until every pod ran, None if not every pod did
+    """
+
+    part: str
+    misplaced: int
+    mended: int
+    stuck: int
+    overbooked: int
+    waits: int
+    seconds: float | None
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a pod or a disk came out wrong."""
+        return bool(self.misplaced or self.mended or self.stuck or self.overbooked or self.waits)
+
+
+def run(folder: Path, repetitions: int) -> tuple[list[Run], PlacementLatency]:
+    """Runs so many bursts of each part on one rig, and measures how long the API server took for placements."""
+    parts: dict[str, Callable[[Rig, int], Run]] = {"goal 2": _goal_2, "harsh burst": _harsh_burst, "mix": _mix}
+    runs: list[Run] = []
+    with Rig(folder, config=RECOMMENDED_MANAGED, audit=True) as rig:
+        plan.goal_2_nodes(rig)
+        rig.create(*_classes())
+        for part in parts.values():
+            for seed in range(1, repetitions + 1):
+                runs.append(part(rig, seed))
+                print(f"as installed: {runs[-1]}", file=sys.stderr)
+        return runs, PlacementLatency.of(rig.cluster.audit_events())
+
+
+def _goal_2(rig: Rig, _seed: int) -> Run:
+    result = plan.goal_2(rig, asks=True)
+    wrong = (len(result.misplaced), result.mended, len(result.stuck), len(result.overbooked))
+    return Run("goal 2", *wrong, sum(not node for node in result.nodes.values()), result.seconds)
+
+
+def _harsh_burst(rig: Rig, seed: int) -> Run:
+    outcome = harsh_burst.run_once(rig, seed)
+    # Every node has an exact packing of its pods, so each pod that waits would fit.
+    wrong = (outcome.misplaced, outcome.mended, outcome.stuck, int(outcome.overbooked > 0))
+    return Run("harsh burst", *wrong, outcome.waiting, outcome.seconds)
+
+
+def _classes() -> list[Object]:
+    def storage_class(name: str, **parameters: str) -> Object:
+        return {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name},
+            "provisioner": "driver.longhorn.io",
+            "volumeBindingMode": "WaitForFirstConsumer",
+            "parameters": {"dataLocality": "best-effort", **parameters},
+        }
+
+    return [
+        storage_class(_TWO, numberOfReplicas="2"),
+        storage_class(_THREE, numberOfReplicas="3", dataLocality="disabled"),
+        storage_class(_TAGGED, numberOfReplicas="1", diskSelector=_TAG),
+    ]
+
+
+def _mix(rig: Rig, seed: int) -> Run:
+    chance = random.Random(seed)  # noqa: S311 # repeatable, not secret
+    group = f"{APP}-{seed}"
+    disks = {
+        f"{group}-{number}": [
+            {"size": f"{chance.choice(_DISK_SIZES)}Gi", "tags": [_TAG] if position == 0 else []}
+            for position in range(3)
+        ]
+        for number in range(_NODES)
+    }
+    room = _SHARE * sum(int(str(disk["size"]).removesuffix("Gi")) for each in disks.values() for disk in each)
+    pods: list[list[Volume]] = []
+    while room > 0:
+        volumes = [
+            Volume(f"{chance.choice((10, 20, 30, 40))}Gi", chance.choice(list(_REPLICAS)))
+            for _ in range(chance.choice((1, 2, 3)))
+        ]
+        room -= sum(int(each.size.removesuffix("Gi")) * _REPLICAS[each.storage_class] for each in volumes)
+        pods += [volumes] if room > 0 else []
+    objects = [
+        entry
+        for number, volumes in enumerate(pods)
+        for entry in Workload(app=APP, group=group, volumes=volumes).loose(number)
+    ]
+    rig.add_nodes(group, disks)
+    rig.post(entry for entry in objects if entry["kind"] == CLAIMS.kind)
+    try:
+        with PlacementAudit(rig) as audit:
+            rig.post(entry for entry in objects if entry["kind"] == PODS.kind)
+            settled = wait_until_quiet(rig, APP, audit.started)
+            waiting = [name for name, state in settled.states.items() if state is PodState.WAITING]
+            return Run(
+                "mix",
+                len(settled.bound.intersection(rig.misplaced_pods(APP, placed=True)) & _local_pods(pods)),
+                audit.misplacements,
+                settled.count(PodState.BOUND),
+                len(audit.overbooked),
+                sum(_fits_somewhere(rig, list(disks), pods[int(name.rpartition("-")[2])]) for name in waiting),
+                settled.seconds_until_ready,
+            )
+    finally:
+        rig.remove(APP)
+        rig.remove_nodes(*disks)
+
+
+def _local_pods(pods: Sequence[Sequence[Volume]]) -> set[str]:
+    """The pods all of whose volumes are to be local."""
+    return {
+        f"{APP}-{number}"
+        for number, volumes in enumerate(pods)
+        if all(each.storage_class != _THREE for each in volumes)
+    }
+
+
+def _fits_somewhere(rig: Rig, nodes: Sequence[str], volumes: Sequence[Volume]) -> bool:
+    """Whether a node has disks for one replica of each of a pod's local volumes; tries every way."""
+    used: dict[str, int] = {}
+    for raw in rig.items(LONGHORN_REPLICAS.path(NAMESPACE)):
+        disk = raw["spec"].get("diskID", "")
+        used[disk] = used.get(disk, 0) + int(raw["spec"]["volumeSize"])
+    local = [each for each in volumes if each.storage_class != _THREE]
+    wanted = [(int(each.size.removesuffix("Gi")) * _GIBIBYTE, each.storage_class == _TAGGED) for each in local]
+    for name in nodes:
+        raw = rig.cluster.api.get(LONGHORN_NODES.path(NAMESPACE, name))
+        free = [
+            (
+                status["storageMaximum"] - used.get(status["diskUUID"], 0),
+                _TAG in (raw["spec"]["disks"][disk].get("tags") or []),
+            )
+            for disk, status in disk_statuses(raw).items()
+        ]
+        if _fit(wanted, free):
+            return True
+    return False
+
+
+def _fit(wanted: Sequence[tuple[int, bool]], free: Sequence[tuple[int, bool]]) -> bool:
+    if not wanted:
+        return True
+    (size, needs_tag), *others = wanted
+    return any(
+        space >= size
+        and tagged >= needs_tag
+        and _fit(others, [*free[:index], (space - size, tagged), *free[index + 1 :]])
+        for index, (space, tagged) in enumerate(free)
+    )
+
+
+def table(runs: Iterable[Run], latency: PlacementLatency) -> Table:
+    """The runs as a table for people."""
+    columns = (
+        "as installed",
+        "bursts",
+        "misplaced",
+        "mended",
+        "stuck",
+        "overbooked disks",
+        "wait although they fit",
+        "all run (s)",
+    )
+    drawn = Table(*columns, caption=str(latency))
+    by_part: dict[str, list[Run]] = {}
+    for each in runs:
+        by_part.setdefault(each.part, []).append(each)
+    for part, own in by_part.items():
+        counts = [
+            sum(getattr(each, field) for each in own)
+            for field in ("misplaced", "mended", "stuck", "overbooked", "waits")
+        ]
+        seconds = [each.seconds for each in own if each.seconds is not None]
+        took = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})" if seconds else "never"
+        drawn.add_row(part, str(len(own)), *map(str, counts), took)
+    return drawn
