@@ -29,12 +29,13 @@ def print_comparison(answer: ComparisonAnswer, console: Console) -> None:
     console.print()
     for strategy in answer.strategies:
         for reason, count in list(strategy.reasons.items())[:1]:
-            console.print(Text(f"{strategy.name}: {count} pods wait in {orders}: {reason}"))
+            waiting = format_count(count, "pod waits", "pods wait")
+            console.print(Text(f"{strategy.name}: {waiting} in {orders}: {reason}"))
     for note in answer.notes:
         console.print(Text(f"note: {note}"))
     console.print()
-    text = f"{answer.pods} pods on {answer.nodes} nodes, in {orders}: median (least to most)"
-    console.print(Text(text, style="bold"))
+    size = f"{format_count(answer.pods, 'pod')} on {format_count(answer.nodes, 'node')}"
+    console.print(Text(f"{size}, in {orders}: median (least to most)", style="bold"))
 
 
 def _spread(spread: SpreadAnswer) -> str:

@@ -85,7 +85,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="POD",
-            help="NAME, NAMESPACE/NAME or pod/NAME of a pod; deploy/NAME, sts/NAME, ... for the first pod of a workload; or "
+            help="NAME, NAMESPACE/NAME or pod/NAME of a pod; deploy/NAME, sts/NAME, ... for the first pod of a workload that waits; or "
             "a file as for --pod. Without it: all waiting pods.",
         ),
     ] = None,
@@ -187,7 +187,13 @@ class _Question:
             return self.ask(pod, source)
         except ResolutionError as error:
             return PodExplanation(
-                pod=pod.pod.key, volumes=[], skipped_claims=[], resources_compared=True, nodes={}, error=str(error)
+                pod=pod.pod.key,
+                selection=pod.selection,
+                volumes=[],
+                skipped_claims=[],
+                resources_compared=True,
+                nodes={},
+                error=str(error),
             )
 
     def ask_with_remedy(self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str) -> PodExplanation:
@@ -237,7 +243,7 @@ class _Question:
             for name in candidates
         }
         compared = self._all_nodes or not judged or compares_resources(cluster)
-        return pod_explanation(answers, nodes, resources_compared=compared)
+        return pod_explanation(answers, nodes, pod.selection, resources_compared=compared)
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
@@ -261,7 +267,7 @@ def _print_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
 
 
 def _node_names(answer: PodExplanation) -> list[str]:
-    return [f"node/{name}" for name, entry in answer.nodes.items() if entry.schedulable]
+    return [f"node/{name}" for name, entry in answer.nodes.items() if entry.fits]
 
 
 def _print_pods(answers: list[PodExplanation], output: ExplainOutput) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,8 +18,9 @@ from scheduler_core.convert import kube as wire
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.errors import CoreError
+from scheduler_core.extender.what_if.cluster_additions import MEMBER_NAMES, workload_members
 from scheduler_core.model import generic, kube
-from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 DEFAULT_NAMESPACE: Final = "default"
 POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
@@ -63,11 +63,13 @@ class ExplainedPod:
 
     Attributes:
         snapshot: the cluster with the other objects of the pod's file
+        selection: why it is this pod, where something else was named; otherwise ""
     """
 
     pod: kube.Pod
     generic_pod: generic.Pod
     snapshot: Snapshot
+    selection: str = ""
 
 
 def read_source(
@@ -122,17 +124,12 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
         raise CoreError(f"'{text}': the name of a pod is missing; see --help")
     if is_file(text):
         pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
-        return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot)
+        selection = "" if kind == "Pod" else _first_created(kind, raw)
+        return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot, selection)
     if name and prefix.lower() in POD_PREFIXES:
         return _existing(pod_by_name(text, name, namespace, source), source)
     if name and prefix.lower() in WORKLOADS:
-        resource = WORKLOADS[prefix.lower()]
-        pods = _stateful_pods(resource, name, namespace or DEFAULT_NAMESPACE, source)
-        if pods:
-            return _existing(pods[0], source)
-        raw = read_workload(resource, name, namespace or DEFAULT_NAMESPACE, source)
-        pod = wire.workload_pod(resource.kind, decode_object(resource.kind, raw, wire.Workload))
-        return ExplainedPod(pod, read_pod(resource.kind, raw), source.snapshot)
+        return _pod_of_workload(WORKLOADS[prefix.lower()], (namespace or DEFAULT_NAMESPACE, name), source)
     return _existing(pod_by_name(text, text, namespace, source), source)
 
 
@@ -147,26 +144,29 @@ def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSour
     return named_pod(name, source.snapshot, namespace)
 
 
-def _existing(pod: kube.Pod, source: ClusterSource) -> ExplainedPod:
+def _existing(pod: kube.Pod, source: ClusterSource, selection: str = "") -> ExplainedPod:
     generic_pod = source.objects.pods[pod.namespace, pod.name]
-    return ExplainedPod(pod, generic_pod, source.snapshot)
+    return ExplainedPod(pod, generic_pod, source.snapshot, selection)
 
 
-def _stateful_pods(resource: Resource, name: str, namespace: str, source: ClusterSource) -> list[kube.Pod]:
-    """Returns the pods of a StatefulSet that a snapshot file lacks.
+def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:
+    """Returns a workload's first pod that waits, its first pod, or the one that it would create."""
+    kind = resource.kind
+    pods = source.snapshot.pods
+    members = workload_members(kind, key, pods, source.objects.owners) if kind in MEMBER_NAMES else []
+    if members:
+        first = next((member for member in members if not pods[member].node_name), members[0])
+        waits = "none of its pods waits" if pods[first].node_name else "of those that wait"
+        return _existing(pods[first], source, f"the first of {kind} {key[1]}, {waits}")
+    raw = read_workload(resource, key[1], key[0], source)
+    pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
+    return ExplainedPod(pod, read_pod(kind, raw), source.snapshot, _first_created(kind, raw))
 
-    They are found by their names, which a StatefulSet determines. Pods that wait come first, then by number.
-    """
-    key = (resource.kind, namespace, name)
-    if source.file is None or resource.kind != "StatefulSet" or key in source.objects.workloads:
-        return []
-    pattern = re.compile(rf"{re.escape(name)}-([0-9]+)")
-    numbered = [
-        (bool(pod.node_name), int(match[1]), pod)
-        for pod in source.snapshot.pods.values()
-        if pod.namespace == namespace and (match := pattern.fullmatch(pod.name))
-    ]
-    return [pod for *_, pod in sorted(numbered, key=lambda entry: entry[:2])]
+
+def _first_created(kind: str, raw: Any) -> str:
+    # Only a StatefulSet's pods have names that are known before.
+    name = "" if kind == "StatefulSet" else ", under a name of its own"
+    return f"the first that {kind} {raw['metadata']['name']} creates{name}"
 
 
 def read_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
@@ -213,9 +213,11 @@ def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> Explai
     ]
     if users:
         # One that waits comes first.
-        return _existing(min(users, key=lambda pod: (bool(pod.node_name), pod.key)), source)
+        user = min(users, key=lambda pod: (bool(pod.node_name), pod.key))
+        return _existing(user, source, f"which uses claim {key[1]}")
     pod = kube.Pod(key[0], key[1], volumes=(kube.ClaimVolume("claim", key[1]),))
-    return ExplainedPod(pod, generic.Pod(key[0], key[1]), source.snapshot)
+    selection = f"no pod uses claim {key[1]}; one that mounts it alone"
+    return ExplainedPod(pod, generic.Pod(key[0], key[1]), source.snapshot, selection)
 
 
 def waiting_pods(namespace: str | None, source: ClusterSource) -> list[ExplainedPod]:

@@ -15,7 +15,7 @@ from rich.text import Text
 from app.schemas.explain import NodeAnswer, VolumeAnswer
 from app.schemas.pod_explanation import CandidateNodeAnswer, PodExplanation
 from app.schemas.volume import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 
 _MAX_COMPETING_VOLUMES: Final = 4
 _MIN_GROUPED_NODES: Final = 30
@@ -36,6 +36,8 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     From 30 nodes on, nodes that are refused alike share a line, unless `wide` is set; it adds plans and details.
     """
     console.print(Text(f"pod {answer.pod}", style="bold"))
+    if answer.selection:
+        _print_paragraph(answer.selection, console)
     if answer.error:
         _print_paragraph(f"fits nowhere: {answer.error}", console)
         return
@@ -55,8 +57,8 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     console.print()
     if not answer.resources_compared:
         console.print("requests of CPU and memory are not compared: no node says what is allocatable")
-    fitting = sum(entry.schedulable for entry in answer.nodes.values())
-    console.print(Text(f"{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
+    fitting = sum(entry.fits for entry in answer.nodes.values())
+    console.print(Text(f"{fitting} of {format_count(len(answer.nodes), 'node fits', 'nodes fit')}", style="bold"))
     if answer.remedy is not None:
         _print_paragraph(
             f"cheapest remedy: {answer.remedy.text}; commands and others: longhorn-extender remedies", console
@@ -80,15 +82,15 @@ def _node_table(answer: PodExplanation, *, wide: bool) -> Table:
     grouped = len(answer.nodes) >= _MIN_GROUPED_NODES and not wide
     groups: dict[object, list[str]] = {}
     for name, entry in answer.nodes.items():
-        alike = grouped and not entry.schedulable
-        groups.setdefault((_kube_scheduler(entry), entry.fits, entry.reason) if alike else name, []).append(name)
+        alike = grouped and not entry.fits
+        groups.setdefault((_kube_scheduler(entry), entry.longhorn) if alike else name, []).append(name)
     for names in groups.values():
         entry = answer.nodes[names[0]]
         cells: list[str | Text] = [
             _names(names),
-            Text("yes", style="green") if entry.schedulable else Text("no", style="red"),
+            Text("yes", style="green") if entry.fits else Text("no", style="red"),
             _kube_scheduler(entry),
-            entry.reason,
+            entry.longhorn.reason,
             _missing([answer.nodes[name].missing for name in names]),
         ]
         table.add_row(*cells, *([_plan_and_detail(entry)] if wide else []))
@@ -121,8 +123,8 @@ def print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: boo
         return
     table = _table("POD", "NODES", "REASONS")
     for answer in answers:
-        fitting = sum(entry.schedulable for entry in answer.nodes.values())
-        reasons = Counter(_refusal(entry) for entry in answer.nodes.values() if not entry.schedulable)
+        fitting = sum(entry.fits for entry in answer.nodes.values())
+        reasons = Counter(entry.reason for entry in answer.nodes.values() if not entry.fits)
         shown = reasons.most_common(None if wide else _MAX_REASONS)
         texts = [f"{reason} ({count})" for reason, count in shown]
         others = reasons.total() - sum(count for _, count in shown)
@@ -134,14 +136,9 @@ def print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: boo
         )
     console.print(table)
     waiting = sum(not answer.schedulable for answer in answers)
-    noun = "pod" if len(answers) == 1 else "pods"
     console.print()
-    console.print(Text(f"{len(answers)} waiting {noun}, {waiting} without a node that fits", style="bold"))
-
-
-def _refusal(entry: CandidateNodeAnswer) -> str:
-    kube_scheduler = entry.kube_scheduler
-    return kube_scheduler.reason if kube_scheduler is not None and not kube_scheduler.fits else entry.reason
+    pods = format_count(len(answers), "waiting pod")
+    console.print(Text(f"{pods}, {waiting} without a node that fits", style="bold"))
 
 
 def _volume_line(volume: VolumeAnswer) -> str:
@@ -189,9 +186,8 @@ def print_volume(answer: VolumeExplainAnswer, console: Console) -> None:
         _print_paragraph(line, console)
     console.print()
     console.print(_volume_table(answer))
-    count = len(answer.candidates)
     console.print()
-    console.print(Text(f"{count} candidate {'disk' if count == 1 else 'disks'}", style="bold"))
+    console.print(Text(format_count(len(answer.candidates), "candidate disk"), style="bold"))
     for candidate in answer.candidates:
         reason = f": {candidate.chosen}" if candidate.chosen else ", but Longhorn would choose another"
         console.print(Text(f"  {candidate.node} {candidate.disk}{reason}"))

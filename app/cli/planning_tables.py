@@ -35,15 +35,15 @@ def print_headroom(answer: HeadroomAnswer, console: Console) -> None:
     for note in answer.notes:
         console.print(Text(f"note: {note}"))
     console.print()
-    count = format_range(str(answer.least), str(answer.most))
-    count = f"at least {answer.limit}" if answer.limit_reached else count
-    console.print(
-        Text(f"{count} more pods of {answer.template} fit, in {format_count(answer.orders, 'order')}", style="bold")
-    )
+    most = answer.limit if answer.limit_reached else answer.most
+    least = "at least " if answer.limit_reached else "" if answer.least == most else f"{answer.least} to "
+    fit = format_count(most, f"more pod of {answer.template} fits", f"more pods of {answer.template} fit")
+    console.print(Text(f"{least}{fit}, in {format_count(answer.orders, 'order')}", style="bold"))
 
 
 def _print_refused_pod(answer: HeadroomAnswer, refused: RefusedPodAnswer, console: Console) -> None:
-    console.print(Text(f"{refused.pod} does not fit after {answer.least} pods: {refusal_text(refused.reasons)}"))
+    after = format_count(answer.least, "pod")
+    console.print(Text(f"{refused.pod} does not fit after {after}: {refusal_text(refused.reasons)}"))
     closest = refused.closest
     if closest is not None:
         lacks = f", {format_bytes(closest.missing)} are missing" if closest.missing else ""
@@ -51,7 +51,7 @@ def _print_refused_pod(answer: HeadroomAnswer, refused: RefusedPodAnswer, consol
         console.print(Text(f"closest: {closest.node}: {closest.reason}{lacks}{detail}"))
     others = [text for text in answer.refusals if text != refusal_text(refused.reasons)]
     for text in others[:_MAX_REFUSALS]:
-        console.print(Text(f"in {answer.refusals[text]} of {answer.orders} orders: {text}"))
+        console.print(Text(f"in {answer.refusals[text]} of {format_count(answer.orders, 'order')}: {text}"))
 
 
 def print_maintenance(answer: MaintenanceAnswer, console: Console) -> None:
@@ -97,13 +97,14 @@ def _first_problems(entry: FailedDrainAnswer) -> str:
 
 
 def _maintenance_summary(answer: MaintenanceAnswer) -> str:
-    total = len(answer.steps) + len(answer.failed)
+    total = format_count(len(answer.steps) + len(answer.failed), "node")
+    drained = f"{len(answer.steps)} of {total} can be drained"
     orders = format_count(answer.orders, "order")
     if answer.succeeds:
-        return f"all {total} nodes can be drained in this order, in {orders} of events"
-    longest = f"{len(answer.steps)} of {total} nodes can be drained one after the other, in {orders} of events"
+        return f"{drained} in this order, in {orders} of events"
+    longest = f"{drained} one after the other, in {orders} of events"
     if answer.exhaustive:
         return f"{longest}; every order was tried, so that no other one drains more"
     if any(entry.blocked for entry in answer.failed):
         longest = f"{longest}; there is no order of all nodes"
-    return f"{longest}; no longer order was found in {answer.tries} tries"
+    return f"{longest}; no longer order was found in {format_count(answer.tries, 'try', 'tries')}"

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from app.cli.list_output import plain_table, shorten
 from app.schemas.rebalance_answer import DiskAnswer, GoalAnswer, RebalanceAnswer
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 
 _MAX_TARGETS: Final = 3
 
@@ -63,8 +63,8 @@ def _summary(answer: RebalanceAnswer) -> str:
     before = f"{_subject(goal)}: {_value(goal, goal.before)} now"
     if not answer.moves:
         return f"{before}; {_without_plan(answer)}"
-    count = _moves(len(answer.moves))
-    after = f"{_value(goal, goal.after)} after {count}, which copy {format_bytes(answer.copied_bytes)}"
+    moves = format_count(len(answer.moves), "move, which copies", "moves, which copy")
+    after = f"{_value(goal, goal.after)} after {moves} {format_bytes(answer.copied_bytes)}"
     proven = answer.exhausted_moves >= len(answer.moves) - 1
     fewest = "fewer moves do not suffice" if proven else "not every plan of fewer moves was tried"
     return f"{before}, {after}; {fewest}"
@@ -82,9 +82,5 @@ def _without_plan(answer: RebalanceAnswer) -> str:
     if answer.goal.reached:
         return "no move is needed"
     if answer.exhausted_moves == answer.max_moves:
-        return f"no plan of up to {_moves(answer.max_moves)} exists"
-    return f"no plan was found; every plan of up to {_moves(answer.exhausted_moves)} was tried, longer ones in part"
-
-
-def _moves(count: int) -> str:
-    return f"{count} move" if count == 1 else f"{count} moves"
+        return f"no plan of up to {format_count(answer.max_moves, 'move')} exists"
+    return f"no plan was found; every plan of up to {format_count(answer.exhausted_moves, 'move')} was tried, longer ones in part"

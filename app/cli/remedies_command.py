@@ -43,7 +43,7 @@ def remedies(
         str,
         typer.Argument(
             metavar="POD",
-            help="NAME, NAMESPACE/NAME or pod/NAME of a pod; deploy/NAME, sts/NAME, ... for the first pod of a workload; or "
+            help="NAME, NAMESPACE/NAME or pod/NAME of a pod; deploy/NAME, sts/NAME, ... for the first pod of a workload that waits; or "
             "a file with a pod or a workload.",
         ),
     ],

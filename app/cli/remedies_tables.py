@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.schemas.remedies_answer import RemediesAnswer
+from scheduler_core.model.quantity import format_count
 
 
 def print_remedies(answer: RemediesAnswer, console: Console) -> None:
@@ -25,5 +26,5 @@ def print_remedies(answer: RemediesAnswer, console: Console) -> None:
             "not searched further: so many changed clusters were decided already; there may be cheaper remedies"
         )
     count = len(answer.remedies)
-    shown = f"{count} {'remedy' if count == 1 else 'remedies'}, the cheapest first" if count else "no remedy was found"
+    shown = f"{format_count(count, 'remedy', 'remedies')}, the cheapest first" if count else "no remedy was found"
     console.print(Text(f"pod {answer.pod} fits nowhere; {shown}", style="bold"))

@@ -70,6 +70,7 @@ from scheduler_core.generic.policy import Policy
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.quantity import format_count
 from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:  # a command that does not serve needs none of it
@@ -454,7 +455,8 @@ def _advertised_address(advertise: str, host: str) -> str:
 
 
 def _welcome(snapshot: Snapshot, address: str) -> str:
-    counts = f"{len(snapshot.longhorn_nodes)} Longhorn nodes and {len(snapshot.volumes)} volumes"
+    nodes = format_count(len(snapshot.longhorn_nodes), "Longhorn node")
+    counts = f"{nodes} and {format_count(len(snapshot.volumes), 'volume')}"
     lines = [f"Serving {counts} on {address} (docs: {address}/docs, Ctrl-C stops)"]
     example = _example_request(snapshot)
     # With TLS a caller has to name files.

@@ -18,6 +18,7 @@ from app.cli.options import ContextOption, KubeconfigOption, SnapshotNamespaceOp
 from app.cli.terminal import json_text, print_line, print_result, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
+from scheduler_core.model.quantity import format_count
 
 # Texts that YAML 1.2 reads as floating-point numbers.
 _FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
@@ -54,7 +55,7 @@ def snapshot(
         file.write_text(text)
     except OSError as error:
         raise CoreError(f"{file}: cannot be written: {error.strerror}") from error
-    print_line(f"wrote {len(objects)} objects to {file}", err=True)
+    print_line(f"wrote {format_count(len(objects), 'object')} to {file}", err=True)
 
 
 def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from app.cli.list_output import plain_table, shorten
 from app.schemas.what_if_answer import PodOutcomeAnswer, PodRemedyAnswer, RebuildAnswer, WhatIfAnswer
+from scheduler_core.extender.what_if.predicted_replicas import NO_DATA
 from scheduler_core.model.quantity import format_bytes, format_count
 
 _MAX_NODES: Final = 3
@@ -99,7 +100,7 @@ def _volume_table(answer: WhatIfAnswer) -> Table:
     for volume in answer.volumes:
         complete = answer.orders - volume.incomplete
         end = (
-            f"incomplete in {volume.incomplete} of {answer.orders}: {volume.problem}"
+            f"incomplete in {volume.incomplete} of {format_count(answer.orders, 'order')}: {volume.problem}"
             if volume.incomplete
             else "complete"
         )
@@ -140,14 +141,23 @@ def format_duration(seconds: float) -> str:
 def summary(answer: WhatIfAnswer) -> str:
     """Returns the last line: what always succeeds, and whatever fails."""
     always = sum(pod.outcome == "always" for pod in answer.pods)
-    parts = [f"{always} of {len(answer.pods)} pods are always placed, in {format_count(answer.orders, 'order')}"]
+    pods = format_count(len(answer.pods), "pod is", "pods are")
+    parts = [f"{always} of {pods} always placed, in {format_count(answer.orders, 'order')}"]
     if answer.drains:
         finished = sum(drain.outcome == "always" for drain in answer.drains)
-        parts.append(f"{finished} of {len(answer.drains)} drains always finish")
-    failures = {
-        "pods are gone": len(answer.gone_pods),
-        "expansions are refused": sum(not expansion.fits for expansion in answer.expansions),
-        "volumes lack replicas in the end": sum(volume.incomplete > 0 for volume in answer.volumes),
-    }
-    parts += [f"{count} {text}" for text, count in failures.items() if count]
+        drains = format_count(len(answer.drains), "drain always finishes", "drains always finish")
+        parts.append(f"{finished} of {drains}")
+    faulted = sum(volume.problem == NO_DATA for volume in answer.volumes)
+    incomplete = sum(volume.incomplete > 0 for volume in answer.volumes) - faulted
+    failures = (
+        (len(answer.gone_pods), "pod is gone", "pods are gone"),
+        (sum(not expansion.fits for expansion in answer.expansions), "expansion is refused", "expansions are refused"),
+        (
+            faulted,
+            "volume is faulted, without a replica to salvage",
+            "volumes are faulted, without a replica to salvage",
+        ),
+        (incomplete, "volume lacks a replica in the end", "volumes lack replicas in the end"),
+    )
+    parts += [format_count(*failure) for failure in failures if failure[0]]
     return "; ".join(parts)

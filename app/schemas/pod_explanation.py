@@ -25,6 +25,13 @@ class KubeSchedulerAnswer(Answer):
     reason: str
 
 
+class LonghornAnswer(Answer):
+    """Whether Longhorn's disks have room."""
+
+    fits: bool
+    reason: str
+
+
 class PlannedDiskAnswer(Answer):
     """A disk that the plan uses."""
 
@@ -36,10 +43,11 @@ class PlannedDiskAnswer(Answer):
 class CandidateNodeAnswer(NodeAnswer):
     """What is said about one node.
 
-    `fits` is about Longhorn's disks alone.
+    It fits if kube-scheduler's own plugins admit it and Longhorn's disks have room; `reason` is that of the first that refuses.
     """
 
-    schedulable: bool = Field(description="whether the disks have room and kube-scheduler's own plugins admit the node")
+    schedulable: bool = Field(description="as fits")
+    longhorn: LonghornAnswer
     kube_scheduler: KubeSchedulerAnswer | None = Field(
         serialization_alias="kubeScheduler", description="null where it was not asked, or the node is not in the source"
     )
@@ -76,6 +84,7 @@ class PodExplanation(Answer):
     api_version: str = Field(default=API_VERSION, serialization_alias="apiVersion")
     kind: str = "PodExplanation"
     pod: str = Field(description="namespace/name")
+    selection: str = Field(description="why it is this pod, where a workload or a claim was named; otherwise empty")
     volumes: list[VolumeAnswer]
     skipped_claims: list[SkippedClaimAnswer] = Field(serialization_alias="skippedClaims")
     resources_compared: bool = Field(
@@ -91,7 +100,7 @@ class PodExplanation(Answer):
     @property
     def schedulable(self) -> bool:
         """Whether some node is left."""
-        return any(entry.schedulable for entry in self.nodes.values())
+        return any(entry.fits for entry in self.nodes.values())
 
 
 class PodExplanationList(Answer):
@@ -107,9 +116,13 @@ def candidate_answer(
 ) -> CandidateNodeAnswer:
     """Returns both answers about a node."""
     names = disk_names(longhorn_nodes, name)
+    admitted = kube_scheduler is None or kube_scheduler.fits
+    fits = admitted and entry.fits
+    reason = entry.reason if kube_scheduler is None or admitted else kube_scheduler.reason
     return CandidateNodeAnswer(
-        **dict(entry),
-        schedulable=entry.fits and (kube_scheduler is None or kube_scheduler.fits),
+        **{**dict(entry), "fits": fits, "reason": reason},
+        schedulable=fits,
+        longhorn=LonghornAnswer(fits=entry.fits, reason=entry.reason),
         kube_scheduler=kube_scheduler,
         is_order_safe=entry.order_safe,
         is_stale_safe=entry.stale_safe,
@@ -128,7 +141,7 @@ def kube_scheduler_answer(refusal: PluginRefusal | None) -> KubeSchedulerAnswer:
 
 
 def pod_explanation(
-    answers: list[ExplainAnswer], nodes: dict[str, CandidateNodeAnswer], *, resources_compared: bool
+    answers: list[ExplainAnswer], nodes: dict[str, CandidateNodeAnswer], selection: str, *, resources_compared: bool
 ) -> PodExplanation:
     """Returns the explanation of a pod.
 
@@ -137,6 +150,7 @@ def pod_explanation(
     first = answers[0]
     return PodExplanation(
         pod=first.pod,
+        selection=selection,
         volumes=first.volumes,
         skipped_claims=first.skipped_claims,
         resources_compared=resources_compared,

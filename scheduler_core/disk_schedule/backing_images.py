@@ -16,7 +16,7 @@ from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, S
 from scheduler_core.model.disk_schedule import AllocationState, BackingImageCopies, DiskSchedule, RequestKind
 from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Node
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _shortage(snapshot: ImageSnapshot, copies: int) -> str:
         return ""
     ranked = sorted(snapshot.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
     disks = join_first([str(space) for _, space in ranked], "; ") or "there is no disk"
-    wanted = f"{copies} more {'copy' if copies == 1 else 'copies'}" if copies > 0 else "a copy that replicas need"
+    wanted = format_count(copies, "more copy", "more copies") if copies > 0 else "a copy that replicas need"
     return f"no room for {wanted} of {format_bytes(snapshot.image.size)}: {disks}"
 
 

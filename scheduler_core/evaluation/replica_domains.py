@@ -14,6 +14,7 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.replica_needs import ReplicaNeed, domain_of, nodes_in_tiers, one_of_each_kind
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import effective_soft_anti_affinity
+from scheduler_core.model.quantity import format_count
 from scheduler_core.model.verdict import Reason
 
 _NODES_PER_PAUSE: Final = 256
@@ -46,7 +47,7 @@ class DomainShortage:
         layout = volume.volume.data_layout
         if layout is not None:
             return (
-                f"{volume.name} needs {self.need.count} nodes with a disk for one of its {layout.data_chunks} data and "
+                f"{volume.name} needs {format_count(self.need.count, 'node')} with a disk for one of its {layout.data_chunks} data and "
                 f"{layout.parity_chunks} parity shards each, {self.available} can take one; "
                 "what helps: one more node, or a StorageClass with fewer chunks (dataLayout.dataChunks)"
             )
@@ -55,7 +56,7 @@ class DomainShortage:
         more = f"one more {kind}" + (" (label nodes with topology.kubernetes.io/zone)" if kind == "zone" else "")
         fewer = self.need.volume.volume.number_of_replicas - self.need.count + self.available
         return (
-            f"{volume.name} needs {self.need.count} {kind}s for its replicas, {self.available} can take one, and {cause}; "
+            f"{volume.name} needs {format_count(self.need.count, kind)} for its replicas, {self.available} can take one, and {cause}; "
             f"what helps: numberOfReplicas {fewer}, {more}, soft anti-affinity, or {DEGRADED_SETTING} true"
         )
 

@@ -28,7 +28,7 @@ from scheduler_core.extender.volume_sentences import VolumeSentences, needed_spa
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
@@ -328,7 +328,8 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ve
         volume = required.volumes[_most_lacking_volume(evaluation)]
         parts.append(f"{volume.name} needs {needed_space(volume)}")
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
-        parts.append(f"{len(required.sizes)} volumes need {format_bytes(required.items.total)} together")
+        count = format_count(len(required.sizes), "volume needs", "volumes need")
+        parts.append(f"{count} {format_bytes(required.items.total)} together")
     parts += [
         f"disk {label} has {_left_to_schedule(disk.free)}" for disk, label in zip(evaluation.disks, labels, strict=True)
     ]

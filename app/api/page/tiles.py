@@ -110,7 +110,7 @@ def _losses_tile(report: StatusReport, service: ServiceState | None, losses: Map
     number = f"{safe:,} of {len(predicted):,}"
     mood = "good" if safe == len(predicted) else "warn"
     if len(predicted) < nodes:
-        note = f"predicted for {len(predicted):,} of {nodes:,} nodes so far"
+        note = f"predicted for {len(predicted):,} of {format_count(nodes, 'node')} so far"
         return Tile(label, number, mood if safe < len(predicted) else "", note)
     return Tile(label, number, mood, "each on its own, without waiting pods or lost data")
 

@@ -245,7 +245,7 @@ async def decision_list(site: Site, query: PageQuery) -> Context:
         "page": page,
         "decisions": page.rows,
         "recorded": log.recorded,
-        "summary": f"{log.recorded} decisions",
+        "summary": format_count(log.recorded, "decision"),
     }
 
 
@@ -311,12 +311,12 @@ def drain_problems(prediction: Prediction) -> list[str]:
     Pods that waited before do not count.
     """
     problems = [
-        f"The drain is held up in {drain.orders - drain.finished} of {drain.orders} orders: {blocker}."
+        f"The drain is held up in {_part(drain.orders - drain.finished, drain.orders)}: {blocker}."
         for drain in prediction.drains
         for blocker in drain.blockers
     ]
     problems += [
-        f"Pod {'/'.join(pod.entry.key)} finds no node in {pod.orders - pod.placed} of {pod.orders} orders."
+        f"Pod {'/'.join(pod.entry.key)} finds no node in {_part(pod.orders - pod.placed, pod.orders)}."
         for pod in prediction.pods
         if pod.entry.left and pod.certainty is not Certainty.ALWAYS
     ]
@@ -327,6 +327,10 @@ def drain_problems(prediction: Prediction) -> list[str]:
         if volume.incomplete
     ]
     return problems
+
+
+def _part(number: int, orders: int) -> str:
+    return f"{number} of {format_count(orders, 'order')}"
 
 
 def not_ready(site: Site, problem: str) -> Context:

@@ -8,7 +8,7 @@ is attached.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler_core.cooperative import Cooperative
@@ -82,27 +82,33 @@ def _with_claims(lost: Situation) -> Situation:
 
 def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> Iterator[str]:
     """Yields what goes wrong in one order; `before` has the node."""
-    yield from _pod_problems(before, lost, result)
     cluster = result.cluster
     moved = {volume.name for entry in lost.pods for volume in before.volumes_of(before.snapshot.pods[entry.key])}
-    for name in sorted(lost.degraded | moved):
-        volume = cluster.snapshot.volumes.get(name)
-        if volume is None:
-            continue
-        if not any(holds_data(cluster, replica) for replica in cluster.state.view.replicas_of(name)):
-            yield f"volume {name} loses its data"
-        elif volume.node_id and name in result.incomplete:
+    volumes = [(name, cluster.snapshot.volumes.get(name)) for name in sorted(lost.degraded | moved)]
+    faulted = {
+        name
+        for name, volume in volumes
+        if volume and not any(holds_data(cluster, replica) for replica in cluster.state.view.replicas_of(name))
+    }
+    yield from (f"volume {name} loses its data" for name in sorted(faulted))
+    yield from _pod_problems(before, lost, result, faulted)
+    for name, volume in volumes:
+        if volume is not None and name not in faulted and volume.node_id and name in result.incomplete:
             yield f"volume {name} lacks a replica: {result.incomplete[name]}"
 
 
-def _pod_problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> Iterator[str]:
+def _pod_problems(
+    before: PredictedCluster, lost: Situation, result: OrderResult, faulted: Collection[str]
+) -> Iterator[str]:
     for name, _ in lost.gone_pods:
         namespace, _, own_name = name.partition("/")
         if before.volumes_of(before.snapshot.pods[namespace, own_name]):
             yield f"nothing creates pod {name} again"
     for entry in lost.pods:
         problem = pod_problem(entry.key, result)
-        if problem and before.volumes_of(before.snapshot.pods[entry.key]):
+        volumes = before.volumes_of(before.snapshot.pods[entry.key])
+        # A pod only waits because its volume is faulted, which is the problem.
+        if problem and volumes and not any(volume.name in faulted for volume in volumes):
             yield problem
 
 

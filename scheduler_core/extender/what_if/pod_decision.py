@@ -14,6 +14,7 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.node_rules import unready_volume
 from scheduler_core.extender.decision import Competing, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals
@@ -124,6 +125,9 @@ def decide_pod(
         return PodDecision(reasons=Counter({str(error): 0}))
     nodes = decision.fitting_nodes
     if not nodes:
+        unready = unready_volume(cluster.state.view, decision.resolution)
+        if unready is not None:
+            return PodDecision(reasons=Counter({unready.detail: 0}), decision=decision)
         reasons.update(reason.text for reason in decision.reasons)
         return PodDecision(reasons=reasons, decision=decision)
     return PodDecision(nodes[choose(len(nodes))], decision=decision)

@@ -14,6 +14,7 @@ from scheduler_core.extender.what_if.situation import ExpansionOutcome, PodToPla
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
+from scheduler_core.model.quantity import format_count
 
 Disks = Mapping[tuple[str, str], longhorn.Disk]
 
@@ -200,7 +201,7 @@ def refusal_text(reasons: Mapping[str, int]) -> str:
     Each has its number of nodes, unless this is 0.
     """
     by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{count} {text}" if count else text for text, count in by_count)
+    return ", ".join(f"{text} ({format_count(count, 'node')})" if count else text for text, count in by_count)
 
 
 def _order_of(result: OrderResult) -> tuple[tuple[str, str], ...]:

@@ -6,11 +6,12 @@ What kube-scheduler filters before the extender is tested, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from app.kube.snapshot_live import as_snapshot
 from tests.builders import Object, claim, kube_node, longhorn_node, pod, storage_class
@@ -63,13 +64,14 @@ def test_a_cordoned_node_is_not_counted(run: Run, snapshot: str) -> None:
 
 
 def test_json_has_both_answers_beside_the_stable_keys(run: Run, snapshot: str) -> None:
-    """`fits` is about Longhorn's disks alone, `schedulable` about both."""
+    """`fits` is what the table says, and `reason` that of the first that refuses."""
     answer = json.loads(run("explain", "--snapshot", snapshot, "db-0", "-o", "json").out)
     assert (answer["apiVersion"], answer["kind"], answer["pod"]) == (
         "longhorn-extender/v1", "PodExplanation", "shop/db-0",
     )  # fmt: skip
     node = answer["nodes"]["a"]
-    assert (node["fits"], node["schedulable"]) == (True, False)
+    assert (node["fits"], node["schedulable"], node["reason"]) == (False, False, "node is unschedulable")
+    assert node["longhorn"] == {"fits": True, "reason": "has room for all local volumes"}
     assert node["kubeScheduler"] == {
         "fits": False,
         "plugin": "NodeUnschedulable",
@@ -78,6 +80,48 @@ def test_json_has_both_answers_beside_the_stable_keys(run: Run, snapshot: str) -
     admitted = answer["nodes"]["b"]
     assert admitted["orderSafe"] == admitted["order_safe"]
     assert admitted["disks"] == {"data": {"node": "b", "name": "disk-1", "uuid": "b-disk-1"}}
+
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+QUESTIONS = [
+    (example.parent / "snapshot.yaml", *subject)
+    for example in sorted(EXAMPLES.glob("*/snapshot.yaml"))
+    for subject in [(), *((file,) for file in sorted(example.parent.rglob("*.yaml")) if file != example)]
+]
+
+
+def _printed(run: Run, question: Sequence[Path], output: str) -> tuple[int, str]:
+    source, *subject = map(str, question)
+    result = run("explain", "--snapshot", source, *subject, "-o", output)
+    assert result.err == ""
+    return result.code, result.out
+
+
+@pytest.mark.parametrize(
+    "question", QUESTIONS, ids=lambda question: " ".join(file.parent.name + "/" + file.name for file in question)
+)
+def test_table_json_yaml_names_and_exit_code_agree_about_every_example(run: Run, question: Sequence[Path]) -> None:
+    """What fits is the same in all of them: nodes for a pod, pods for a list."""
+    code, text = _printed(run, question, "json")
+    answer = json.loads(text)
+    items = answer.get("items", [answer])
+    fits = [{name for name, node in item["nodes"].items() if node["fits"]} for item in items]
+    for item in items:
+        for node in item["nodes"].values():
+            assert node["fits"] == (node["kubeScheduler"]["fits"] and node["longhorn"]["fits"]) == node["schedulable"]
+    assert _printed(run, question, "yaml") == (code, yaml.safe_dump(answer, sort_keys=False, allow_unicode=True))
+    assert code == (0 if all(fits) else 1)
+    table = [line.split() for line in _printed(run, question, "wide")[1].splitlines()]
+    names = [line.partition("/")[2] for line in _printed(run, question, "name")[1].splitlines()]
+    if len(question) == 1:
+        counts = {item["pod"]: f"{len(nodes)}/{len(item['nodes'])}" for item, nodes in zip(items, fits, strict=True)}
+        assert {row[0]: row[1] for row in table if row and "/" in row[0]} == counts
+        assert names == [item["pod"].partition("/")[2] for item, nodes in zip(items, fits, strict=True) if nodes]
+    else:
+        assert {row[0]: row[1] for row in table if row and row[0] in answer["nodes"]} == {
+            name: "yes" if name in fits[0] else "no" for name in answer["nodes"]
+        }
+        assert set(names) == fits[0]
 
 
 def test_all_nodes_leaves_kube_scheduler_out(run: Run, snapshot: str) -> None:
@@ -135,6 +179,53 @@ def test_a_pod_is_named_as_for_kubectl(run: Run, tmp_path: Path, arguments: list
     }
     result = run("explain", "--snapshot", write(tmp_path, [*two_nodes(), stateful_set]), *arguments, "-o", "json")
     assert (result.err, json.loads(result.out)["pod"]) == ("", "shop/db-0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "pods", "lines"),
+    [
+        pytest.param(
+            "StatefulSet",
+            {"db-0": "a", "db-1": "b", "db-10": "", "db-2": ""},
+            ["pod shop/db-2", "  the first of StatefulSet db, of those that wait"],
+            id="a pod waits",
+        ),
+        pytest.param(
+            "StatefulSet",
+            {"db-1": "b", "db-0": "a"},
+            ["pod shop/db-0", "  the first of StatefulSet db, none of its pods waits"],
+            id="all pods have nodes",
+        ),
+        pytest.param(
+            "StatefulSet", {}, ["pod shop/db-0", "  the first that StatefulSet db creates"], id="there is no pod"
+        ),
+        pytest.param(
+            "Deployment",
+            {"db-7d5b9c-x2x2x": "a", "db-7d5b9c-z9z9z": ""},
+            ["pod shop/db-7d5b9c-z9z9z", "  the first of Deployment db, of those that wait"],
+            id="of a Deployment",
+        ),
+        pytest.param(
+            "Job",
+            {},
+            ["pod shop/db-0", "  the first that Job db creates, under a name of its own"],
+            id="a name that is not known",
+        ),
+    ],
+)
+def test_explain_of_a_workload_says_which_pod_it_shows(
+    run: Run, tmp_path: Path, kind: str, pods: dict[str, str], lines: list[str]
+) -> None:
+    """One that waits comes first, then one that exists, then the one that the workload would create."""
+    template = {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}}
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    workload = {"kind": kind, "apiVersion": version, "metadata": {"name": "db", "namespace": "shop"}, "spec": {"template": template}}  # fmt: skip
+    members = [pod("data", name=name, namespace="shop", node=node) for name, node in pods.items()]
+    snapshot = write(tmp_path, [*two_nodes()[:-1], workload, *members])
+    arguments = ["explain", "--snapshot", snapshot, f"{kind.lower()}/db", "-n", "shop"]
+    answer = json.loads(run(*arguments, "-o", "json").out)
+    assert [f"pod {answer['pod']}", f"  {answer['selection']}"] == lines
+    assert run(*arguments).out.splitlines()[:2] == lines
 
 
 def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(run: Run, tmp_path: Path) -> None:

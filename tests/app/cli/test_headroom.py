@@ -54,7 +54,7 @@ def test_the_table_says_how_many_fit_and_why_no_more(run: Run, cluster: str, tmp
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert result.code == 0
     assert lines[:3] == ["NODE PODS", "a 1", "b 2"]
-    assert lines[4] == "default/web-3 does not fit after 3 pods: 2 insufficient Longhorn storage"
+    assert lines[4] == "default/web-3 does not fit after 3 pods: insufficient Longhorn storage (2 nodes)"
     assert lines[5].startswith("closest: a: insufficient Longhorn storage, 10Gi are missing (data-web-3 needs 40Gi;")
     assert lines[-1] == f"3 more pods of {file} fit, in 2 orders"
 

@@ -36,7 +36,7 @@ def test_an_order_of_all_nodes_ends_with_0(run: Run, cluster: str) -> None:
     assert lines[0] == "DRAIN PODS FEWER REPLICAS REBUILDS TAKES"
     assert lines[1] == "1 a 1 1 30Gi 0:05:07"
     assert [line.split()[1] for line in lines[1:4]] == ["a", "b", "c"]
-    assert lines[-1] == "all 3 nodes can be drained in this order, in 2 orders of events"
+    assert lines[-1] == "3 of 3 nodes can be drained in this order, in 2 orders of events"
 
 
 def test_only_the_named_nodes_are_drained(run: Run, cluster: str) -> None:

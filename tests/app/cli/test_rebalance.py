@@ -58,7 +58,7 @@ def test_the_plan_is_printed_with_its_commands(cluster: str, run: Run) -> None:
         *("patch", "wait", "wait", "patch", "delete")
     ]
     assert lines[-1] == (
-        "largest volume of longhorn: 70Gi now, 100Gi after 1 move, which copy 30Gi; fewer moves do not suffice"
+        "largest volume of longhorn: 70Gi now, 100Gi after 1 move, which copies 30Gi; fewer moves do not suffice"
     )
 
 
@@ -107,7 +107,7 @@ def test_json_and_yaml_are_stable(cluster: str, run: Run) -> None:
     ("options", "code", "last"),
     [
         (["--size", "60Gi"], 0, "70Gi now; no move is needed"),
-        (["--size", "100Gi"], 0, "70Gi now, 100Gi after 1 move, which copy 30Gi; fewer moves do not suffice"),
+        (["--size", "100Gi"], 0, "70Gi now, 100Gi after 1 move, which copies 30Gi; fewer moves do not suffice"),
         (["--size", "101Gi"], 1, "70Gi now; no plan of up to 3 moves exists"),
         (["--size", "101Gi", "--max-moves", "1"], 1, "70Gi now; no plan of up to 1 move exists"),
     ],

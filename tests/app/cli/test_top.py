@@ -351,7 +351,7 @@ def test_waiting_agrees_with_explain(run: Run) -> None:
     pods = json.loads(run("waiting", "--snapshot", EXAMPLE, "-o", "json").out)["items"]
     for entry in pods:
         nodes = json.loads(run("explain", entry["pod"], "--snapshot", EXAMPLE, "-o", "json").out)["nodes"].values()
-        assert entry["fits"] == sum(node["schedulable"] for node in nodes)
+        assert entry["fits"] == sum(node["fits"] for node in nodes)
         assert entry["nodes"] == len(nodes)
 
 

@@ -50,7 +50,7 @@ def test_a_drain_that_succeeds_ends_with_0(run: Run, cluster: str) -> None:
     assert "a always" in lines
     assert "a/disk-1 30Gi 0" in lines
     assert "rebuilds copy 30Gi, which takes 0:05:07 one after the other" in lines
-    assert lines[-1] == "1 of 1 pods are always placed, in 20 orders; 1 of 1 drains always finish"
+    assert lines[-1] == "1 of 1 pod is always placed, in 20 orders; 1 of 1 drain always finishes"
 
 
 def test_a_drain_without_room_ends_with_1(run: Run, cluster: str) -> None:
@@ -68,9 +68,9 @@ def test_the_last_line_names_every_failure(run: Run, tmp_path: Path) -> None:
     assert result.code == 1
     assert result.out.splitlines()[-1].split("; ") == [
         "0 of 0 pods are always placed, in 20 orders",
-        "1 pods are gone",
-        "1 expansions are refused",
-        "1 volumes lack replicas in the end",
+        "1 pod is gone",
+        "1 expansion is refused",
+        "1 volume is faulted, without a replica to salvage",
     ]
 
 

@@ -84,7 +84,7 @@ def test_the_report_shows_what_the_table_shows(report: Page) -> None:
     for text in (
         "What-if: --drain a, --lose c",
         "snapshot <i>&.json",
-        "Something does not always get its place: 0 of 3 pods are always placed, in 20 orders; 0 of 1 drains always finish",
+        "Something does not always get its place: 0 of 3 pods are always placed, in 20 orders; 0 of 1 drain always finishes",
         "Rebuilds copy 30Gi to 60Gi, which takes 0:05:07 to 0:10:14 one after the other.",
         "default/web-0 a usually",
         "vol-data-web-0 2 1 incomplete in",

@@ -65,10 +65,10 @@ def test_an_empty_node_is_safe_to_lose() -> None:
 
 
 def test_a_volume_with_all_replicas_on_the_node_loses_its_data() -> None:
-    """The pod has nowhere to go either."""
+    """That its pod has nowhere to go either follows from that, and is no further problem."""
     outcome = loss(situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a")))
     assert not outcome.safe
-    assert outcome.problems["volume vol-data-db-0 loses its data"] == 4
+    assert outcome.problems == {"volume vol-data-db-0 loses its data": 4}
 
 
 def test_a_replica_without_room_is_a_problem() -> None:
@@ -86,12 +86,11 @@ def test_a_replica_without_room_is_a_problem() -> None:
 
 
 def test_a_pod_without_a_node_is_a_problem() -> None:
-    """Its other replica is on b, which takes no local replica."""
-    start = situation(
-        node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a", locality="best-effort", replicas=["a"])
-    )
-    outcome = loss(start)
-    assert any(text.startswith("pod default/db-0 finds no node: 1 ") for text in outcome.problems)
+    """Its other replica is on b, which is cordoned."""
+    cordoned = node("b", listed={"db-0-b": 30})
+    cordoned[0]["spec"] = {"unschedulable": True}
+    start = situation(node("a", listed={"db-0-a": 30}), cordoned, running("db-0", "a", replicas=["a", "b"]))
+    assert "pod default/db-0 finds no node: node is unschedulable (1 node)" in loss(start).problems
 
 
 def test_a_pod_that_nothing_creates_again_is_a_problem_if_it_has_volumes() -> None:

@@ -41,7 +41,7 @@ def test_pods_fit_until_every_disk_is_full() -> None:
     """100 Gi take two volumes of 40 Gi, and 60 Gi one."""
     result = headroom(situation(node("a", 100), node("b", 60)), template(40))
     assert (result.least, result.most, dict(result.nodes)) == (3, 3, {"a": (2, 2), "b": (1, 1)})
-    assert result.refusals == {"2 insufficient Longhorn storage": 5}
+    assert result.refusals == {"insufficient Longhorn storage (2 nodes)": 5}
     assert not result.limit_reached
 
 
