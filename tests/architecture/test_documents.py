@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,10 +41,32 @@ def test_reasons_hold_no_numbers_and_are_short() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    """Relative links of a document name existing files."""
-    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
-    missing = [link for link in links if not (document.parent / link).exists()]
+    """Relative links of a document name existing files, and headings that these have."""
+    links = re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]*))?\)", document.read_text())
+    missing = [
+        f"{link}#{anchor}"
+        for link, anchor in links
+        if not _exists(document.parent / link if link else document, anchor)
+    ]
     assert missing == []
+
+
+def _exists(file: Path, anchor: str) -> bool:
+    return file.exists() and (not anchor or file.suffix != ".md" or anchor in _anchors(file))
+
+
+@cache
+def _anchors(document: Path) -> frozenset[str]:
+    """Returns the anchors of a document's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    seen: Counter[str] = Counter()
+    anchors = set()
+    for heading in re.findall(r"^#+ +(.+?) *$", text, re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        anchors.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
+        seen[anchor] += 1
+    return frozenset(anchors)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
