@@ -203,7 +203,7 @@ def _print(answer: DecisionEntries, console: Console) -> None:
     table = plain_table("TIME", "POD", "VERB", "RESULT", "FITS", "OFFERED, OR WHY NOT", "MS")
     for entry in answer.items:
         table.add_row(
-            entry.time.partition(".")[0].replace("T", " "),
+            f"{entry.time.partition('.')[0].removesuffix('Z')}Z",
             entry.pod,
             entry.verb,
             Text(_result(entry), style=_STYLES.get(entry.outcome, "")),

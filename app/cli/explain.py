@@ -53,6 +53,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.kube_scheduler_filters import compares_resources, kube_scheduler_refusals, pod_claims
+from scheduler_core.model.listing import natural_key
 from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class _Question:
         snapshot = pod.snapshot
         cluster = source.objects.state
         # A snapshot without Kubernetes nodes has Longhorn's.
-        candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes))
+        candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes), key=natural_key)
         refusals = {}
         if not self._all_nodes:
             claims = pod_claims(pod.pod, snapshot, source.objects.affinities)

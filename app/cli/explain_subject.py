@@ -20,6 +20,7 @@ from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.what_if.cluster_additions import MEMBER_NAMES, workload_members
 from scheduler_core.model import generic, kube
+from scheduler_core.model.listing import natural_key
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -224,4 +225,4 @@ def waiting_pods(namespace: str | None, source: ClusterSource) -> list[Explained
     """Returns the pods without a node, in order."""
     pods: Iterable[kube.Pod] = source.snapshot.pods.values()
     waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
-    return [_existing(pod, source) for pod in sorted(waiting, key=lambda pod: pod.key)]
+    return [_existing(pod, source) for pod in sorted(waiting, key=lambda pod: natural_key(pod.key))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import groupby
 from typing import Final
 
@@ -21,7 +22,8 @@ from app.schemas.usage_answer import (
     WaitingListAnswer,
     WaitingPodAnswer,
 )
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.longhorn.timestamps import parse_time
+from scheduler_core.model.quantity import format_age, format_bytes, format_count
 
 _SIZES: Final = ("WRITTEN", "SCHEDULED", "PROMISED", "FREE", "RESERVED", "SIZE")
 _CONDITION_STYLES: Final = {"open": "green", "partly closed": "yellow", "no disks": "dim"}
@@ -207,16 +209,18 @@ def _bar(space: SpaceAnswer, layout: _Layout) -> Text:
     return Text(bar, "red" if space.free < 0 else "")
 
 
-def print_waiting(answer: WaitingListAnswer, console: Console) -> None:
-    """Prints one row per waiting pod."""
+def print_waiting(answer: WaitingListAnswer, console: Console, now: datetime) -> None:
+    """Prints one row per waiting pod; ages are those at `now`."""
     if not answer.items:
         console.print(Text("no pod with claims waits for a node"))
         return
-    table = plain_table("POD", "SINCE", "SIZE", "FITS", "WHY", "CLOSEST NODE", "REMEDY")
+    table = plain_table("POD", "SINCE", "AGE", "SIZE", "FITS", "WHY", "CLOSEST NODE", "REMEDY")
     for entry in answer.items:
+        created = parse_time(entry.since)
         table.add_row(
             entry.pod,
-            entry.since.replace("T", " ").removesuffix("Z") or "-",
+            entry.since or "-",
+            format_age((now - created).total_seconds()) if created is not None else "-",
             format_bytes(entry.size) if entry.size else "-",
             f"{entry.fits} of {entry.nodes}",
             _why(entry),

@@ -144,4 +144,4 @@ def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, st
 def _print(answer: WaitingListAnswer, console: Console) -> None:
     from app.cli.usage_tables import print_waiting
 
-    print_waiting(answer, console)
+    print_waiting(answer, console, now())

@@ -13,7 +13,7 @@ from typing import Final
 
 from app.api.page.rendering import environment
 from app.cli.svg_plots import LinePlot, Series, SizeBar, line_plot, size_bar
-from app.cli.what_if_tables import outcome_text, rebuild_line, summary
+from app.cli.what_if_tables import outcome_text, rebuild_line, scheduled_after, summary
 from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.what_if.situation import Origin
@@ -110,15 +110,13 @@ def _disk_bars(answer: WhatIfAnswer) -> list[_DiskBars]:
     rows = []
     for disk in answer.disks:
         scale = max(disk.limit, disk.before or 0, disk.most)
-        same = disk.least == disk.most
-        after = format_bytes(disk.most) if same else f"{format_bytes(disk.least)} to {format_bytes(disk.most)}"
         rows.append(
             _DiskBars(
                 name=f"{disk.node}/{disk.disk}",
                 before=None if disk.before is None else size_bar(disk.before, disk.before, disk.limit, scale),
                 after=size_bar(disk.least, disk.most, disk.limit, scale),
                 before_text="new" if disk.before is None else format_bytes(disk.before),
-                after_text=after,
+                after_text=scheduled_after(disk),
                 limit_text=format_bytes(disk.limit),
             )
         )

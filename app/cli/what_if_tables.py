@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.list_output import plain_table, shorten
-from app.schemas.what_if_answer import PodOutcomeAnswer, PodRemedyAnswer, RebuildAnswer, WhatIfAnswer
+from app.schemas.what_if_answer import DiskOutcomeAnswer, PodOutcomeAnswer, PodRemedyAnswer, RebuildAnswer, WhatIfAnswer
 from scheduler_core.extender.what_if.predicted_replicas import NO_DATA
 from scheduler_core.model.quantity import format_bytes, format_count
 
@@ -113,10 +113,14 @@ def _disk_table(answer: WhatIfAnswer) -> Table:
     table = plain_table("DISK", "SCHEDULED BEFORE", "AFTER")
     for disk in answer.disks:
         before = "new" if disk.before is None else format_bytes(disk.before)
-        table.add_row(
-            f"{disk.node}/{disk.disk}", before, format_range(format_bytes(disk.least), format_bytes(disk.most))
-        )
+        table.add_row(f"{disk.node}/{disk.disk}", before, scheduled_after(disk))
     return table
+
+
+def scheduled_after(disk: DiskOutcomeAnswer) -> str:
+    """Returns what a disk has scheduled in the end, and whether that is over its limit."""
+    text = format_range(format_bytes(disk.least), format_bytes(disk.most))
+    return f"{text}, over the limit" if disk.most > disk.limit else text
 
 
 def format_range(least: str, most: str) -> str:

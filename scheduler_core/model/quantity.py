@@ -24,6 +24,7 @@ _SUFFIXES: Final = {
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
 }
+_DURATIONS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 _PRINTED_UNITS: Final = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 _WHOLE_SUFFIXES: Final = {"": 1} | {suffix: int(size) for suffix, size in _SUFFIXES.items() if size >= 1}
 # The API server keeps a quantity as it was written, however many zeros it begins with.
@@ -117,3 +118,15 @@ def format_count(number: int, noun: str, plural: str = "") -> str:
     ('1 pod', '1,200 pods', '1 pod waits')
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def format_age(seconds: float) -> str:
+    """Formats a duration in its largest unit.
+
+    >>> format_age(3.2), format_age(90), format_age(200_000)
+    ('3 s', '1 min', '2 d')
+    """
+    for length, unit in _DURATIONS:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{max(0, int(seconds))} s"

@@ -46,6 +46,12 @@ globalThis.checks = (() => {
     return [`the page is ${root.scrollWidth} pixels wide, the window ${root.clientWidth}: ${names}`];
   };
 
+  // Text that a box hides, or that one has to scroll to.
+  const findCut = () =>
+    [...document.body.querySelectorAll("*")]
+      .filter((element) => isShown(element) && !element.matches("input, select, .hidden") && getComputedStyle(element).overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1)
+      .map((element) => `${describe(element)} is ${element.scrollWidth} pixels wide and shows ${element.clientWidth}`);
+
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 
   // Any colour that CSS can write, over a background, as three numbers from 0 to 255.
@@ -115,6 +121,6 @@ globalThis.checks = (() => {
     return results.flatMap((result) => result.violations);
   };
 
-  return { runAxe, listControls, nameControls: () => controls.map(describe), describeFocus, findOverflow, findPaleText };
+  return { runAxe, listControls, nameControls: () => controls.map(describe), describeFocus, findOverflow, findCut, findPaleText };
 })();
 0;

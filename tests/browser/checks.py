@@ -98,6 +98,13 @@ def overflow_problems(page: Page) -> list[str]:
     return problems
 
 
+def cut_problems(page: Page) -> list[str]:
+    """Returns the elements that do not show all of their text."""
+    page.evaluate(_SCRIPTS)
+    problems: list[str] = page.evaluate("() => checks.findCut()")
+    return problems
+
+
 def print_problems(page: Page) -> list[str]:
     """Returns texts that are unreadable on white paper, or cut off.
 

@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.checks import (
     axe_violations,
+    cut_problems,
     keyboard_problems,
     overflow_problems,
     print_problems,
@@ -123,6 +124,17 @@ def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes
         for path in site.views_in(look):
             opened.page.goto(site.address(path))
             problems[path] = axe_violations(opened.page) + overflow_problems(opened.page)
+    assert {path: lines for path, lines in problems.items() if lines} == {}
+
+
+def test_on_a_telephone_nothing_is_cut(chromium: Browser, sites: dict[int, Site]) -> None:
+    """No table scrolls sideways, and no name ends in an ellipsis."""
+    site = sites[SMALL]
+    problems: dict[str, list[str]] = {}
+    with visit(chromium, site.address(), Look(width=390)) as opened:
+        for path in site.views:
+            opened.page.goto(site.address(path))
+            problems[path] = cut_problems(opened.page) + overflow_problems(opened.page)
     assert {path: lines for path, lines in problems.items() if lines} == {}
 
 

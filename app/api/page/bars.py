@@ -9,6 +9,7 @@ from typing import Final
 from app.api.page.rendering import short_bytes
 from scheduler_core.extender.capacity_report import DiskUsage
 from scheduler_core.extender.status.node_rows import SpaceTotal, scheduling_limit_of
+from scheduler_core.model.listing import natural_key
 
 # Nodes of one page show so many disks in all, and each shows two at least.
 _DISKS_PER_PAGE: Final = 120
@@ -60,7 +61,7 @@ def total_bar(space: SpaceTotal) -> UseBar:
 
 def lines_of(disks: Sequence[DiskUsage], limit: int) -> list[DiskLine]:
     """Returns the first disks, those with the least free space first."""
-    worst = sorted(disks, key=lambda usage: (usage.closed_by is None, _free_share(usage), usage.disk))
+    worst = sorted(disks, key=lambda usage: (usage.closed_by is None, _free_share(usage), natural_key(usage.disk)))
     return [disk_line(usage) for usage in worst[:limit]]
 
 

@@ -17,7 +17,8 @@ from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.model.quantity import format_count
+from scheduler_core.longhorn.timestamps import parse_time
+from scheduler_core.model.quantity import format_age, format_count
 
 _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -25,9 +26,7 @@ _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "im
 _ASSET_CACHE: Final = "public, max-age=31536000, immutable"
 # About a tenth of a millisecond.
 _PIECES_PER_PAUSE: Final = 64
-_DAY: Final = 86_400
 _BYTE_UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
-_UNITS: Final = ((_DAY, "d"), (3600, "h"), (60, "min"))
 
 
 def render(template: str, context: Mapping[str, object]) -> Cooperative[bytes]:
@@ -86,7 +85,8 @@ def environment() -> Environment:
     )
     environment.filters |= {
         "bytes": short_bytes,
-        "duration": duration,
+        "age": _age,
+        "duration": format_age,
         "count": format_count,
         "segment": _segment,
         "utc": _utc,
@@ -115,16 +115,10 @@ def short_bytes(size: int) -> str:
     return f"{sign}{whole}{decimals}{_BYTE_UNITS[power]}"
 
 
-def duration(seconds: float) -> str:
-    """Returns a duration in its largest unit.
-
-    >>> duration(3.2), duration(90), duration(200_000)
-    ('3 s', '1 min', '2 d')
-    """
-    for length, unit in _UNITS:
-        if seconds >= length:
-            return f"{int(seconds // length)} {unit}"
-    return f"{max(0, int(seconds))} s"
+def _age(created: str, now: datetime) -> str:
+    """Returns how long ago something was created, "" if that is not known."""
+    time = parse_time(created)
+    return format_age((now - time).total_seconds()) if time is not None else ""
 
 
 def _utc(time: datetime) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from app.api.page.rendering import duration, short_bytes
+from app.api.page.rendering import short_bytes
 from app.extender.node_losses import MAX_NODES
 from app.schemas.state import ServiceState
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.status.report import StatusReport
-from scheduler_core.model.quantity import format_count
+from scheduler_core.model.quantity import format_age, format_count
 
 _ONLY_LEADER: Final = "known to the leader of a live cluster"
 UNKNOWN: Final = "n/a"
@@ -59,7 +59,7 @@ def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[st
 def _waiting_tile(report: StatusReport, service: ServiceState | None) -> Tile:
     number = len(report.waiting)
     longest = max((entry.seconds for entry in service.outstanding.waiting), default=0.0) if service else 0.0
-    note = f"the longest for {duration(longest)}" if longest else "pods with claims and without a node"
+    note = f"the longest for {format_age(longest)}" if longest else "pods with claims and without a node"
     return Tile("Waiting pods", f"{number:,}", "warn" if number else "good", note, "/pods")
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import Decision
+from scheduler_core.model.listing import natural_key
 from scheduler_core.model.verdict import Reason
 
 # A node that they refuse lacks nothing but space.
@@ -33,19 +34,19 @@ def sort_candidates(view: View, decision: Decision) -> list[str]:
     """
     fitting: list[str] = []
     never_safe: list[str] = []
-    lacking: list[tuple[int, str]] = []
-    others: list[tuple[int, str]] = []
+    lacking: list[tuple[int, object, str]] = []
+    others: list[tuple[int, object, str]] = []
     for name, reason in zip(decision.candidates, decision.reasons, strict=True):
         if reason.fits:
             fitting.append(name)
         elif reason is Reason.NEVER_SAFE:
             never_safe.append(name)
         elif reason in LACKING_SPACE:
-            lacking.append((-_largest_free_space(view, name), name))
+            lacking.append((-_largest_free_space(view, name), natural_key(name), name))
         else:
-            others.append((-reason_order(reason), name))
-    ordered = (name for _, name in (*sorted(lacking), *sorted(others)))
-    return [*sorted(fitting), *sorted(never_safe), *ordered]
+            others.append((-reason_order(reason), natural_key(name), name))
+    ordered = (name for *_, name in (*sorted(lacking), *sorted(others)))
+    return [*sorted(fitting, key=natural_key), *sorted(never_safe, key=natural_key), *ordered]
 
 
 def _largest_free_space(view: View, name: str) -> int:

@@ -16,6 +16,7 @@ from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import DiskUsage, disk_usages
 from scheduler_core.model import longhorn
+from scheduler_core.model.listing import natural_key
 
 # One takes about 20 µs.
 _NODES_PER_PAUSE: Final = 64
@@ -126,13 +127,13 @@ class NodeRow:
         return "\n".join((self.name, self.zone, self.condition.text, *self.tags, *names, *sorted(reasons))).casefold()
 
     @property
-    def badness(self) -> tuple[int, float, str]:
+    def badness(self) -> tuple[int, float, object]:
         """Sorts rows, worst first.
 
         Rows are compared by condition, then by the least share of the limit that is free, then by name.
         """
         share = self.space.free / self.space.limit if self.space.limit else 1.0
-        return -self.condition, share, self.name
+        return -self.condition, share, natural_key(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,5 +219,5 @@ def group_by_zone(rows: Iterable[NodeRow]) -> tuple[ZoneRows, ...]:
         zones.setdefault(row.zone, []).append(row)
     return tuple(
         ZoneRows(zone, tuple(members), sum((row.space for row in members), SpaceTotal()))
-        for zone, members in sorted(zones.items(), key=lambda entry: (not entry[0], entry[0]))
+        for zone, members in sorted(zones.items(), key=lambda entry: (not entry[0], natural_key(entry[0])))
     )

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from scheduler_core.extender.capacity_report import DiskUsage
 from scheduler_core.extender.status.node_rows import NodeRow, SpaceTotal, scheduling_limit_of
+from scheduler_core.model.listing import natural_key
 
 
 class RowOrder(StrEnum):
@@ -37,7 +38,7 @@ class DiskRow:
     usage: DiskUsage
 
     @property
-    def badness(self) -> tuple[bool, bool, float, str, str]:
+    def badness(self) -> tuple[bool, bool, float, object, object]:
         """Sorts disks, worst first.
 
         First those over Longhorn's limit, then those that take no new replica, then the least share of the limit that is free.
@@ -45,7 +46,7 @@ class DiskRow:
         usage = self.usage
         limit = scheduling_limit_of(usage)
         share = usage.free / limit if limit else 1.0
-        return usage.free >= 0, usage.closed_by is None, share, usage.node, usage.disk
+        return usage.free >= 0, usage.closed_by is None, share, natural_key(usage.node), natural_key(usage.disk)
 
 
 def disk_rows(rows: Iterable[NodeRow]) -> tuple[DiskRow, ...]:
@@ -58,14 +59,18 @@ def sort_nodes(rows: Iterable[NodeRow], order: RowOrder) -> tuple[NodeRow, ...]:
     """Returns nodes in an order, ties by name."""
     if order is RowOrder.WORST:
         return tuple(sorted(rows, key=lambda row: row.badness))
-    return tuple(sorted(rows, key=lambda row: (_bytes(row.space, order), row.name)))
+    return tuple(sorted(rows, key=lambda row: (_bytes(row.space, order), natural_key(row.name))))
 
 
 def sort_disks(disks: Iterable[DiskRow], order: RowOrder) -> tuple[DiskRow, ...]:
     """Returns disks in an order, ties by node and disk."""
     if order is RowOrder.WORST:
         return tuple(sorted(disks, key=lambda disk: disk.badness))
-    return tuple(sorted(disks, key=lambda disk: (_bytes(disk.usage, order), disk.usage.node, disk.usage.disk)))
+    return tuple(
+        sorted(
+            disks, key=lambda disk: (_bytes(disk.usage, order), *map(natural_key, (disk.usage.node, disk.usage.disk)))
+        )
+    )
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:

@@ -16,6 +16,7 @@ from scheduler_core.extender.explain import explain_part
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.status.candidate_order import LACKING_SPACE, reason_order, sort_candidates
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.listing import natural_key
 from scheduler_core.model.verdict import Reason, Verdict
 
 # Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
@@ -68,7 +69,7 @@ def pods_on_node(view: View, node: str) -> Cooperative[list[Pod]]:
             yield
         if pod.node_name == node and pod.live and pod.volumes:
             pods.append(pod)
-    return sorted(pods, key=lambda pod: pod.key)
+    return sorted(pods, key=lambda pod: natural_key(pod.key))
 
 
 def waiting_pods(view: View) -> Cooperative[tuple[Pod, ...]]:

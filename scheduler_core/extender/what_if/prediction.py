@@ -14,6 +14,7 @@ from scheduler_core.extender.what_if.situation import ExpansionOutcome, PodToPla
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
+from scheduler_core.model.listing import natural_key
 from scheduler_core.model.quantity import format_count
 
 Disks = Mapping[tuple[str, str], longhorn.Disk]
@@ -152,7 +153,7 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
     copied = [result.copied_bytes for result in results]
     return Prediction(
         orders=len(results),
-        pods=tuple(_pod_outcome(entry, results) for entry in after.affected_pods),
+        pods=tuple(_pod_outcome(entry, results) for entry in sorted(after.affected_pods, key=_name)),
         drains=tuple(_drain_outcome(node, results) for node in after.drained),
         disks=_disk_outcomes(before, results),
         volumes=_volume_outcomes(after, results),
@@ -173,6 +174,14 @@ def unlucky_order(results: Sequence[OrderResult]) -> int | None:
         if result.refusals or result.stuck or result.blockers or result.incomplete
     )
     return next(failures, None)
+
+
+def _name(entry: PodToPlace) -> tuple[object, ...]:
+    return _natural_keys(entry.key)
+
+
+def _natural_keys(names: Iterable[str]) -> tuple[object, ...]:
+    return tuple(map(natural_key, names))
 
 
 def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcome:
@@ -232,7 +241,7 @@ def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[D
     earlier = _disks(nodes, changed)
     later = [_disks(end, changed) for end in ends]
     outcomes: list[DiskOutcome] = []
-    for node, name in sorted({key for disks in (earlier, *later) for key in disks}):
+    for node, name in sorted({key for disks in (earlier, *later) for key in disks}, key=_natural_keys):
         scheduled = [disks[node, name].storage_scheduled for disks in later if (node, name) in disks]
         disk = earlier.get((node, name))
         start = disk.storage_scheduled if disk is not None else None

@@ -118,9 +118,29 @@ async def test_waiting_pods_have_reason_closest_node_and_remedy() -> None:
         page = read_page(await eventually(client, "/pods", "grow disk"))
     reason = "insufficient Longhorn storage (4)"
     assert rows(page, "Waiting pods") == [
-        ["default/db-0", "50Gi", "fits on 2 nodes of 4 now", "", "none needed"],
-        ["default/huge-0", "500Gi", reason, "node-1 lacks 400Gi on one disk", "grow disk node-1/disk-1 by 400Gi"],
+        ["default/db-0", "", "50Gi", "fits on 2 nodes of 4 now; waits for kube-scheduler", "", "none needed"],
+        ["default/huge-0", "", "500Gi", reason, "node-1 lacks 400Gi on one disk", "grow disk node-1/disk-1 by 400Gi"],
     ]
+
+
+async def test_waiting_pods_have_ages_and_numbers_in_names_count() -> None:
+    """Pods of one age come by name."""
+    times = {"wait-10": "2026-01-01T00:00:00Z", "wait-2": "2026-01-01T00:00:00Z", "wait-3": "2025-01-01T00:00:00Z"}
+    pods = [make.pod("huge", name=name, uid=name) for name in times]
+    for entry in pods:
+        entry["metadata"]["creationTimestamp"] = times[entry["metadata"]["name"]]
+    async with client_of(SMALL, make.claim("huge", 500), pods) as client:
+        page = read_page(await eventually(client, "/pods?q=wait", "grow disk"))
+    ages = {row[0]: row[1] for row in rows(page, "Waiting pods")}
+    assert list(ages) == ["default/wait-3", "default/wait-2", "default/wait-10"]
+    assert all(re.fullmatch("[0-9]+ d", age) for age in ages.values())
+
+
+async def test_a_disk_over_its_limit_is_marked_in_the_table_too() -> None:
+    """The bar alone shows it by its colour."""
+    page = read_page(await get("/nodes/bad", make.longhorn_node("bad", {"b": make.disk(100, scheduled=120)})))
+    assert rows(page, "Disks")[0][4] == "120Gi over limit"
+    assert page.all("svg", role="img")[0].attributes["aria-label"].endswith(", over the limit")
 
 
 async def test_nodes_come_worst_first_with_their_disks() -> None:

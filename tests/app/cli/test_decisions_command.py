@@ -55,7 +55,7 @@ def lines(text: str) -> list[str]:
     Spaces are single.
     """
     rows = [line.split() for line in text.splitlines()]
-    return [" ".join(row[2:-1] if row and row[0][0].isdigit() else row) for row in rows]
+    return [" ".join(row[1:-1] if row and row[0][0].isdigit() else row) for row in rows]
 
 
 def test_the_table_has_the_latest_first(extender_url: str, run: Run) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests import builders as make
 from tests.app.cli.test_explain_live import live_cluster, run_in_thread
 from tests.builders import GI, Object
 from tests.worlds.command_line import Run
+
+NOW = datetime(2026, 11, 24, tzinfo=UTC)
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples/mixed-cluster/snapshot.yaml")
 CLASSES = "longhorn, longhorn-image, longhorn-local, longhorn-strict"
@@ -273,7 +276,7 @@ def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
         pod=HOSTILE, since=HOSTILE, size=0, nodes=1, fits=0, reasons={HOSTILE: 1}, closest=None, error=HOSTILE
     )
     text = io.StringIO()
-    print_waiting(WaitingListAnswer(count=1, items=[waiting]), EscapingConsole(file=text, width=200))
+    print_waiting(WaitingListAnswer(count=1, items=[waiting]), EscapingConsole(file=text, width=200), NOW)
     for output in ("\n".join(on_terminal(usage(space, HOSTILE), 200)), text.getvalue()):
         assert not {"\x1b", "\u202e"} & set(output)
         assert r"\x1b[2J\u202e" in output
@@ -285,15 +288,18 @@ def test_no_pod_waits(tmp_path: Path, run: Run) -> None:
     assert (result.code, result.out, result.err) == (0, "no pod with claims waits for a node\n", "")
 
 
-def test_a_waiting_pod_has_reasons_and_a_closest_node(tmp_path: Path, run: Run) -> None:
+def test_a_waiting_pod_has_its_age_reasons_and_a_closest_node(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The node that lacks the fewest bytes."""
+    monkeypatch.setattr("app.cli.waiting.now", lambda: NOW)
     claim = make.claim("big", 120)
     result = run("waiting", "--snapshot", write(tmp_path, shop(claim, make.pod("big", name="big"))))
     assert (result.code, result.err) == (1, "")
     assert rows(result.out) == [
-        "POD SINCE SIZE FITS WHY CLOSEST NODE REMEDY",
-        "shop/orders-0 2026-01-02 03:04:05 50Gi 1 of 2 fits now; kube-scheduler has not tried again - -",
-        "default/big - 120Gi 0 of 2 insufficient Longhorn storage (2) large: lacks 20Gi grow disk large/disk-1 by 20Gi",
+        "POD SINCE AGE SIZE FITS WHY CLOSEST NODE REMEDY",
+        "shop/orders-0 2026-01-02T03:04:05Z 325 d 50Gi 1 of 2 fits now; kube-scheduler has not tried again - -",
+        "default/big - - 120Gi 0 of 2 insufficient Longhorn storage (2) large: lacks 20Gi grow disk large/disk-1 by 20Gi",
     ]
 
 
@@ -358,6 +364,7 @@ def test_waiting_agrees_with_explain(run: Run) -> None:
 @pytest.mark.parametrize("command", ["top", "waiting"])
 def test_the_documentation_shows_what_is_printed(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """In this order; an ellipsis replaces other lines."""
+    monkeypatch.setattr("app.cli.waiting.now", lambda: NOW)
     monkeypatch.chdir(Path(EXAMPLE).parents[2])
     text = Path("docs/operations.md").read_text()
     (block,) = re.findall(rf"```console\n\$ \.venv/bin/longhorn-extender ({command} .*?)```", text, re.S)

@@ -91,7 +91,7 @@ def test_the_report_shows_what_the_table_shows(report: Page) -> None:
         "PodDisruptionBudget default/web needs 2 healthy pods and has 2",
         "Nothing creates them again: default/bare.",
         "It waits if the others are placed in this order first. default/web-0 default/web-",
-        "b/disk-1 b/disk-1 before: 0 of 50Gi 0 b/disk-1 after: 30Gi to 60Gi of 50Gi 30Gi to 60Gi 50Gi",
+        "b/disk-1 b/disk-1 before: 0 of 50Gi 0 b/disk-1 after: 30Gi to 60Gi, over the limit of 50Gi 30Gi to 60Gi, over the limit 50Gi",
         "What would help Each was checked at the end of order 1: after it, the pod fits. default/web-2 Grow disk b/disk-1",
         "to be evicted: 3 at first, 1 in the end, at least 1, at most 3.",
         "the first one in which something fails",
