@@ -288,6 +288,16 @@ def setting(name: str, value: str) -> Object:
     }
 
 
+def csi_node(name: str, *drivers: str) -> Object:
+    """A CSINode."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": name},
+        "spec": {"drivers": [{"name": driver, "nodeID": name} for driver in drivers]},
+    }
+
+
 def pod(
     *claims: str,
     name: str = "pod",

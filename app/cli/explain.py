@@ -55,6 +55,7 @@ from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.kube_scheduler_filters import compares_resources, kube_scheduler_refusals, pod_claims
 from scheduler_core.model.listing import natural_key
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.volumes.csi_drivers import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -233,6 +234,10 @@ class _Question:
         explanations = [run_to_end(explain_nodes(pod.pod, names, state, self._options, contenders)) for names in groups]
         answers = [run_to_end(explain_answer(pod.pod, explanation)) for explanation in explanations]
         entries = {name: entry for answer in answers for name, entry in answer.nodes.items()}
+        for name, entry in entries.items():
+            if entry.fits and answers[0].volumes and lacks_driver(snapshot, name):
+                update = {"fits": False, "reason": NO_DRIVER, "detail": NO_DRIVER_DETAIL, "plan": {}}
+                entries[name] = entry.model_copy(update=update)
         judged = set() if self._all_nodes else set(cluster.node_names)
         nodes = {
             name: candidate_answer(

@@ -15,7 +15,7 @@ import msgspec
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS
-from app.kube.watched_kinds import DISRUPTION_BUDGETS, WATCHED, WatchedKind
+from app.kube.watched_kinds import CSI_NODES, DISRUPTION_BUDGETS, WATCHED, WatchedKind
 from scheduler_core.convert.redact import (
     keep_selected_labels,
     redact,
@@ -38,6 +38,9 @@ _NO_NAMESPACES: Final = "namespaces cannot be listed, so a namespaceSelector of 
 _NO_BUDGETS: Final = (
     "poddisruptionbudgets.policy cannot be listed, so that what-if predicts evictions as if there were none"
 )
+_NO_CSI_NODES: Final = (
+    "csinodes.storage.k8s.io cannot be listed, so that Longhorn's CSI driver counts as registered on every node"
+)
 _NO_STATEFUL_SETS: Final = "statefulsets.apps cannot be listed, so that what-if predicts the pods of every StatefulSet as created one after the other"
 Report = Callable[[str], None]
 Redact = Callable[[bytes | msgspec.Raw], dict[str, Any]]
@@ -56,13 +59,15 @@ async def read_cluster(client: KubeClient, namespace: str, progress: Report, war
         objects_of_kind = await _list_kind(client, entry, namespace, warn)
         progress(f"{len(objects_of_kind)} {entry.resource.label}")
         objects += objects_of_kind
-    budgets = await _unless_forbidden(_list_kind(client, DISRUPTION_BUDGETS, namespace, warn), warn, _NO_BUDGETS)
-    progress(f"{len(budgets)} {DISRUPTION_BUDGETS.resource.label}")
+    for entry, warning in ((DISRUPTION_BUDGETS, _NO_BUDGETS), (CSI_NODES, _NO_CSI_NODES)):
+        objects_of_kind = await _unless_forbidden(_list_kind(client, entry, namespace, warn), warn, warning)
+        progress(f"{len(objects_of_kind)} {entry.resource.label}")
+        objects += objects_of_kind
     stateful_sets = await _unless_forbidden(
         _list_objects(client, STATEFUL_SETS.path(), redact_stateful_set, warn), warn, _NO_STATEFUL_SETS
     )
     progress(f"{len(stateful_sets)} {STATEFUL_SETS.label}")
-    objects += budgets + stateful_sets
+    objects += stateful_sets
     if selects_namespaces(objects):
         namespaces = _list_objects(client, NAMESPACES.path(), redact_namespace, warn)
         objects += await _unless_forbidden(namespaces, warn, _NO_NAMESPACES)

@@ -35,7 +35,8 @@ class WatchedKind:
 
 
 DISRUPTION_BUDGETS: Final = WatchedKind(resources.DISRUPTION_BUDGETS, required=False)
-"""Predictions read them, and `serve` does not: they are part of a snapshot only."""
+CSI_NODES: Final = WatchedKind(resources.CSI_NODES, required=False)
+"""Predictions read both, and `serve` reads neither: they are part of a snapshot only."""
 
 WATCHED: Final = (
     WatchedKind(resources.NODES),

@@ -292,6 +292,26 @@ def workload_pod(kind: str, wire: Workload) -> kube.Pod:
     )
 
 
+class _CsiDriver(Wire):
+    name: str
+
+
+class _CsiNodeSpec(Wire):
+    drivers: list[_CsiDriver] | None = None
+
+
+class CsiNode(Wire):
+    """storage.k8s.io/v1 CSINode."""
+
+    metadata: Metadata | None = None
+    spec: _CsiNodeSpec | None = None
+
+
+def csi_node(wire: CsiNode) -> frozenset[str]:
+    """The names of the drivers that are registered on a node."""
+    return frozenset(driver.name for driver in (wire.spec and wire.spec.drivers) or ())
+
+
 class ConfigMap(Wire):
     """core/v1 ConfigMap."""
 

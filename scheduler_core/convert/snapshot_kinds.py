@@ -93,6 +93,7 @@ _KINDS: Final = (
     SnapshotKind(
         "storage.k8s.io", "VolumeAttachment", kube.VolumeAttachment, kube.volume_attachment, "volume_attachments"
     ),
+    SnapshotKind("storage.k8s.io", "CSINode", kube.CsiNode, kube.csi_node, "csi_nodes"),
     SnapshotKind(
         "policy", "PodDisruptionBudget", PodDisruptionBudget, disruption_budget, "disruption_budgets", namespaced=True
     ),

@@ -26,6 +26,7 @@ class Snapshot:
             everywhere, because a snapshot of fewer kinds is still useful to explain. An empty mapping means that none
             exist, so nothing is ready.
         volume_snapshots: the VolumeSnapshotContent of each VolumeSnapshot, "" for none
+        csi_nodes: the CSI drivers of each node; None if the source did not list CSINodes. `serve` does not list them
         disruption_budgets: only predictions read them; `serve` does not list them
     """
 
@@ -46,6 +47,7 @@ class Snapshot:
     )
     engine_images: Mapping[str, longhorn.EngineImage] | None = None
     instance_managers: Mapping[str, longhorn.InstanceManager] | None = None
+    csi_nodes: Mapping[str, frozenset[str]] | None = None
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     disk_schedules: Mapping[str, DiskSchedule] = field(default_factory=dict[str, DiskSchedule])
     disruption_budgets: Mapping[NamespacedName, DisruptionBudget] = field(

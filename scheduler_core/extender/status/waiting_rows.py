@@ -18,6 +18,7 @@ from scheduler_core.extender.status.candidate_order import LACKING_SPACE, reason
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import natural_key
 from scheduler_core.model.verdict import Reason, Verdict
+from scheduler_core.volumes.csi_drivers import NO_DRIVER, lacks_driver
 
 # Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
 _COMPARED_NODES: Final = 5
@@ -104,13 +105,18 @@ def waiting_row(
         closest = None if decision.fits else (yield from _closest_node(pod, decision, state, options))
     except ResolutionError as error:
         return WaitingRow(pod, nodes=len(nodes), error=str(error))
+    snapshot = state.view.snapshot
+    fitting = [
+        name for name in decision.fitting_nodes if not decision.resolution.volumes or not lacks_driver(snapshot, name)
+    ]
     reasons = Counter(reason.text for reason in decision.reasons if not reason.fits)
+    reasons.update([NO_DRIVER] * (len(decision.fitting_nodes) - len(fitting)))
     reasons.update(refused[name] for name in nodes if name in refused)
     return WaitingRow(
         pod,
         size=sum(volume.volume.size for volume in decision.resolution.volumes),
         nodes=len(nodes),
-        fitting=len(decision.fitting_nodes),
+        fitting=len(fitting),
         reasons=dict(sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))),
         closest=closest,
     )

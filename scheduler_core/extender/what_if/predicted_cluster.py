@@ -25,6 +25,7 @@ from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.volumes.csi_drivers import NO_DRIVER, lacks_driver
 
 ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
 """The changes of one step, as `ClusterState.update` takes them."""
@@ -142,6 +143,12 @@ class PredictedCluster:
         """Returns the Longhorn volume of a claim, None without one."""
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
+
+    def missing_driver(self, key: PodKey) -> str:
+        """Returns why a bound pod's volumes are not attached on its node, "" if they are."""
+        pod = self.snapshot.pods[key]
+        lacks = lacks_driver(self.snapshot, pod.node_name) and self.volumes_of(pod)
+        return f"{NO_DRIVER} ({pod.node_name})" if lacks else ""
 
     def pod_claims(self, pod: kube.Pod) -> PodClaims:
         """Returns what kube-scheduler's filters read of a pod's claims; those that do not wait for a pod are provisioned.

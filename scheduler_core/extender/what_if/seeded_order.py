@@ -376,7 +376,7 @@ class _Run:
             replicas = self._cluster.state.view.replicas_of(volume.name)
             if not volume.has_shards and not any(holds_data(self._cluster, replica) for replica in replicas):
                 return f"volume {volume.name}: {self._problems.get(volume.name, 'not placed yet')}"
-        return ""
+        return self._cluster.missing_driver(key) if key in self._bound else ""
 
     def result(self) -> OrderResult:
         """Returns the end of the order."""

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from app.kube.snapshot_live import as_snapshot
-from tests.builders import Object, claim, kube_node, longhorn_node, pod, storage_class
+from tests.builders import Object, claim, csi_node, kube_node, longhorn_node, pod, storage_class
 from tests.worlds.command_line import Run
 from tests.worlds.service import db_pod, small_cluster
 
@@ -122,6 +122,41 @@ def test_table_json_yaml_names_and_exit_code_agree_about_every_example(run: Run,
             name: "yes" if name in fits[0] else "no" for name in answer["nodes"]
         }
         assert set(names) == fits[0]
+
+
+@pytest.mark.parametrize(
+    ("csi_nodes", "fitting"),
+    [
+        pytest.param([], {"a", "b"}, id="no CSINode is in the file"),
+        pytest.param(
+            [csi_node("a", "driver.longhorn.io", "other"), csi_node("b", "other")], {"a"}, id="another driver"
+        ),
+        pytest.param([csi_node("b", "driver.longhorn.io")], {"b"}, id="no CSINode of the node"),
+    ],
+)
+def test_a_node_without_longhorns_csi_driver_does_not_fit(
+    run: Run, tmp_path: Path, csi_nodes: list[Object], fitting: set[str]
+) -> None:
+    """kube-scheduler admits it, and the pod would wait there for its volumes; in `waiting` it counts among the others."""
+    file = write(tmp_path, [*two_nodes(), *csi_nodes])
+    nodes = json.loads(run("explain", "--snapshot", file, "db-0", "-o", "json").out)["nodes"]
+    assert {name for name, node in nodes.items() if node["fits"]} == fitting
+    for name in nodes.keys() - fitting:
+        assert nodes[name]["kubeScheduler"]["fits"]
+        assert nodes[name]["longhorn"] == {
+            "fits": False,
+            "reason": "Longhorn's CSI driver is not registered on the node",
+        }
+        assert "until the node's CSINode names driver.longhorn.io" in nodes[name]["detail"]
+    (waiting,) = json.loads(run("waiting", "--snapshot", file, "-o", "json").out)["items"]
+    assert waiting["fits"] == len(fitting)
+    assert sum(waiting["reasons"].values()) == 2 - len(fitting)
+
+
+def test_a_pod_without_longhorn_volumes_needs_no_driver(run: Run, tmp_path: Path) -> None:
+    """Nothing has to be attached."""
+    objects = [*two_nodes()[:-2], pod(name="plain", namespace="shop"), csi_node("a", "other")]
+    assert run("explain", "--snapshot", write(tmp_path, objects), "plain", "-o", "name").out == "node/a\nnode/b\n"
 
 
 def test_all_nodes_leaves_kube_scheduler_out(run: Run, snapshot: str) -> None:

@@ -17,6 +17,7 @@ from app.kube.snapshot_file import load_snapshot, read_objects
 from app.kube.watched_kinds import WATCHED
 from scheduler_core.model.disruption_budget import PodCount
 from tests import builders as make
+from tests.builders import csi_node
 from tests.worlds.cluster_cache import PATHS, REPLICAS, path_of
 from tests.worlds.command_line import Result, Run
 from tests.worlds.fake_api import FakeApi, Object, failing, sending, serve, write_kubeconfig
@@ -25,6 +26,7 @@ from tests.worlds.service import EXTENDER
 from tests.worlds.two_nodes import database_pod, two_nodes
 
 RunCommand = Callable[..., Awaitable[Result]]
+CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
 DISRUPTION_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 SECRET = "hunter2"  # noqa: S105 # must not be in any output
 
@@ -263,6 +265,20 @@ async def test_disruption_budgets_are_written_if_they_may_be_listed(tmp_path: Pa
     assert "1 poddisruptionbudgets.policy" in written.err
     assert (refused.code, load_snapshot(str(file)).snapshot.disruption_budgets) == (0, {})
     assert "warning: poddisruptionbudgets.policy cannot be listed, so that what-if predicts" in refused.err
+
+
+async def test_csi_nodes_are_written_if_they_may_be_listed(tmp_path: Path, run_command: RunCommand) -> None:
+    """Without the permission every node counts as one with the driver."""
+    file = tmp_path / "snapshot.yaml"
+    api = FakeApi()
+    api.add(CSI_NODES, csi_node("a", "driver.longhorn.io"))
+    async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
+        await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
+    assert load_snapshot(str(file)).snapshot.csi_nodes == {"a": {"driver.longhorn.io"}}
+    async with served_cluster(tmp_path, two_nodes(), api=forbidding(api, CSI_NODES)) as kubeconfig:
+        refused = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
+    assert (refused.code, load_snapshot(str(file)).snapshot.csi_nodes) == (0, None)
+    assert "warning: csinodes.storage.k8s.io cannot be listed" in refused.err
 
 
 def forbidding(api: FakeApi, *paths: str) -> FakeApi:

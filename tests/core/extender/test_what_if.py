@@ -19,6 +19,7 @@ from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
 from tests.builders import (
     GI,
+    csi_node,
     disk,
     ephemeral_spec,
     kube_node,
@@ -170,6 +171,17 @@ def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
     outcome = outcome_of(prediction(cluster, LoseNodes(("a",))), "db-0")
     assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {})
     assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted and has no replica to salvage"]
+
+
+def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registered() -> None:
+    """kube-scheduler chooses the node none the less; a pod that ran there before runs on."""
+    cluster = situation(
+        node("a"), node("b"), csi_node("a", "driver.longhorn.io"), running("db-0", "a"), running("db-1", "b")
+    )
+    outcome = outcome_of(prediction(cluster, Drain(("a",))), "db-0")
+    assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {"b": 10})
+    assert list(outcome.reasons) == ["Longhorn's CSI driver is not registered on the node (b)"]
+    assert outcome_of(prediction(cluster, Drain(("b",))), "db-1").certainty is Certainty.ALWAYS
 
 
 @pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
