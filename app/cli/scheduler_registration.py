@@ -6,6 +6,7 @@ The file goes to standard output, and what to do with it to standard error, so t
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from app.cli.terminal import print_line, print_result, warn, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.kube_scheduler_config import (
+    REGISTERED,
     Platform,
     Registration,
     SchedulerFlags,
@@ -24,6 +26,7 @@ from scheduler_core.extender.kube_scheduler_config import (
     configuration,
     configuration_path,
     default_kubeconfig,
+    printed_configuration,
     steps,
 )
 from scheduler_core.leadership.endpoint_slice import EXTENDER
@@ -66,6 +69,14 @@ def scheduler_config(
             help="kube-scheduler's own kubeconfig, on its node; default: as its static pod names it, else the platform's.",
         ),
     ] = "",
+    merge: Annotated[
+        Path | None,
+        typer.Option(
+            "--merge",
+            metavar="FILE",
+            help="Print this KubeSchedulerConfiguration with the extender in it. Its other lines and comments stay.",
+        ),
+    ] = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
@@ -75,8 +86,16 @@ def scheduler_config(
     The Service's address and the path of kube-scheduler's kubeconfig are read from the cluster. What to do with the file
     goes to standard error.
 
-    Exit code 0: printed. 2: bad input, no cluster, or no Service.
+    Exit code 0: printed. 2: bad input, no cluster, no Service, or a file that cannot be merged.
     """
+    if platform is Platform.TALOS and (tls or url_prefix.startswith("https:")):
+        raise CoreError(
+            "--platform talos with TLS: write caData, certData and keyData of tlsConfig by hand (docs/tls.md)"
+        )
+    if platform is Platform.TALOS and merge is not None:
+        raise CoreError(
+            "--merge: Talos keeps the configuration in its machine configuration; see docs/platforms/talos.md"
+        )
     if url_prefix and not _is_http(url_prefix):
         raise CoreError(f"--url-prefix {url_prefix}: expected http://HOST:PORT")
     if tls and url_prefix.startswith("http://"):
@@ -98,9 +117,9 @@ def scheduler_config(
         longhorn_namespace,
         scores,
     )
-    print_result(_text(registration))
-    if flags.config and flags.config != configuration_path(platform):
-        warn(f"kube-scheduler already reads {flags.config}: add percentageOfNodesToScore and extenders there")
+    print_result(_text(registration) if merge is None else _merged(merge, registration))
+    if merge is None and platform in REGISTERED and flags.config not in ("", configuration_path(platform)):
+        warn(f"kube-scheduler already reads {flags.config}: copy it here, and print it with --merge {flags.config}")
     for line in (*certificate_steps(registration), *steps(platform, pods, version)):
         print_line(line, err=True)
 
@@ -118,7 +137,17 @@ def _text(registration: Registration) -> str:
 
     path = configuration_path(registration.platform)
     head = f"# {path} on every control-plane node. kube-scheduler reads it at its start only.\n" if path else ""
-    return head + yaml_text(yaml.safe_dump, configuration(registration))
+    return head + yaml_text(yaml.safe_dump, printed_configuration(registration))
+
+
+def _merged(file: Path, registration: Registration) -> str:
+    from app.cli.scheduler_config_merge import merge_configuration
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CoreError(f"--merge {file}: {getattr(error, 'strerror', None) or 'is not UTF-8'}") from error
+    return merge_configuration(f"--merge {file}", text, configuration(registration))
 
 
 async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:

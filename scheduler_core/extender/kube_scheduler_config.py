@@ -30,6 +30,7 @@ class Platform(StrEnum):
     KUBEADM = "kubeadm"
     RKE2 = "rke2"
     K3S = "k3s"
+    TALOS = "talos"
     SECOND_SCHEDULER = "second-scheduler"
 
 
@@ -90,6 +91,10 @@ _KUBECONFIGS: Final = {
 }
 
 
+REGISTERED: Final = frozenset(_FOLDERS)
+"""Platforms whose kube-scheduler reads a file."""
+
+
 def default_kubeconfig(platform: Platform) -> str:
     """The kubeconfig of kube-scheduler.
 
@@ -112,7 +117,8 @@ def client_folder(platform: Platform) -> str:
 def configuration(registration: Registration) -> dict[str, Any]:
     """The KubeSchedulerConfiguration."""
     is_second = registration.platform is Platform.SECOND_SCHEDULER
-    kubeconfig = {} if is_second else {"kubeconfig": registration.kubeconfig}
+    # Talos sets it, and a second scheduler has a ServiceAccount.
+    kubeconfig = {"kubeconfig": registration.kubeconfig} if registration.platform in REGISTERED else {}
     election = {"resourceName": SECOND_SCHEDULER, "resourceNamespace": registration.namespace} if is_second else {}
     profiles = {"profiles": [{"schedulerName": SECOND_SCHEDULER}]} if is_second else {}
     return {
@@ -125,6 +131,12 @@ def configuration(registration: Registration) -> dict[str, Any]:
         "percentageOfNodesToScore": 100,
         "extenders": _extenders(registration, every_pod=is_second or registration.pods is SentPods.ALL),
     }
+
+
+def printed_configuration(registration: Registration) -> dict[str, Any]:
+    """The configuration as the platform takes it: for Talos a part of the machine configuration."""
+    config = configuration(registration)
+    return {"cluster": {"scheduler": {"config": config}}} if registration.platform is Platform.TALOS else config
 
 
 def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str, Any]]:
@@ -259,6 +271,12 @@ def _registration_steps(platform: Platform) -> tuple[str, ...]:
             "  printf '%s\\n' 'kube-scheduler-arg+:' '  - config=" + path + "' "
             "> /etc/rancher/k3s/config.yaml.d/longhorn-scheduler-extender.yaml",
             "  systemctl restart k3s",
+        )
+    if platform is Platform.TALOS:
+        return (
+            "Up to Talos 1.13, patch the machine configuration of every control-plane node with it:",
+            "  talosctl --nodes ADDRESS patch machineconfig --patch @patch.yaml",
+            "From Talos 1.14 on, put what is below `config` into the field `config` of the document KubeSchedulerConfig.",
         )
     return (
         "The overlay has this file already, with the Service's name; apply it in a kustomization of your own:",

@@ -67,6 +67,25 @@ def test_the_real_kube_scheduler_loads_the_printed_file_by_the_pages_flags(run: 
         written.unlink()
 
 
+def test_the_real_kube_scheduler_loads_a_merged_file(run: Run, tmp_path: Path) -> None:
+    """It calls the extender that it had, and then this one."""
+    file = tmp_path / "config.yaml"
+    kubeconfig = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
+    file.write_text(
+        "# ours\napiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        f"clientConnection:\n  kubeconfig: {kubeconfig} # its own\n"
+        "extenders:\n  # the first\n  - urlPrefix: http://127.0.0.1:9251\n    filterVerb: predicate\n"
+    )
+    arguments = ["--platform", "kubeadm", "--url-prefix", ADDRESS, "--merge", str(file)]
+    file.write_text(run("scheduler-config", *arguments).out)
+    written = tmp_path / "understood.yaml"
+    command = [str(ensure_built() / SCHEDULER), f"--config={file}", f"--write-config-to={written}", "--secure-port=0"]
+    subprocess.run(command, check=True, timeout=30, capture_output=True)
+    understood = yaml.safe_load(written.read_text())
+    assert [entry["urlPrefix"] for entry in understood["extenders"]] == ["http://127.0.0.1:9251", ADDRESS]
+    assert understood["percentageOfNodesToScore"] == 100
+
+
 @pytest.mark.parametrize("name", REGISTERED)
 def test_the_page_installs_the_file_where_the_command_says(name: str) -> None:
     """The program's steps on standard error and the page name one path, and the same commands."""

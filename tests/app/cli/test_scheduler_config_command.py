@@ -87,6 +87,15 @@ def test_it_prints_the_recommended_files(run: Run, platform: str, kubeconfig: st
     assert ("manifests/overlays/ask-policy" in result.err) is (pods == "requesting")
 
 
+def test_for_talos_it_prints_a_patch_of_the_machine_configuration(run: Run) -> None:
+    """Talos sets kube-scheduler's kubeconfig itself."""
+    result = run("scheduler-config", "--platform", "talos", "--url-prefix", ADDRESS)
+    expected = expected_file("recommended-managed.yaml", "")
+    del expected["clientConnection"]["kubeconfig"]
+    assert (result.code, yaml.safe_load(result.out)) == (0, {"cluster": {"scheduler": {"config": expected}}})
+    assert "talosctl --nodes ADDRESS patch machineconfig --patch @patch.yaml" in result.err
+
+
 def test_scores_are_asked_for_on_demand(run: Run) -> None:
     """With the verb and the weight that the file has commented out."""
     result = run("scheduler-config", "--platform", "kubeadm", "--scores", "--url-prefix", ADDRESS)
@@ -286,7 +295,9 @@ async def test_a_cluster_without_the_service_is_bad_input(tmp_path: Path, run: R
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--platform", "talos"],
+        ["--platform", "talos", "--url-prefix", "https://10.43.0.9:9504"],
+        ["--platform", "talos", "--merge", "config.yaml"],
+        ["--platform", "openshift"],
         [],
         ["--platform", "k3s", "--url-prefix", "10.43.0.9"],
         ["--platform", "k3s", "--url-prefix", "http://host:port"],
