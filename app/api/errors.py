@@ -20,6 +20,7 @@ from app.runtime.caller_log import CallerLog
 from app.runtime.connections import owner_of
 from app.runtime.memory_budget import BudgetExceededError, SlowBodyError
 from app.runtime.probes import SwitchedOffError, UnavailableError
+from app.schemas.value_problem import value_problem
 
 log = structlog.get_logger("http")
 # Of refusals and hang-ups.
@@ -66,7 +67,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def bad_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
-        problems = [f"{entry['loc'][-1]}: {entry['msg']}" for entry in error.errors()]
+        problems = [f"{entry['loc'][-1]}: {value_problem(entry)}" for entry in error.errors()]
         caller_log.warning(
             "refused request", client=_client(request), path=request.url.path, status=422, error="; ".join(problems)
         )

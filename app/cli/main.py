@@ -112,6 +112,10 @@ def main() -> None:
     try:
         sys.exit(cli(standalone_mode=False, prog_name=NAME) or 0)
     except typer.TyperException as error:
+        if isinstance(error, typer.BadParameter) and error.__cause__ is not None:
+            from app.schemas.value_problem import problem_of
+
+            error.message = problem_of(error.__cause__, error.message)
         problem = f"{error.format_message().rstrip('.')}; see --help"
     except CoreError as error:
         problem = str(error)

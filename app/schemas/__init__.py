@@ -5,4 +5,5 @@ volume     `explain` for a volume
 diagnosis_answer  `doctor`
 state      /state
 policy     the policy, a part of /state
+value_problem  why a value is refused
 """

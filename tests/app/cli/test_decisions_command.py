@@ -120,7 +120,7 @@ def test_json_is_the_answer_of_the_leader(extender_url: str, run: Run) -> None:
         (["--ca-file", "ca.crt"], "--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT"),
         (["--url", "https://a", "--cert-file", "tls.crt"], "--cert-file and --key-file go together"),
         (["--url", "https://a", "--ca-file", "none"], "--ca-file none: cannot be read: No such file or directory"),
-        (["--limit", "0"], "Invalid value for '--limit': Input should be greater than or equal to 1; see --help"),
+        (["--limit", "0"], "Invalid value for '--limit': expected at least 1; see --help"),
     ],
 )
 def test_bad_input_is_one_line(run: Run, arguments: list[str], problem: str) -> None:
