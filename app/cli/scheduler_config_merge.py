@@ -63,7 +63,7 @@ def merge_configuration(name: str, text: str, wanted: Mapping[str, Any]) -> str:
 
 def _read(name: str, text: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
     try:
-        documents = [node for node in yaml.compose_all(text, yaml.SafeLoader) if node is not None]
+        documents = list(yaml.compose_all(text, yaml.SafeLoader))
         data = _load(text) if len(documents) == 1 else None
     except yaml.YAMLError as error:
         raise CoreError(f"{name}: {' '.join(str(error).split())}") from error

@@ -274,7 +274,7 @@ async def test_csi_nodes_are_written_if_they_may_be_listed(tmp_path: Path, run_c
     api.add(CSI_NODES, csi_node("a", "driver.longhorn.io"))
     async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
         await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
-    assert load_snapshot(str(file)).snapshot.csi_nodes == {"a": {"driver.longhorn.io"}}
+    assert load_snapshot(str(file)).snapshot.csi_nodes == {"a": frozenset({"driver.longhorn.io"})}
     async with served_cluster(tmp_path, two_nodes(), api=forbidding(api, CSI_NODES)) as kubeconfig:
         refused = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
     assert (refused.code, load_snapshot(str(file)).snapshot.csi_nodes) == (0, None)
