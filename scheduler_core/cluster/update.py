@@ -154,6 +154,9 @@ class _Builder:
     def put(self, field: str, key: Key, value: object | None) -> object | None:
         """Writes one object; returns the object it replaces."""
         objects = self._maps[field] if field in self._maps else getattr(self._view.snapshot, field)
+        if objects is None:
+            # What the source does not list counts as there everywhere.
+            return None
         old: object | None = objects.get(key)
         if old == value:
             return old

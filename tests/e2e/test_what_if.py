@@ -563,7 +563,7 @@ def test_the_status_page_shows_what_happens(rig: Rig) -> None:
 
     rig.cluster.kubectl("drain", "shown-1", "--ignore-daemonsets", "--timeout=60s")
     row = re.compile(
-        rf"default/{SHOWN}-0 refused for .{{1,12}} 900Gi [^.]{{0,80}}insufficient Longhorn storage \(\d+\)"
+        rf"default/{SHOWN}-0 refused for .{{1,12}} \d+ (?:s|min) 900Gi [^.]{{0,80}}insufficient Longhorn storage \(\d+\)"
     )
     rig.until("the first page shows the pod", lambda: row.search(page_text(rig, leader, "/")))
     rig.until("the list shows the pod", lambda: row.search(page_text(rig, leader, "/pods")))

@@ -191,6 +191,8 @@ def _add_node(cluster: PredictedCluster, like: str, name: str, sizes: tuple[int,
     if kube_node is not None:
         labels = {**kube_node.labels, HOST_NAME_LABEL: name}
         changes["nodes", name] = replace(kube_node, name=name, labels=labels, unschedulable=False)
+    if snapshot.csi_nodes is not None:
+        changes["csi_nodes", name] = snapshot.csi_nodes.get(like)
     for manager in (snapshot.instance_managers or {}).values():
         if manager.node == like:
             changes["instance_managers", f"{manager.name}-{name}"] = replace(

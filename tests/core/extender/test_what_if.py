@@ -174,7 +174,7 @@ def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
 
 
 def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registered() -> None:
-    """kube-scheduler chooses the node none the less; a pod that ran there before runs on."""
+    """kube-scheduler chooses the node none the less; a pod that ran there before runs on. A node that is added has what the other has."""
     cluster = situation(
         node("a"), node("b"), csi_node("a", "driver.longhorn.io"), running("db-0", "a"), running("db-1", "b")
     )
@@ -182,6 +182,15 @@ def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registere
     assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {"b": 10})
     assert list(outcome.reasons) == ["Longhorn's CSI driver is not registered on the node (b)"]
     assert outcome_of(prediction(cluster, Drain(("b",))), "db-1").certainty is Certainty.ALWAYS
+    added = prediction(cluster, AddNodes("a"), Drain(("a", "b")))
+    assert {outcome_of(added, name).certainty for name in ("db-0", "db-1")} == {Certainty.ALWAYS}
+
+
+def test_where_no_csi_node_is_known_one_that_is_applied_changes_nothing() -> None:
+    """A source without CSINodes counts as one with the driver everywhere."""
+    cluster = situation(node("a"), node("b"), running("db-0", "a"))
+    apply = ApplyObjects({("csi_nodes", "a"): frozenset({"driver.longhorn.io"})})
+    assert outcome_of(prediction(cluster, apply, Drain(("a",))), "db-0").certainty is Certainty.ALWAYS
 
 
 @pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
