@@ -88,18 +88,7 @@ def scheduler_config(
 
     Exit code 0: printed. 2: bad input, no cluster, no Service, or a file that cannot be merged.
     """
-    if platform is Platform.TALOS and (tls or url_prefix.startswith("https:")):
-        raise CoreError(
-            "--platform talos with TLS: write caData, certData and keyData of tlsConfig by hand (docs/tls.md)"
-        )
-    if platform is Platform.TALOS and merge is not None:
-        raise CoreError(
-            "--merge: Talos keeps the configuration in its machine configuration; see docs/platforms/talos.md"
-        )
-    if url_prefix and not _is_http(url_prefix):
-        raise CoreError(f"--url-prefix {url_prefix}: expected http://HOST:PORT")
-    if tls and url_prefix.startswith("http://"):
-        raise CoreError(f"--url-prefix {url_prefix}: with --tls it begins with https://")
+    _check(platform, url_prefix, merge, tls=tls)
     scheme = "https" if tls else "http"
     flags = SchedulerFlags()
     version = ""
@@ -124,6 +113,22 @@ def scheduler_config(
         print_line(line, err=True)
 
 
+def _check(platform: Platform, url_prefix: str, merge: Path | None, *, tls: bool) -> None:
+    """Checks that the options go together.
+
+    Raises:
+        CoreError: they do not
+    """
+    if platform is Platform.TALOS and merge is not None:
+        raise CoreError(
+            "--merge: Talos keeps the configuration in its machine configuration; see docs/platforms/talos.md"
+        )
+    if url_prefix and not _is_http(url_prefix):
+        raise CoreError(f"--url-prefix {url_prefix}: expected http://HOST:PORT")
+    if tls and url_prefix.startswith("http://"):
+        raise CoreError(f"--url-prefix {url_prefix}: with --tls it begins with https://")
+
+
 def _is_http(url: str) -> bool:
     try:
         parts = urlsplit(url)
@@ -135,6 +140,10 @@ def _is_http(url: str) -> bool:
 def _text(registration: Registration) -> str:
     import yaml
 
+    if registration.platform is Platform.TALOS and registration.tls:
+        raise CoreError(
+            "--platform talos with TLS: write caData, certData and keyData of tlsConfig by hand (docs/platforms/talos.md)"
+        )
     path = configuration_path(registration.platform)
     head = f"# {path} on every control-plane node. kube-scheduler reads it at its start only.\n" if path else ""
     return head + yaml_text(yaml.safe_dump, printed_configuration(registration))
