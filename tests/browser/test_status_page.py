@@ -217,7 +217,7 @@ def test_names_are_text(chromium: Browser, sites: dict[int, Site]) -> None:
 def test_a_refresh_keeps_focus_and_scroll_position(chromium: Browser, sites: dict[int, Site], control: str) -> None:
     """What one reads stays where it is while the numbers change."""
     site = sites[SMALL]
-    with visit(chromium, site.address(), Look(width=400, height=500)) as opened:
+    with visit(chromium, site.address(), Look(width=720, height=500)) as opened:
         page = opened.page
         stop_clock(page)
         page.goto(site.address())
