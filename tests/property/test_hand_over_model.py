@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.hand_over_model import KILL, LOSE, PAUSE, Design, explore
+from tests.worlds.hand_over_model import KILL, LOSE, PAUSE, Design, Model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -27,7 +27,7 @@ _NO_FAULT = 0
 )
 def test_one_answer_one_plan_nothing_forgotten_and_every_review_ends(fault: int) -> None:
     """In every state, whichever step the fault comes at."""
-    states, way = explore(Design(), fault)
+    states, way = Model(Design(), fault).explore()
     assert way == []
     assert states > 1000
 
@@ -51,5 +51,5 @@ def test_one_answer_one_plan_nothing_forgotten_and_every_review_ends(fault: int)
 )
 def test_a_broken_rule_is_found(broken: dict[str, Any], fault: int, problem: str) -> None:
     """The model finds a shortest way to what does not hold."""
-    _, way = explore(Design(**broken), fault)
+    _, way = Model(Design(**broken), fault).explore()
     assert problem in "".join(way[-1:])

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.ledger import offer_width
 from tests.worlds import hand_over_machines as machines
 from tests.worlds.hand_over_machines import DISK, NO_OFFERS, PAIR, PODS, SIZES, Known
+from tests.worlds.hand_over_states import Placed, Process, State, Step, explore, normal
 
 KILL: Final = 1
 PAUSE: Final = 2
 LOSE: Final = 4
-_NONE: Final = (None,) * len(SIZES)
 
 
 @dataclass(frozen=True)
@@ -55,60 +55,6 @@ class Design:
     remembers: bool = True
 
 
-class Process(NamedTuple):
-    """What a process knows: the bits of the pods that it has seen bound and placed, and the disks that it answered."""
-
-    ledger: int = NO_OFFERS
-    adopted: bool = False
-    bound: int = 0
-    placed: int = 0
-    answered: tuple[int | None, ...] = _NONE
-
-
-class Placed(NamedTuple):
-    """A pod's placement: asked of a process, answered and not stored yet, or stored."""
-
-    stage: str
-    disk: int
-    process: int = -1
-
-
-_DONE: Final = Placed("stored", 0)
-
-
-class State(NamedTuple):
-    """Everything. `decided` is kube-scheduler's choice, `bound` are the pods that the API server shows as bound.
-
-    `unled` are the nodes with a placement that was reviewed without a leader: its offers are not promised there. `unguarded` are those with
-    one that no process reviewed, or that no plan suited: nothing is promised there. `faults` may still happen.
-    """
-
-    election: int
-    faults: int
-    processes: tuple[Process, Process] = (Process(), Process())
-    record: int = 0
-    decided: tuple[int | None, ...] = _NONE
-    bound: int = 0
-    placed: tuple[Placed | None, ...] = _NONE
-    unled: int = 0
-    unguarded: int = 0
-    dead: int = 0
-    paused: int = 0
-
-    def with_process(self, number: int, **changes: Any) -> State:
-        """The state with changes of one process."""
-        processes = list(self.processes)
-        processes[number] = processes[number]._replace(**changes)
-        return self._replace(processes=(processes[0], processes[1]))
-
-    def place(self, pod: int, placed: Placed | None) -> State:
-        """The state with another placement of a pod."""
-        return self._replace(placed=(*self.placed[:pod], placed, *self.placed[pod + 1 :]))
-
-
-Step = tuple[str, State]
-
-
 def packs(pods: list[int], loads: list[int]) -> bool:
     """Whether the volumes of pods fit on a node's disks together: every assignment is tried."""
     if not pods:
@@ -124,6 +70,15 @@ class Model:
         self.design = design
         self.start = State(machines.settled_election(), faults).with_process(0, adopted=True)
 
+    def explore(self) -> tuple[int, list[str]]:
+        """Returns how many states there are, and the shortest way to one in which something does not hold; [] if there is none."""
+        return explore(self.start, self._normal_steps, self.violations)
+
+    def _normal_steps(self, state: State) -> Iterator[Step]:
+        asked = self.design.reviewers == "any"
+        for label, after in self.steps(state):
+            yield label, normal(after, standby_is_asked=asked)
+
     def steps(self, state: State) -> Iterator[Step]:
         """Every step that may come next; none once every volume is stored."""
         if all(placed is not None and placed.stage == "stored" for placed in state.placed):
@@ -135,47 +90,19 @@ class Model:
             if not state.dead >> number & 1:
                 yield from self._run(state, number)
         # A review is answered or given up within a second, and what was answered is stored or refused at once.
-        if _has_stage(state, "asked") or _has_stage(state, "answered"):
+        if state.has_stage("asked") or state.has_stage("answered"):
             return
         silent = state.dead | state.paused
-        yield "7.5 s", self._after_election(state, machines.tick(state.election, silent))
+        election = machines.tick(state.election, silent)
+        # While a process stands still, the moment when its fence is open for the last time is left out.
+        election = machines.tick(election, silent) if state.paused else election
+        yield "time passes", self._after_election(state, election)
         if state.faults & LOSE:
             rest = state._replace(faults=state.faults & ~LOSE)
             for number, lost in product(PAIR, ("request", "answer")):
                 if not silent >> number & 1:
                     after = machines.tick(state.election, silent, number, lost)
-                    yield f"7.5 s, {number} loses a {lost}", self._after_election(rest, after)
-
-    def normal(self, state: State) -> State:
-        """The state without what no step will read."""
-        for pod, node in enumerate(state.decided):
-            if node is not None and state.placed[pod] != _DONE and self._is_over(state, node):
-                state = self._finish(state, pod, node)
-        if state.dead:
-            state = state._replace(election=machines.without(state.election, state.dead))
-        settled = all(process.adopted or state.dead >> number & 1 for number, process in enumerate(state.processes))
-        unread = self.design.reviewers == "leader" and not (state.faults or state.dead or state.paused)
-        if state.record and (settled or unread):
-            state = state._replace(record=0)
-        return state
-
-    def _is_over(self, state: State, node: int) -> bool:
-        """Whether nothing can go wrong on a node any more: nothing is promised there, or any place of what is decided suits all."""
-        sizes = sum(SIZES[pod] for pod in PODS if state.decided[pod] == node)
-        return bool(state.unguarded >> node & 1 or (None not in state.decided and sizes <= DISK))
-
-    def _finish(self, state: State, pod: int, node: int) -> State:
-        """Everything has happened to a pod, and is seen."""
-        state = state.place(pod, _DONE)._replace(bound=state.bound | 1 << pod)
-        for number, process in enumerate(state.processes):
-            answered = (*process.answered[:pod], None, *process.answered[pod + 1 :])
-            state = state.with_process(number, answered=answered)
-            if process.adopted:
-                seen = ObservedPod(str(pod), node_name=str(node))
-                ledger = machines.step_ledger(process.ledger, seen)
-                bits = {"bound": process.bound | 1 << pod, "placed": process.placed | 1 << pod}
-                state = state.with_process(number, ledger=ledger, **bits)
-        return state
+                    yield f"time passes, {number} loses a {lost}", self._after_election(rest, after)
 
     def _after_election(self, state: State, election: int) -> State:
         """A process that no longer leads drops what belongs to the lead; a paused one cannot."""
@@ -193,33 +120,28 @@ class Model:
         awake = not (state.dead | state.paused) >> number & 1
         return awake and state.processes[number].adopted and self._leads(state, number)
 
-    def known(self, state: State, number: int, node: int, *, reads: bool = False) -> tuple[Known, ...]:
-        """What a process knows of each pod on a node; `reads`: with the replicas that the API server has now.
+    def known(self, state: State, number: int, node: int, bound: int, *, reads: bool) -> tuple[Known, ...]:
+        """What a process that has seen these pods bound knows of each pod on a node; `reads`: and reads the replicas that are stored.
 
         A process that does not lead has the record of offers.
         """
         process = state.processes[number]
         offered = machines.offered_nodes(process.ledger if process.adopted else machines.restore(state.record, 0))
-        return tuple(self._know(state, process, pod, node, offered[pod], reads=reads) for pod in PODS)
-
-    def _know(
-        self, state: State, process: Process, pod: int, node: int, offered: frozenset[int], *, reads: bool
-    ) -> Known:
-        placed = state.placed[pod]
-        if process.bound >> pod & 1:
-            base = "bound" if state.decided[pod] == node else ""
-        else:
-            base = "offer" if node in offered else ""
-        stored = placed is not None and placed.stage == "stored" and (reads or process.placed >> pod & 1)
-        shown = placed.disk if placed is not None and stored and state.decided[pod] == node else None
-        here = shown is None and state.decided[pod] == node and self.design.remembers
-        answered = process.answered[pod] if here else None
-        return Known(base, shown, answered)
+        known: list[Known] = []
+        for pod, placed in enumerate(state.placed):
+            here = state.decided[pod] == node
+            base = ("bound" if here else "") if bound >> pod & 1 else "offer" if node in offered[pod] else ""
+            visible = here and placed is not None and placed.stage == "stored" and (reads or process.placed >> pod & 1)
+            shown = placed.disk if placed is not None and visible else None
+            answered = process.answered[pod] if here and shown is None and self.design.remembers else None
+            known.append(Known(base, shown, answered))
+        return tuple(known)
 
     def _fits(self, state: State, number: int, pod: int, node: int) -> bool:
         loads = [0, 0]
         coming = [pod]
-        for other, fact in enumerate(self.known(state, number, node)):
+        known = self.known(state, number, node, state.processes[number].bound, reads=False)
+        for other, fact in enumerate(known):
             disk = fact.shown if fact.shown is not None else fact.answered
             if disk is not None:
                 loads[disk] += SIZES[other]
@@ -300,7 +222,7 @@ class Model:
         for number in self._first(state):
             if state.paused >> number & 1:
                 asked = state.place(pod, Placed("asked", disk, number))
-                if not _has_stage(state, "asked"):
+                if not state.has_stage("asked"):
                     unled = state.unled | 1 << (state.decided[pod] or 0)
                     yield f"{number} is asked to review {pod}", asked._replace(unled=unled)
             elif state.dead >> number & 1:
@@ -329,9 +251,8 @@ class Model:
         led = any(self._answers(state, each) for each in PAIR)
         unled = state.unled | (0 if led else 1 << node)
         reads = self.design.leader_reads if state.processes[number].adopted else self.design.reads
-        for seen in self._shown(state, number):
-            known = self.known(state.with_process(number, bound=seen), number, node, reads=reads)
-            disk, planned = machines.review(pod, wanted, known)
+        known = (self.known(state, number, node, seen, reads=reads) for seen in self._shown(state, number))
+        for disk, planned in {machines.review(pod, wanted, facts) for facts in known}:
             answered = (*state.processes[number].answered[:pod], disk, *state.processes[number].answered[pod + 1 :])
             after = state.with_process(number, answered=answered).place(pod, Placed("answered", disk, number))
             unguarded = state.unguarded | (0 if planned else 1 << node)
@@ -417,34 +338,6 @@ class Model:
             coming = [] if state.unled >> node & 1 else coming
             if not state.unguarded >> node & 1 and not packs(coming, loads):
                 yield f"two plans for the bytes of node {node}: {loads} and pods {coming}"
-        for pod, placed in enumerate(state.placed if not _has_stage(state, "answered") else ()):
+        for pod, placed in enumerate(state.placed if not state.has_stage("answered") else ()):
             if placed is not None and placed.stage == "asked" and not list(self._end_review(state, pod, placed)):
                 yield f"the review of pod {pod} never ends"
-
-
-def _has_stage(state: State, stage: str) -> bool:
-    return any(placed is not None and placed.stage == stage for placed in state.placed)
-
-
-def explore(design: Design, faults: int) -> tuple[int, list[str]]:
-    """Returns how many states there are, and the shortest way to one that violates something; [] if none does."""
-    model = Model(design, faults)
-    origins: dict[State, tuple[State | None, str]] = {model.start: (None, "start")}
-    level = [model.start]
-    while level:
-        following: list[State] = []
-        for state in level:
-            for problem in model.violations(state):
-                way = [problem]
-                at: State | None = state
-                while at is not None:
-                    at, label = origins[at]
-                    way.append(label)
-                return len(origins), way[::-1]
-            for label, step in model.steps(state):
-                after = model.normal(step)
-                if after not in origins:
-                    origins[after] = (state, label)
-                    following.append(after)
-        level = following
-    return len(origins), []
