@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from simulator.actions import (
     RequeueAfter,
     is_write,
 )
+from simulator.config import draw_seconds
 from simulator.objects import Json, KubeObject
 from simulator.store import Store
 
@@ -86,15 +86,8 @@ class ActionRunner:
         now = asyncio.get_running_loop().time()
         due = self._due_by_owner.setdefault(owner, {})
         if action.name not in due:
-            due[action.name] = now + self.draw_delay(action)
+            due[action.name] = now + draw_seconds(action.delay, self._rng)
         return due[action.name] - now
-
-    def draw_delay(self, action: AfterDelay) -> float:
-        """Draws the seconds of a delay."""
-        least, most = action.span
-        if not action.logarithmic or least <= 0:
-            return self._rng.uniform(least, most)
-        return math.exp(self._rng.uniform(math.log(least), math.log(most)))
 
     def _drop_delays(self, owner: str, wanted: set[str]) -> None:
         due = {name: when for name, when in self._due_by_owner.get(owner, {}).items() if name in wanted}

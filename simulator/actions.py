@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.kube.resources import Resource
-from simulator.config import Span
+from simulator.config import Delay
 from simulator.objects import Json, KubeObject
 
 
@@ -97,18 +97,14 @@ class DeleteObject:
 
 @dataclass(frozen=True, slots=True)
 class AfterDelay:
-    """Carries out actions after a delay that is drawn from `span`.
+    """Carries out actions after a delay.
 
     The delay starts over if a decision in between does not return an action of this `name`.
-
-    Attributes:
-        logarithmic: whether the delay is drawn evenly on a logarithmic scale, so that short delays are more frequent
     """
 
     name: str
-    span: Span
+    delay: Delay
     actions: tuple[Action, ...] = field(default=())
-    logarithmic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

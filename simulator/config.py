@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import yaml
@@ -12,24 +14,38 @@ from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model.quantity import parse_bytes
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
-Span = tuple[Seconds, Seconds]
-"""The bounds of a delay in seconds, which is drawn evenly between them."""
+Delay = tuple[Seconds | tuple[Seconds, ...], ...]
+"""The quantiles of a delay: pairs of a fraction and the seconds within which that fraction of all delays ends, from 0 to 1, with straight
+lines between them. `(least, most)` is short for `((0, least), (1, most))`."""
 
 
 class ConfigError(CoreError):
     """The configuration cannot be read; names the file and the key."""
 
 
+PRESETS: Final[dict[str, dict[str, Any]]] = {
+    "measured": {},
+    "throttled": {
+        "status_lag": [[0, 0], [0.5, 0.084], [0.9, 0.541], [1, 0.939]],
+        "freed_lag": [[0, 1.3], [0.5, 2.7], [1, 4.6]],
+    },
+}
+"""The keys that differ from the defaults in a file that names a preset; the file's own keys come first."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole configuration; every default suits tests."""
+
+    preset: Literal["measured", "throttled"] = "measured"
+    """Whether Longhorn's lags are those of its client as it is, or throttled to 50 calls a second."""
 
     seed: int = 1
     """Seeds all randomness: equal seeds and equal events give equal decisions."""
 
-    provision_seconds: Span = (0.3, 0.6)
+    provision_seconds: Delay = (0.3, 0.6)
     """From the decision to provision a claim to the Longhorn volume."""
 
-    publish_seconds: Span = (0.1, 0.11)
+    publish_seconds: Delay = (0.1, 0.11)
     """From the start of a publish call to its request at the Longhorn volume (spec.nodeID).
 
     The requests of one pod's volumes are milliseconds apart (measured with Longhorn v1.12.1's control code).
@@ -44,41 +60,50 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     attach_workers: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
     """How many publish calls are in progress at the same time. external-attacher's --worker-threads: 10."""
 
-    attach_seconds: Span = (0.2, 0.5)
+    attach_seconds: Delay = (0.2, 0.5)
     """From the start of the last replica to the attached volume."""
 
-    detach_seconds: Span = (0.1, 0.3)
+    detach_seconds: Delay = (0.1, 0.3)
     """From the request to the detached volume."""
 
-    start_seconds: Span = (0.1, 0.3)
+    start_seconds: Delay = (0.1, 0.3)
     """From the placement, or attachment, of a replica to its running process."""
 
-    rebuild_seconds: Span = (1.0, 2.0)
+    rebuild_seconds: Delay = (1.0, 2.0)
     """A replica's rebuild, without the time its data takes."""
 
     rebuild_bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How fast data is copied in a rebuild; 0: data takes no time."""
 
-    delete_seconds: Span = (0.2, 0.5)
+    expand_seconds: Delay = (0.1, 0.3)
+    """From the growth of a claim to that of its Longhorn volume."""
+
+    delete_seconds: Delay = (0.2, 0.5)
     """From the deletion of a replica to the end of its object, which frees its space."""
 
-    backing_image_seconds: Span = (0.5, 1.0)
+    backing_image_seconds: Delay = (0.5, 1.0)
     """The time to copy a backing image to a disk."""
 
     status_period: Annotated[float, msgspec.Meta(gt=0, le=86400)] = 1.0
     """How often the status of each Longhorn node is written. Longhorn: 30."""
 
-    placement_seconds: Span = (0.005, 1.8)
-    """From the moment a replica can be placed to its placement, drawn evenly on a logarithmic scale.
+    placement_seconds: Delay = ((0.0, 0.005), (0.25, 0.022), (0.5, 0.095), (0.75, 0.413), (1.0, 1.8))
+    """From the moment a replica can be placed to its placement; about even on a logarithmic scale.
 
     Not for a new volume's first replicas. Measured with Longhorn v1.12.1's control code: two placements of one pod are 0.006 s to 1.8 s
     apart, two thirds of them less than 0.5 s.
     """
 
-    status_lag: Span = (0.36, 0.5)
-    """From a replica's change to the status of its node that shows the change, drawn for each change.
+    status_lag: Delay = ((0.0, 0.0), (0.5, 0.047), (0.9, 0.16), (1.0, 0.441))
+    """From a replica's placement or growth to the status of its node that shows it, drawn for each change.
 
-    Measured with Longhorn v1.12.1's control code: placements up to 0.36 s after another one did not see it. The upper bound is assumed.
+    Measured with Longhorn v1.12.1's control code (136 placements), but for the shortest, which is assumed.
+    """
+
+    freed_lag: Delay = (0.093, 0.83)
+    """From the end of a replica's object to the status of its node that no longer counts it.
+
+    Measured with Longhorn v1.12.1's control code: its shortest and longest.
     """
 
     capacity_period: Annotated[float, msgspec.Meta(gt=0, le=86400)] | Literal["none"] = 1.0
@@ -140,17 +165,42 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Returns this configuration if it is valid.
 
         Raises:
-            ConfigError: a span ends before it begins, or a size is no quantity
+            ConfigError: a delay is no list of quantiles, or a size is no quantity
         """
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if isinstance(value, tuple) and value[0] > value[1]:
-                raise ConfigError(f"{name}: {list(value)} ends before it begins; write [least, most] seconds")
+            if isinstance(value, tuple) and not _is_delay(value):
+                raise ConfigError(
+                    f"{name}: {msgspec.json.encode(value).decode()} is neither [least, most] seconds nor rising pairs of a fraction "
+                    "and seconds, the first fraction 0 and the last 1"
+                )
         try:
             parse_bytes(self.default_disk_size)
         except QuantityError as error:
             raise ConfigError(f"default_disk_size: {error}") from error
         return self
+
+
+def _is_delay(delay: Delay) -> bool:
+    if {len(each) if isinstance(each, tuple) else 0 for each in delay} not in ({0}, {2}):
+        return False
+    points = quantiles(delay)
+    return [points[0][0], points[-1][0]] == [0, 1] and all(
+        before[0] < after[0] and before[1] <= after[1] for before, after in pairwise(points)
+    )
+
+
+def quantiles(delay: Delay) -> list[tuple[float, float]]:
+    """The pairs of a delay, also of one in the short form."""
+    return [(each[0], each[1]) if isinstance(each, tuple) else (index, each) for index, each in enumerate(delay)]
+
+
+def draw_seconds(delay: Delay, rng: random.Random) -> float:
+    """Draws the seconds of a delay."""
+    fraction = rng.random()
+    points = quantiles(delay)
+    (low, least), (high, most) = next(pair for pair in pairwise(points) if fraction <= pair[1][0])
+    return least + (most - least) * (fraction - low) / (high - low)
 
 
 def load(path: Path | None) -> Config:
@@ -168,7 +218,9 @@ def load(path: Path | None) -> Config:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
     try:
-        return msgspec.convert(raw or {}, Config).validate()
+        raw = raw or {}
+        preset = PRESETS.get(str(raw.get("preset")), {}) if isinstance(raw, dict) else {}
+        return msgspec.convert({**preset, **raw} if preset else raw, Config).validate()
     except msgspec.ValidationError as error:
         problem, _, key = str(error).partition(" - at `$.")
         where = key.rstrip("`")

@@ -89,7 +89,7 @@ class Controllers:
             self.images,
         )
         place_of = _labelled_place if config.places_replicas else _place
-        self._lag = StatusLag(store.replicas, place_of, config.status_lag, clock, rng)
+        self._lag = StatusLag(store.replicas, place_of, config, clock, rng)
         self.publish_calls = PublishCalls(config, clock)
         EventRouter(self).subscribe()
 
@@ -211,7 +211,7 @@ class Controllers:
         owner = f"claim {key[0]}/{key[1]}"
         if claim is None:
             return await self.runner.run(owner, [])
-        bound = self._observe_expansion(claim)
+        bound = self.observe_expansion(claim)
         if bound is not None:
             return await self.runner.run(owner, decide_expansion(bound))
         name = volume_name(claim)
@@ -232,7 +232,7 @@ class Controllers:
             return _FAULT_RETRY_SECONDS
         return await self.runner.run(owner, actions)
 
-    def _observe_expansion(self, claim: Claim) -> ExpansionObservation | None:
+    def observe_expansion(self, claim: Claim) -> ExpansionObservation | None:
         """The observation for an expansion, None if no Longhorn volume is bound."""
         store = self.store
         persistent_volume = store.persistent_volumes.get(claim.model.spec.volume_name)

@@ -10,7 +10,7 @@ from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus, RequestKind
 from scheduler_core.model.snapshot import NamespacedName
-from simulator.config import Config
+from simulator.config import Config, quantiles
 from simulator.controller_queue import ControllerQueue
 from simulator.objects import AUTO_SALVAGE, NODE_LABEL, Json, KubeObject
 from simulator.provisioner import claim_reference, volume_name
@@ -131,7 +131,8 @@ class EventRouter:
 
     def _enqueue_node_later(self, name: str) -> None:
         if name:
-            self._queues.nodes.add_later(name, max(self._queues.config.status_lag[0], 0.001))
+            _, least = quantiles(self._queues.config.status_lag)[0]
+            self._queues.nodes.add_later(name, max(least, 0.001))
 
     def _on_longhorn_node(self, name: str, old: _Node, new: _Node) -> None:
         """Enqueues a node, and the volumes that its change may concern.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.kube.resources import CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import QuantityError
@@ -12,7 +12,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.provisioned_volume import csi_size
 from scheduler_core.longhorn.volume_expansion import check_expansion
 from scheduler_core.model.quantity import parse_bytes
-from simulator.actions import Action, PatchObject, RequeueAfter
+from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter
 from simulator.config import Config
 from simulator.disk_schedule_grants import Schedules, granted_size
 from simulator.objects import DRIVER
@@ -70,18 +70,27 @@ def decide_expansion(observation: ExpansionObservation) -> list[Action]:
 
 
 def _grow(observation: ExpansionObservation, wanted: int) -> list[Action]:
-    models = [replica.model for replica in observation.replicas]
-    answers = check_expansion(observation.cluster, observation.volume.model, models, wanted)
-    answer = observation.rng.choice(sorted(answers, key=lambda each: (each.disk, each.reason or "")))
-    if not answer.allowed:
+    if expansion_problem(observation, observation.volume.model.size, wanted):
         return [RequeueAfter(observation.config.schedule_retry)]
     size = str(wanted)
     # With DiskSchedules only the volume's size is written: their controllers write the replicas' sizes once all disks have granted them.
     resized = () if observation.config.disk_schedules else observation.replicas
-    return [
+    actions = (
         *(patch_replica_spec(each, {"volumeSize": size}, "replica grows") for each in resized),
         PatchObject(LONGHORN_VOLUMES, observation.volume, {"spec": {"size": size}}, "volume grows"),
-    ]
+    )
+    return [AfterDelay("expand", observation.config.expand_seconds, actions)]
+
+
+def expansion_problem(observation: ExpansionObservation, old: int, new: int) -> str:
+    """Why Longhorn refuses a volume's growth from `old` to `new` bytes, "" if it does not."""
+    volume = replace(observation.volume.model, size=old)
+    models = [replica.model for replica in observation.replicas]
+    answers = check_expansion(observation.cluster, volume, models, new)
+    answer = observation.rng.choice(sorted(answers, key=lambda each: (each.disk, each.reason or "")))
+    if answer.reason is None:
+        return ""
+    return f"error while CheckReplicasSizeExpansion for volume {volume.name}: disk {answer.disk}: {answer.reason.value}"
 
 
 def _parse_size(text: object) -> int:

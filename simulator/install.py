@@ -19,6 +19,7 @@ from app.kube.resources import (
     LONGHORN_NAMESPACE,
     LONGHORN_NODES,
     LONGHORN_SETTINGS,
+    LONGHORN_VOLUMES,
     STORAGE_CLASSES,
     Resource,
 )
@@ -59,22 +60,27 @@ async def install(client: KubeClient, config: Config) -> None:
         ApiError: the API server refused
         InstallError: it does not serve the definitions in time
     """
-    await _ensure(client, NAMESPACES, {"metadata": {"name": LONGHORN_NAMESPACE}})
+    await ensure(client, NAMESPACES, {"metadata": {"name": LONGHORN_NAMESPACE}})
     definitions = crds()
     for definition in definitions:
-        await _ensure(client, CRDS, definition, update=True)
+        await ensure(client, CRDS, definition, update=True)
     for resource, body in admission_policies(config):
-        await _ensure(client, resource, body, update=True)
-    await _ensure(client, CSI_DRIVERS, csi_driver(config), update=True)
+        await ensure(client, resource, body, update=True)
+    await ensure(client, CSI_DRIVERS, csi_driver(config), update=True)
     for body in storage_classes():
-        await _ensure(client, STORAGE_CLASSES, body)
+        await ensure(client, STORAGE_CLASSES, body)
     for definition in definitions:
         await _wait_for_definition(client, definition["metadata"]["name"])
     for body in settings(config):
-        await _ensure(client, LONGHORN_SETTINGS, body)
+        await ensure(client, LONGHORN_SETTINGS, body)
 
 
-async def _ensure(client: KubeClient, resource: Resource, body: Json, *, update: bool = False) -> None:
+async def ensure(client: KubeClient, resource: Resource, body: Json, *, update: bool = False) -> None:
+    """Creates an object; `update` makes an existing one equal.
+
+    Raises:
+        ApiError: the API server refused
+    """
     namespace = body["metadata"].get("namespace", "")
     full = {**body, "apiVersion": resource.api_version, "kind": resource.kind}
     try:
@@ -181,6 +187,12 @@ def admission_policies(config: Config) -> Iterable[tuple[Resource, Json]]:
         f"'need to disable scheduling on disk ' + {evicting}[0] + ' for disk eviction'",
     )
     yield from _policy("nodes", LONGHORN_NODES, node, disk)
+    shrinking = (
+        "'shrinking volume ' + object.metadata.name + ' size from ' + oldObject.spec.size + ' to ' + object.spec.size + "
+        "' is not supported'"
+    )
+    grows = "oldObject == null || int(object.spec.size) >= int(oldObject.spec.size)"
+    yield from _policy("volumes", LONGHORN_VOLUMES, (grows, shrinking))
 
 
 def _policy(name: str, resource: Resource, *rules: tuple[str, str]) -> Iterable[tuple[Resource, Json]]:

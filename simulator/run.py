@@ -15,9 +15,10 @@ from app.kube.client import KubeClient
 from app.kube.reflector import Phase, Reflector, Timing
 from app.kube.resources import CAPACITIES, LONGHORN_NAMESPACE
 from simulator.action_runner import ActionRunner
+from simulator.claim_webhook import VALIDATING_WEBHOOKS, ClaimWebhook
 from simulator.config import Config
 from simulator.controllers import Controllers
-from simulator.install import install
+from simulator.install import ensure, install
 from simulator.objects import Key, KubeObject
 from simulator.status import StatusServer
 from simulator.store import Store, Table
@@ -74,6 +75,7 @@ async def _simulate(client: KubeClient, options: RunOptions) -> None:
     store = Store()
     controllers = Controllers(store, ActionRunner(client, store, rng), options.config, rng)
     server = StatusServer(controllers)
+    webhook = ClaimWebhook(controllers)
     port = await server.start(options.status_port)
     log.info("listening", status=f"http://127.0.0.1:{port}/status", server=client.server)
     try:
@@ -86,11 +88,14 @@ async def _simulate(client: KubeClient, options: RunOptions) -> None:
             for reflector in reflectors:
                 group.create_task(reflector.run(), name=reflector.label)
             await _wait_for_lists(reflectors)
+            if options.install:
+                await ensure(client, VALIDATING_WEBHOOKS, await webhook.start(), update=True)
             server.ready = True
             log.info("ready", nodes=len(store.nodes.objects), volumes=len(store.volumes.objects))
             group.create_task(controllers.run(), name="controllers")
     finally:
         await server.stop()
+        await webhook.stop()
 
 
 def _reflector(client: KubeClient, table: Table[Any, Any], rng: random.Random) -> Reflector[KubeObject[Any]]:

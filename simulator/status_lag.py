@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from scheduler_core.model import longhorn
-from simulator.config import Span
+from simulator.config import Config, draw_seconds
 from simulator.objects import KubeObject
 from simulator.store import Table
 
@@ -32,12 +32,12 @@ class StatusLag:
         self,
         replicas: Table[str, longhorn.Replica],
         place_of: Callable[[KubeObject[longhorn.Replica]], Place],
-        span: Span,
+        config: Config,
         clock: Callable[[], float],
         rng: random.Random,
     ) -> None:
         self._place_of = place_of
-        self._span = span
+        self._config = config
         self._clock = clock
         self._rng = rng
         self._visible_at: dict[str, dict[str, float]] = {}
@@ -50,8 +50,8 @@ class StatusLag:
         for replica in (old, new):
             node, _ = self._place_of(replica) if replica is not None else ("", "")
             if node:
-                visible_at = self._clock() + self._rng.uniform(*self._span)
-                self._visible_at.setdefault(node, {})[name] = visible_at
+                lag = self._config.freed_lag if new is None else self._config.status_lag
+                self._visible_at.setdefault(node, {})[name] = self._clock() + draw_seconds(lag, self._rng)
 
     def _status_entry(self, replica: _Replica) -> Any:
         """What a node's status lists of a replica."""

@@ -83,7 +83,7 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
             RequeueAfter(observation.config.strict_local_retry if local else observation.config.schedule_retry)
         )
     if len(failures) < len(unplaced) and not observation.is_new:
-        delayed = AfterDelay(PLACEMENT, observation.config.placement_seconds, tuple(actions), logarithmic=True)
+        delayed = AfterDelay(PLACEMENT, observation.config.placement_seconds, tuple(actions))
         return [delayed, *retries]
     return [*actions, *retries]
 

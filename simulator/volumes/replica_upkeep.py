@@ -13,6 +13,7 @@ from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
 from simulator.actions import Action, AfterDelay, RequeueAfter
+from simulator.config import Delay, quantiles
 from simulator.volumes.manifests import mark_healthy, new_replica
 from simulator.volumes.observation import (
     CREATING,
@@ -77,14 +78,13 @@ def rebuild_replica(observation: VolumeObservation) -> list[Action]:
         started = patch_replica_status(first, {"currentState": RUNNING}, "replica rebuilding")
         return [AfterDelay(f"start {first.name}", observation.config.start_seconds, (started,))]
     done = mark_healthy(observation, first, "replica rebuilt", "replicas_rebuilt")
-    return [AfterDelay(f"rebuild {first.name}", _rebuild_span(observation), (done,))]
+    return [AfterDelay(f"rebuild {first.name}", _rebuild_delay(observation), (done,))]
 
 
-def _rebuild_span(observation: VolumeObservation) -> tuple[float, float]:
-    least, most = observation.config.rebuild_seconds
+def _rebuild_delay(observation: VolumeObservation) -> Delay:
     speed = observation.config.rebuild_bytes_per_second
     copying = observation.model.actual_size / speed if speed else 0.0
-    return least + copying, most + copying
+    return tuple((fraction, seconds + copying) for fraction, seconds in quantiles(observation.config.rebuild_seconds))
 
 
 def restart_replicas(observation: VolumeObservation) -> list[Action]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from devcluster.components import SCHEDULER
-from devcluster.programs import NAMESPACE, SIMULATOR
+from devcluster.programs import NAMESPACE
 from tests.control_plane import ControlPlane
 from tests.e2e import plan
 from tests.e2e.journal import events
@@ -210,7 +210,7 @@ def test_growth_counts_from_the_moment_when_a_claim_requests_it(rig: Rig) -> Non
         rig.create(Workload(app="growing", group="grow", only="grow-1").statefulset(1))
         rig.until("it runs", lambda: rig.ready("growing", 1))
         # Longhorn is late: it grows the volume only after the other pods are decided.
-        rig.cluster.processes[SIMULATOR].pause()
+        rig.use_simulator({"expand_seconds": [3600, 3600]})
         try:
             request = {"spec": {"resources": {"requests": {"storage": "290Gi"}}}}
             rig.cluster.api.patch(f"{CLAIMS}/data-0-growing-0", request)
@@ -218,7 +218,7 @@ def test_growth_counts_from_the_moment_when_a_claim_requests_it(rig: Rig) -> Non
             rig.until("the other pods are decided", lambda: len(selected_nodes(rig, "others")) == 3)
             assert set(selected_nodes(rig, "others")) == {"grow-2"}
         finally:
-            rig.cluster.processes[SIMULATOR].resume()
+            rig.use_simulator({})
         rig.until("the other pods run", lambda: rig.ready("others", 3))
         rig.until("the volume has grown", lambda: replica_sizes(rig, "grow-1") == [290 * 1024**3])
         assert (rig.misplaced_pods("others"), rig.overbooked_disks()) == ([], [])

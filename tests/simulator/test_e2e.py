@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
+from app.kube.client import ApiError
+from app.kube.resources import (
+    CLAIMS,
+    LONGHORN_NAMESPACE,
+    LONGHORN_NODES,
+    LONGHORN_REPLICAS,
+    LONGHORN_VOLUMES,
+    PERSISTENT_VOLUMES,
+)
 from devcluster import KubectlError
 from tests.control_plane import ControlPlane
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
@@ -257,7 +265,7 @@ def test_written_data_reduces_the_available_space(scene: Scene) -> None:
 
 
 def test_grown_claim_grows_its_volume(scene: Scene) -> None:
-    """The volume grows as far as Longhorn's space rule allows."""
+    """The volume grows as far as Longhorn's space rule allows; the API server refuses more, and the claim keeps its request."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi")
     scene.add_pod("app", "data", node=home)
@@ -265,13 +273,37 @@ def test_grown_claim_grows_its_volume(scene: Scene) -> None:
     scene.add_claim("data", "8Gi")
     until("grown", lambda: _capacity(scene) == str(8 * 2**30))
     assert scene.replicas("data")[0]["spec"]["volumeSize"] == str(8 * 2**30)
-    scene.add_claim("data", "30Gi")
-    # The simulator receives the next claim later, so it has reconciled this one when that one is served.
-    scene.add_claim("later", "1Gi")
-    scene.add_pod("after", "later", node=home)
-    until("the other pod runs", lambda: scene.running("after"))
-    until("status", lambda: _disk(scene, home)["storageScheduled"] == 9 * 2**30)
-    assert _capacity(scene) == str(8 * 2**30)
+    with pytest.raises(ApiError, match=r"validator\.longhorn\.io.*CheckReplicasSizeExpansion.*insufficient storage"):
+        _request(scene, "30Gi")
+    claim = scene.rig.find(CLAIMS, "data", scene.name)
+    assert claim is not None
+    assert claim["spec"]["resources"]["requests"]["storage"] == "8Gi"
+    volume = LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, claim["spec"]["volumeName"])
+    with pytest.raises(ApiError, match="shrinking volume"):
+        scene.rig.cluster.api.patch(volume, {"spec": {"size": str(5 * 2**30)}})
+
+
+def test_a_growth_is_refused_while_longhorn_does_not_answer(scene: Scene) -> None:
+    """Its webhook's failurePolicy is Fail; other updates of the claim are made."""
+    [home] = scene.add_nodes("20Gi")
+    scene.add_claim("data", "5Gi")
+    scene.add_pod("app", "data", node=home)
+    until("pod runs", lambda: scene.running("app"))
+    scene.rig.simulator.kill()
+    try:
+        with pytest.raises(ApiError, match=r"failed calling webhook .*validator\.longhorn\.io"):
+            _request(scene, "6Gi")
+        scene.rig.cluster.api.patch(CLAIMS.path(scene.name, "data"), {"metadata": {"labels": {"other": "update"}}})
+    finally:
+        scene.rig.simulator.restart()
+    _request(scene, "6Gi")
+    until("grown", lambda: _capacity(scene) == str(6 * 2**30))
+
+
+def _request(scene: Scene, size: str) -> None:
+    """Changes the request of the claim `data`."""
+    body = {"spec": {"resources": {"requests": {"storage": size}}}}
+    scene.rig.cluster.api.patch(CLAIMS.path(scene.name, "data"), body)
 
 
 def _fill(scene: Scene, home: str, storage_class: str) -> None:

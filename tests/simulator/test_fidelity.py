@@ -82,16 +82,18 @@ async def test_each_replica_has_a_lag_of_its_own() -> None:
 
 
 async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> None:
-    """The replica's object is gone, and its space is still counted."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
+    """The replica's object is gone, and its space is still counted: for as long as the lag of freed space, not of placements."""
+    world = World(msgspec.structs.replace(QUICK, freed_lag=(LAG, LAG)))
     await world.start("50Gi")
     await _attach_volumes(world, "v")
-    world.seconds += LAG
     await world.settle()
     await world.delete_volume("v")
     await world.settle()
     assert world.store.replicas.objects == {}
     assert world.disk("a").storage_scheduled == 10 * GIB
+    world.seconds += LAG
+    await world.settle()
+    assert world.disk("a").storage_scheduled == 0
 
 
 async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -21,7 +22,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 from simulator import install
 from simulator.__main__ import main
-from simulator.config import Config, ConfigError, load
+from simulator.config import Config, ConfigError, draw_seconds, load, quantiles
 from simulator.controller_queue import ControllerQueue
 from simulator.known_settings import KNOWN_SETTINGS
 from simulator.nodes import DisksError, disk_uuid, read_disks
@@ -39,7 +40,14 @@ ROOT = Path(__file__).parents[2]
     ("text", "problem"),
     [
         pytest.param("{speed: 1}", "unknown field `speed`", id="unknown key"),
-        pytest.param("{attach_seconds: [3, 1]}", "attach_seconds: [3.0, 1.0] ends before it begins", id="span"),
+        pytest.param("{attach_seconds: [3, 1]}", "attach_seconds: [3.0,1.0] is neither", id="falling span"),
+        pytest.param("{attach_seconds: [1, 2, 3]}", "attach_seconds: [1.0,2.0,3.0] is neither", id="three seconds"),
+        pytest.param("{attach_seconds: [[0, 1], 2]}", "attach_seconds: [[0.0,1.0],2.0] is neither", id="mixed forms"),
+        pytest.param("{attach_seconds: [[0, 1], [0.9, 2]]}", "is neither", id="no last quantile"),
+        pytest.param("{attach_seconds: [[0, 1], [0, 2], [1, 3]]}", "is neither", id="fraction twice"),
+        pytest.param("{attach_seconds: [[0, 1, 2], [1, 3, 4]]}", "is neither", id="triples"),
+        pytest.param("{attach_seconds: []}", "attach_seconds: [] is neither", id="no quantile"),
+        pytest.param("{preset: slow}", "preset: Invalid enum value 'slow'", id="preset"),
         pytest.param("{status_period: 0}", "status_period: Expected", id="zero period"),
         pytest.param("{default_disk_size: big}", "default_disk_size: 'big' is not a quantity", id="size"),
         pytest.param("{", "is no YAML", id="no YAML"),
@@ -53,6 +61,24 @@ def test_wrong_configuration_is_refused_with_file_and_key(tmp_path: Path, text: 
         load(path)
     assert str(raised.value).startswith(str(path))
     assert problem in str(raised.value)
+
+
+def test_drawn_delays_have_the_quantiles_of_their_configuration() -> None:
+    """Half of them end within the median, and so on; the short form is even between its bounds."""
+    rng = random.Random(1)  # noqa: S311 # chance in a simulation
+    lags = [draw_seconds(Config().status_lag, rng) for _ in range(10_000)]
+    shares = [sum(lag <= seconds for lag in lags) / len(lags) for seconds in (0.0235, 0.047, 0.16, 0.441)]
+    assert shares == pytest.approx([0.25, 0.5, 0.9, 1], abs=0.02)
+    even = sorted(draw_seconds((1.0, 3.0), rng) for _ in range(10_000))
+    assert [even[0], even[5_000], even[-1]] == pytest.approx([1, 2, 3], rel=0.05)
+
+
+def test_a_preset_gives_the_lags_that_the_file_does_not_name(tmp_path: Path) -> None:
+    """A throttled Longhorn frees space after seconds; a file may still change one lag."""
+    path = tmp_path / "simulator.yaml"
+    path.write_text("{preset: throttled, status_lag: [2, 3]}")
+    config = load(path)
+    assert (config.status_lag, quantiles(config.freed_lag)[-1]) == ((2, 3), (1, 4.6))
 
 
 def test_the_word_off_disables_placement(tmp_path: Path) -> None:
@@ -348,12 +374,7 @@ def test_documentation_lists_every_key_with_its_default() -> None:
     section = text.partition("\n## Configuration\n")[2].partition("\n## ")[0]
     rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
     documented = {row[1].strip().strip("`"): yaml.safe_load(row[2].strip().strip("`")) for row in rows}
-    defaults = Config()
-    expected: dict[str, Any] = {
-        name: list(value) if isinstance(value := getattr(defaults, name), tuple) else value
-        for name in Config.__struct_fields__
-    }
-    assert documented == expected
+    assert documented == json.loads(msgspec.json.encode(Config()))
 
 
 async def test_memory_api_refuses_stale_writes() -> None:

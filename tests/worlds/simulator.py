@@ -37,9 +37,11 @@ QUICK = Config(
     detach_seconds=AT_ONCE,
     start_seconds=AT_ONCE,
     rebuild_seconds=AT_ONCE,
+    expand_seconds=AT_ONCE,
     delete_seconds=AT_ONCE,
     backing_image_seconds=AT_ONCE,
     status_lag=AT_ONCE,
+    freed_lag=AT_ONCE,
 )
 ROUNDS = 200
 

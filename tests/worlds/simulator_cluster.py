@@ -40,6 +40,7 @@ CONFIG: Mapping[str, Any] = {
     "delete_seconds": [0.1, 0.2],
     "status_period": 0.5,
     "status_lag": [0.1, 0.2],
+    "freed_lag": [0.1, 0.2],
     "capacity_period": 0.5,
     "schedule_retry": 1,
     "strict_local_retry": 1,
