@@ -6,7 +6,8 @@
 
 Every process reviews, whether it leads or not: what is promised on a node follows from the cluster's objects. API servers call the leader,
 and a standby if the leader does not answer. Where another process may have answered a moment ago, this one first reads what was written: on
-a standby, after a take-over, and after it stood still. A standby also reads the leader's record of offers.
+a standby, after a take-over, after it stood still, and if no watch shows its own last answer. A standby also reads the leader's record
+of offers.
 
 One lock makes deciding and allowing one step, so that two placements of a pod see each other. The guard never refuses: whatever goes wrong
 here, Longhorn's own choice is written. An answer that would come too late is given up, because the API server does not wait for it.
@@ -61,6 +62,8 @@ MAX_ALLOWANCES: Final = 10_000
 _TICK_SECONDS: Final = 0.25
 # So long this process reads what was written before it decides, after it stood still for a tick or took over.
 CATCH_UP_SECONDS: Final = 2.0
+# A watch shows a placement within this time after it was answered.
+UNSEEN_SECONDS: Final = 0.25
 _READ_SECONDS: Final = 0.3
 
 
@@ -205,7 +208,7 @@ class PlacementGuard:
     async def _decide(self, request: AdmissionRequest, wanted: Placement) -> JsonPatch:
         started = self._clock()
         settings = self._context.settings()
-        if not self._context.leads() or started < self._behind_until:
+        if not self._context.leads() or started < self._behind_until or self._is_unseen(wanted.node, started):
             await self._read_written(wanted.node)
         while True:
             contenders = await self._contenders(wanted.node)
@@ -231,6 +234,11 @@ class PlacementGuard:
                 self._allow(written, self._clock())
         self._log(decision, wanted, written, self._clock() - started)
         return [] if refused else placement_patch(wanted, written, has_annotations=request.has_annotations)
+
+    def _is_unseen(self, node: str, now: float) -> bool:
+        """Whether a watch should have shown an answer on a node by now: it may be lost, and another process asked."""
+        on_node = (each for each in self._allowances.values() if each.placement.node == node)
+        return any(now - each.at > UNSEEN_SECONDS for each in on_node)
 
     async def _contenders(self, node: str) -> Contenders:
         return self._context.contenders() if self._context.leads() else await self._context.recorded(node)

@@ -40,8 +40,10 @@ def test_only_updates_of_replicas_count() -> None:
         (PlacementLatency((), (1.0,)), "0 of 1 updates of replicas were reviewed"),
         (
             PlacementLatency((20.0, 15.0, 16.0), (9.0, 8.0)),
-            "3 reviewed placements took 16.0 ms at the API server (median; 99 % at most 20.0), "
-            "2 other updates of replicas 8.5 ms",
+            (
+                "3 reviewed placements took 16.0 ms at the API server (median; 99 % at most 20.0), "
+                "2 other updates of replicas 8.5 ms"
+            ),
         ),
     ],
 )

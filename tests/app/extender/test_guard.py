@@ -14,7 +14,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.decisions.evaluator import Evaluator
-from app.extender.guard import ALLOWANCE_LIFETIME, ANSWER_SECONDS, CATCH_UP_SECONDS, GuardContext, PlacementGuard
+from app.extender.guard import (
+    ALLOWANCE_LIFETIME,
+    ANSWER_SECONDS,
+    CATCH_UP_SECONDS,
+    UNSEEN_SECONDS,
+    GuardContext,
+    PlacementGuard,
+)
 from app.extender.metrics import Metrics
 from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
@@ -249,6 +256,20 @@ async def test_a_leader_reads_what_was_written_after_it_took_over() -> None:
     await asyncio.sleep(CATCH_UP_SECONDS)
     await world.disk(ON_B, dryRun=True)
     assert world.reads == 1
+
+
+@virtually
+async def test_a_leader_reads_what_was_written_if_no_watch_shows_its_answer() -> None:
+    """The answer may be lost, and a standby may have been asked: x is on b, and y needs a disk that is not there."""
+    world = World()
+    assert await world.disk(ON_B) == "a"
+    world.written = [Replica("r-x", "vol-x", ON_B.size, NODE, ON_B.disk, ON_B.disk_path)]
+    await world.disk(Y_ON_B, dryRun=True)
+    assert world.reads == 0
+    await asyncio.sleep(2 * UNSEEN_SECONDS)
+    await world.disk(Y_ON_B, dryRun=True)
+    assert world.reads == 1
+    assert [entry.disk for entry in world.guard.activity.awaited] == [ON_B.disk]
 
 
 @virtually
