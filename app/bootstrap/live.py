@@ -198,7 +198,8 @@ def _guard_endpoint(
     """Returns what has API servers call the placement guard."""
     options = shared.options
     leader = _publisher(shared, elector.leading, options.guard_port, PLACEMENT_GUARD)
-    standby = _publisher(shared, lambda: not elector.leading(), options.guard_port, PLACEMENT_GUARD_STANDBY)
+    # Any process that does not lead may take this port, and the leader empties it.
+    standby = _publisher(shared, lambda: True, options.guard_port, PLACEMENT_GUARD_STANDBY)
     return GuardEndpoint(
         certificate,
         (leader, standby) if leader is not None and standby is not None else None,
@@ -251,12 +252,7 @@ def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: Se
     )
     guard = PlacementGuard(cache, shared.evaluator, context, shared.metrics, monotonic)
 
-    def note_delivery(before: object | None, after: object | None) -> None:
-        # What was placed before this process started says nothing about now.
-        if cache.has_synced:
-            guard.note_delivery(before, after)
-
-    cache.subscribe("replicas", note_delivery)
+    cache.subscribe("replicas", guard.note_delivery)
 
     def is_proven() -> bool:
         # A webhook that is gone is known before the first placement passes it by.

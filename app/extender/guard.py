@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import StateSource
 from app.extender.metrics import Metrics
+from app.extender.offer_store import READ_SECONDS
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LONGHORN_REPLICAS
 from app.schemas.state import GuardActivity
@@ -35,7 +36,7 @@ from scheduler_core.convert.admission import (
     JsonPatch,
     placement_patch,
 )
-from scheduler_core.convert.meta import Wire, decode_json
+from scheduler_core.convert.meta import Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.decision import Competing, Contenders
 from scheduler_core.extender.guard_health import GuardState, Observation, next_state, observe_placement
@@ -64,7 +65,6 @@ _TICK_SECONDS: Final = 0.25
 CATCH_UP_SECONDS: Final = 2.0
 # A watch shows a placement within this time after it was answered.
 UNSEEN_SECONDS: Final = 0.25
-_READ_SECONDS: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class GuardContext:
 
 
 class _ReplicaList(Wire):
-    items: list[wire.Replica]
+    items: list[Any]
 
 
 class WrittenReplicas:
@@ -112,8 +112,14 @@ class WrittenReplicas:
             ApiError: the API server refused or did not answer
             ObjectError: the answer cannot be read
         """
-        raw = await self._client.get(self._path, {"labelSelector": f"{wire.NODE_LABEL}={node}"}, _READ_SECONDS)
-        return [wire.replica(entry) for entry in decode_json("ReplicaList", raw, _ReplicaList).items]
+        raw = await self._client.get(self._path, {"labelSelector": f"{wire.NODE_LABEL}={node}"}, READ_SECONDS)
+        replicas: list[Replica] = []
+        for entry in decode_json("ReplicaList", raw, _ReplicaList).items:
+            try:
+                replicas.append(wire.replica(decode_object("Replica.longhorn.io", entry, wire.Replica)))
+            except ObjectError as error:
+                log.warning("a replica cannot be read", problem=str(error))
+        return replicas
 
 
 class PlacementGuard:
@@ -168,7 +174,7 @@ class PlacementGuard:
         self._behind_until = self._clock() + CATCH_UP_SECONDS
 
     def clear(self) -> None:
-        """Goes on: a process that leads no more reviews, too."""
+        """Does nothing: a process that leads no more reviews, too."""
 
     async def run(self) -> None:
         """Drops allowances that were given up, and notices that this process stood still, until cancelled."""
@@ -200,7 +206,8 @@ class PlacementGuard:
             async with asyncio.timeout(ANSWER_SECONDS), self._lock:
                 return await self._decide(request, wanted)
         except TimeoutError:
-            # It is not noted as answered: a watch will show it as bypassed.
+            # The object will have no note of an answer. Another process may be asked.
+            self._behind_until = self._clock() + CATCH_UP_SECONDS
             self._count(GuardOutcome.LATE)
             log.warning("a placement is left alone: its decision took too long", replica=wanted.replica)
             return []
@@ -208,23 +215,24 @@ class PlacementGuard:
     async def _decide(self, request: AdmissionRequest, wanted: Placement) -> JsonPatch:
         started = self._clock()
         settings = self._context.settings()
-        if not self._context.leads() or started < self._behind_until or self._is_unseen(wanted.node, started):
-            await self._read_written(wanted.node)
+        if not isinstance(self._context.contenders(), Competing):
+            return []
+        alone = self._context.leads() and started >= self._behind_until and not self._is_unseen(wanted.node, started)
+        # What other processes do on other nodes is not read.
+        search = Search(Budget(STEPS_PER_PLACEMENT), settings.guard_other_nodes and alone)
+        contenders = self._context.contenders()
+        if not alone:
+            contenders, _ = await asyncio.gather(self._contenders(wanted.node), self._read_written(wanted.node))
         while True:
-            contenders = await self._contenders(wanted.node)
             if not isinstance(contenders, Competing):
                 return []
             decision = await self._evaluator.run(
-                guard_placement(
-                    wanted,
-                    self._cache.state(),
-                    contenders.ledger,
-                    self.allowances,
-                    Search(Budget(STEPS_PER_PLACEMENT), settings.guard_other_nodes),
-                )
+                guard_placement(wanted, self._cache.state(), contenders.ledger, self.allowances, search)
             )
-            if self._has_offers(wanted.node, contenders):
+            current = await self._contenders(wanted.node) if alone else contenders
+            if _has_same_offers(contenders, current, {wanted.node, decision.allowance.node}):
                 break
+            contenders = current
         enforces = settings.placement_guard is GuardMode.ENFORCE and self._state is not GuardState.TAMPERED
         written = decision.allowance if enforces else wanted
         refused = decision.outcome is GuardOutcome.REFUSED_SHAPE
@@ -245,38 +253,34 @@ class PlacementGuard:
 
     async def _read_written(self, node: str) -> None:
         """Counts placements that were written and that no watch has shown."""
+        before = self._cache.state().view.snapshot.replicas
         try:
             replicas = await self._context.written(node)
         except (ApiError, ObjectError) as error:
             log.warning("a placement is decided by what the watches show", node=node, problem=str(error))
             return
-        seen = self._cache.state().view.snapshot.replicas
+        now = self._cache.state().view.snapshot.replicas
         for replica in replicas:
-            before = seen.get(replica.name)
-            if replica.disk_id and (before is None or not before.disk_id):
+            is_deleted = replica.name in before and replica.name not in now
+            if replica.disk_id and not is_deleted and not ((shown := now.get(replica.name)) and shown.disk_id):
                 self._allow(Placement.of(replica), self._clock())
-
-    def _has_offers(self, node: str, contenders: Competing) -> bool:
-        """Whether the offers on a node are still those of the contenders.
-
-        An offer that was made meanwhile is to be kept, too.
-        """
-        if not self._context.leads():
-            return True
-        current = self._context.contenders()
-        return isinstance(current, Competing) and current.ledger.offers_on(node) == contenders.ledger.offers_on(node)
 
     def note_delivery(self, before: object | None, after: object | None) -> None:
         """Compares a replica that a watch delivers with the guard's answer.
 
         Called for every change of a replica.
         """
+        if isinstance(before, Replica) and after is None:
+            self._allowances.pop(before.name, None)
         if not isinstance(after, Replica):
             return
         if after.disk_id:
             self._allowances.pop(after.name, None)
         observation = observe_placement(before if isinstance(before, Replica) else None, after)
-        if observation is None or self._mode is GuardMode.OFF:
+        if observation is None:
+            return
+        if self._mode is GuardMode.OFF:
+            self._state = next_state(self._state, observation)
             return
         self._observations[observation.value] += 1
         self._metrics.count_guard_observation(observation.value)
@@ -327,3 +331,10 @@ class PlacementGuard:
             why=decision.detail,
             ms=round(seconds * 1000, 1),
         )
+
+
+def _has_same_offers(before: Competing, after: Contenders, nodes: Iterable[str]) -> bool:
+    """Whether the offers on some nodes are still the same: one that was made meanwhile is to be kept, too."""
+    return isinstance(after, Competing) and all(
+        after.ledger.offers_on(node) == before.ledger.offers_on(node) for node in nodes
+    )

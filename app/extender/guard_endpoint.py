@@ -3,7 +3,7 @@
 The endpoint is a port with TLS, behind a Service of its own: one port of the Service leads to the leader, another to a process that does
 not lead, which API servers call if the leader does not answer. One Service for all would lead to a leader that hangs, too, and an API server
 asks no second endpoint after a time-out. Both ports lead here as long as the guard is switched on and there is a certificate that API servers
-accept. Otherwise the leader keeps its EndpointSlice empty, so that Longhorn's placements wait for nothing.
+accept. Otherwise the leader keeps both EndpointSlices empty, so that Longhorn's placements wait for nothing.
 """
 
 from __future__ import annotations
@@ -70,34 +70,36 @@ class GuardEndpoint:
             mode: what the setting says
         """
         callable_here = mode is not GuardMode.OFF and not self._fault and self._certificate.ready
-        if callable_here and term is None:
+        if term is None and callable_here:
             await self._standby.keep(_ANY_TERM)
-        elif callable_here and term is not None:
+        elif term is None and self._standby.may_point_here:
+            await self._standby.withdraw()
+        elif term is not None and callable_here:
             # The standby's port leads here until another process takes it: without an endpoint, a call would fail meanwhile.
             await self._service.keep(term)
         elif term is not None:
             await self._service.keep_empty()
-        if not callable_here and self._standby.may_point_here:
-            await self._standby.withdraw()
+            await self._standby.keep_empty()
         self._log_problem(mode)
 
     async def withdraw(self) -> None:
         """Has the Service lead nowhere, if it leads here."""
-        if self._service.points_here:
-            await self._service.withdraw()
-        if self._standby.may_point_here:
-            await self._standby.withdraw()
+        for service in self._pointing_here():
+            await service.withdraw()
 
     async def withdraw_in_time(self) -> None:
         """As `withdraw`, before this process stops listening; bounded."""
-        if self._service.points_here:
-            await self._service.withdraw_in_time()
-        if self._standby.may_point_here:
-            await self._standby.withdraw_in_time()
+        for service in self._pointing_here():
+            await service.withdraw_in_time()
+
+    def _pointing_here(self) -> list[PublishedService]:
+        # A leader that ends leads no more by then, and only this pod's own address is ever removed.
+        return [service for service in (self._service, self._standby) if service.may_point_here]
 
     def forget(self) -> None:
-        """Forgets that the Service leads here, if another process leads."""
+        """Forgets what an earlier role has published, if another process leads."""
         self._service.forget()
+        self._standby.forget()
 
     def _problem(self, mode: GuardMode) -> str:
         service = self._service if self._leading() else self._standby

@@ -118,6 +118,8 @@ class OfferStore:
         self._ledger = Ledger()
         self._active = False
         self._version = ""
+        self._read_version = ""
+        self._read_offers: Sequence[RecordedOffer] = ()
         self._problem = ""
         self._changed = asyncio.Event()
         self._made = asyncio.Event()
@@ -202,11 +204,15 @@ class OfferStore:
         """Returns the offers that the last leader recorded, none if they cannot be read."""
         try:
             config_map = await self._get_config_map(READ_SECONDS)
-            data = config_map.record
-            return (await asyncio.to_thread(decode_record, data)).offers if data else ()
+            version = config_map.metadata.resource_version
+            if version != self._read_version:
+                data = config_map.record
+                self._read_offers = (await asyncio.to_thread(decode_record, data)).offers if data else ()
+                self._read_version = version
         except (ApiError, RecordError) as error:
             log.warning("the leader's offers are unknown", problem=str(error))
             return ()
+        return self._read_offers
 
     async def _wait_for_new_offer(self, seconds: float) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import run_to_end
@@ -231,11 +232,16 @@ def offers_on_node(
 ) -> Ledger:
     """Returns a ledger of those recorded offers of a node that the view does not show as decided."""
     entries: list[RecordedOffer] = []
-    for entry in recorded:
+    volumes: list[Any] = []
+    # In this order they were matched with existing PersistentVolumes.
+    for entry in sorted(recorded, key=lambda entry: entry.number):
         if node in entry.offered.nodes:
+            # A pod that names an object that is gone gets no volume.
             with suppress(ResolutionError):
-                restored = offer_to_restore(entry, view, 0.0, options)
-                entries += [restored] if restored is not None else []
+                restored = offer_to_restore(entry, view, 0.0, options, volumes)
+                if restored is not None:
+                    entries.append(restored)
+                    volumes += restored.offered.volumes
     return step(Ledger(), OffersRestored(tuple(entries), len(entries)), now)[0]
 
 

@@ -145,14 +145,17 @@ def _steer(steering: Steering, placement: Placement) -> Cooperative[GuardDecisio
         detail = f"no pod needs volume {placement.volume} on node {placement.node}, and none was promised space there"
         return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
     what = f"{format_count(promised, 'volume')} that pods were promised space for on node {placement.node}"
-    if place == placement:
-        return GuardDecision(GuardOutcome.LEFT, placement, detail=f"{what} still fit")
     problem = (
-        f"what is placed on disk {placement.disk} leaves no space" if steering.overfills else f"{what} fit no more"
+        f"{what} fit no more" if steering.breaks_promise else f"what is placed on disk {placement.disk} leaves no space"
     )
     if place is None:
-        outcome = GuardOutcome.PROMISED_SPACE_TAKEN if promised else GuardOutcome.NO_PLAN
-        return GuardDecision(outcome, placement, detail=f"{problem}, and no other place that Longhorn allows is free")
+        outcome = GuardOutcome.PROMISED_SPACE_TAKEN if steering.breaks_promise else GuardOutcome.NO_PLAN
+        return GuardDecision(outcome, placement, detail=f"{problem}, and there is no other place that Longhorn allows")
+    if place == placement and steering.keeps_offers:
+        return GuardDecision(GuardOutcome.LEFT, placement, detail=f"{what} still fit")
+    if place == placement:
+        detail = f"what undecided pods were offered on node {placement.node} fits no more, and there is no other place"
+        return GuardDecision(GuardOutcome.PROMISED_SPACE_TAKEN, placement, detail=detail)
     detail = f"{problem}; on disk {place.disk} of node {place.node} volume {placement.volume} takes no promised space"
     return GuardDecision(GuardOutcome.CHANGED, place, detail=detail)
 

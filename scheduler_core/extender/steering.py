@@ -8,8 +8,9 @@ another disk of the node with which they are proven to → if allowed, a disk of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from heapq import nlargest
 from typing import Final
 
 from scheduler_core.cluster.view import View
@@ -19,7 +20,8 @@ from scheduler_core.evaluation.offered_volumes import CompetingVolumes
 from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import evaluate_requirements
 from scheduler_core.extender.allowed_placements import with_coming_copies, with_placements
-from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.placement import find_candidates, find_candidates_in_steps
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
@@ -31,6 +33,8 @@ from scheduler_core.volumes.resolve import PodVolume
 
 # Each costs a search; API server and Longhorn wait for the answer.
 _MAX_NODES: Final = 16
+# Among these Longhorn's rules choose; all of a large cluster's nodes would take seconds.
+_MAX_CONSIDERED: Final = 100
 
 
 class Steering:
@@ -40,6 +44,10 @@ class Steering:
         view: with what was allowed and no watch has shown
         competing: returns the volumes that were promised space on a node, without this one
         other_nodes: whether the replica may be moved to another node
+
+    Attributes:
+        keeps_offers: whether the place keeps what undecided pods were offered, too
+        breaks_promise: whether what was promised does not fit with Longhorn's own choice
     """
 
     def __init__(
@@ -57,6 +65,8 @@ class Steering:
         self._budget = budget
         self._other_nodes = other_nodes
         self._promised: dict[str, FittingVolumes] = {}
+        self.keeps_offers = True
+        self.breaks_promise = False
 
     def place(self) -> Cooperative[Placement | None]:
         """Returns the place with which all that was promised there still fits, None without one.
@@ -64,11 +74,15 @@ class Steering:
         If there is none with which the offers fit, too, a place that keeps what is decided is better than one that does not.
         """
         chosen = self._placement
+        candidates: Sequence[Placement] | None = None
         for with_offers in (True, False):
-            reason = yield from self._reason(chosen, with_offers=with_offers)
-            if reason in FITTING and not self.overfills:
+            self.keeps_offers = with_offers
+            self.breaks_promise = (yield from self._reason(chosen, with_offers=with_offers)) not in FITTING
+            if not self.breaks_promise and not self.overfills:
                 return chosen
-            for candidate in self._candidates():
+            if candidates is None:
+                candidates = yield from self._candidates()
+            for candidate in candidates:
                 if (yield from self._reason(candidate, with_offers=with_offers)) is Reason.ROOM:
                     return candidate
         return None
@@ -112,25 +126,40 @@ class Steering:
         evaluation = evaluate_requirements(view, requirements(volumes, volumes), name)
         return with_coming_copies(view, evaluation).reason(budget)
 
-    def _candidates(self) -> Iterator[Placement]:
-        """Yields the other places that Longhorn's rules allow, those of the same node first."""
-        volume = self._view.snapshot.volumes.get(self._placement.volume)
+    def _candidates(self) -> Cooperative[Sequence[Placement]]:
+        """Returns the other places that Longhorn's rules allow, those of the same node first."""
+        view = self._view
+        volume = view.snapshot.volumes.get(self._placement.volume)
         if volume is None:
-            return
+            return ()
         names = [self._placement.node]
         if self._other_nodes:
-            replicas = self._view.replicas_of(volume.name)
-            allowed = find_candidates(self._view.cluster, replica_request(self._placement, volume), replicas)
-            others = {candidate.node.name for candidate in allowed.disks} - {self._placement.node}
-            names += sorted(others)[:_MAX_NODES]
+            replicas = view.replicas_of(volume.name)
+            cluster = self._part_of_cluster({replica.node_id for replica in replicas})
+            allowed = yield from find_candidates_in_steps(cluster, replica_request(self._placement, volume), replicas)
+            names += sorted({candidate.node.name for candidate in allowed.disks} - set(names))[:_MAX_NODES]
+        places: list[Placement] = []
         for name in names:
-            if disk_with_schedule(name, self._view):
-                continue
-            moved = replace(self._placement, node=name)
-            legal = legal_disks(self._view, moved, volume)
-            for disk in sorted(self._view.snapshot.longhorn_nodes[name].disks, key=lambda disk: disk.name):
-                if disk.uuid in legal and disk.uuid != self._placement.disk:
-                    yield replace(moved, disk=disk.uuid, disk_path=disk.path)
+            if not disk_with_schedule(name, view):
+                moved = replace(self._placement, node=name)
+                legal = legal_disks(view, moved, volume) - {self._placement.disk}
+                disks = sorted(view.snapshot.longhorn_nodes[name].disks, key=lambda disk: disk.name)
+                places += [replace(moved, disk=disk.uuid, disk_path=disk.path) for disk in disks if disk.uuid in legal]
+                yield
+        return places
+
+    def _part_of_cluster(self, homes: Collection[str]) -> Cluster:
+        """Returns the nodes with most space, and those of the volume's replicas: all nodes would take too long."""
+        cluster = self._view.cluster
+
+        def space(node: longhorn.Node) -> int:
+            return max((disk.storage_maximum - disk.storage_scheduled for disk in node.disks), default=0)
+
+        roomy = nlargest(_MAX_CONSIDERED, cluster.nodes.values(), key=space)
+        nodes = {node.name: node for node in roomy} | {
+            name: cluster.nodes[name] for name in homes if name in cluster.nodes
+        }
+        return replace(cluster, nodes=nodes)
 
 
 def disk_with_schedule(node: str, view: View) -> str:

@@ -75,10 +75,13 @@ def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterabl
 
     `replicas` are all of this volume.
     """
-    return take_all(_find_candidates(cluster, request, tuple(replicas)))
+    return take_all(find_candidates_in_steps(cluster, request, replicas))
 
 
-def _find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: tuple[Replica, ...]) -> Steps[DiskCandidates]:
+def find_candidates_in_steps(
+    cluster: Cluster, request: ReplicaRequest, replicas: Iterable[Replica]
+) -> Steps[DiskCandidates]:
+    """As `find_candidates`, with pauses."""
     nodes, error = yield from _node_candidates(cluster, request)
     if error is not None:
         return DiskCandidates(reasons=frozenset({error}))
@@ -87,7 +90,7 @@ def _find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: tuple[
         disks[node.name] = prefilter_disks(cluster, request, node)
         if number % _NODES_PER_PASS == 0:
             yield
-    return (yield from _disk_candidates(cluster, request, (nodes, disks), replicas, reuse=False))
+    return (yield from _disk_candidates(cluster, request, (nodes, disks), tuple(replicas), reuse=False))
 
 
 def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
@@ -278,10 +281,10 @@ def schedule_replica_in_steps(
     if _prefers_local_node(cluster, volume, replicas):
         # Without placed replicas every node is in the first tier. So if a disk of the local node is eligible, no other node matters.
         local = replace(cluster, nodes={volume.node_id: cluster.nodes[volume.node_id]})
-        candidates = yield from _find_candidates(local, request, replicas)
+        candidates = yield from find_candidates_in_steps(local, request, replicas)
         if candidates.disks:
             return PlacementResult(possible_choices(candidates.disks, request.replica_size))
-    candidates = yield from _find_candidates(cluster, request, replicas)
+    candidates = yield from find_candidates_in_steps(cluster, request, replicas)
     if not candidates.disks:
         return PlacementResult(reasons=candidates.reasons)
     if volume.data_layout is not None:

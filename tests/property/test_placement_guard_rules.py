@@ -243,5 +243,5 @@ def test_every_place_that_is_written_is_one_that_longhorn_allows(seed: int) -> N
             if decision.outcome is not GuardOutcome.CHANGED:
                 cluster.write(decision)
     decided = set(GuardOutcome) - {GuardOutcome.LATE, GuardOutcome.REFUSED_SHAPE}
-    assert min(outcomes[outcome] for outcome in decided) > 2
+    assert min(outcomes[outcome] for outcome in decided) >= 2
     assert moved["m"]

@@ -40,6 +40,7 @@ from scheduler_core.extender.guard_health import GuardState, Observation
 from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
 from scheduler_core.longhorn.placement import schedule_replica
+from scheduler_core.model.longhorn import Replica
 from scheduler_core.model.replica_placement import Placement
 from tests import builders as make
 from tests.builders import GI, Object
@@ -198,11 +199,15 @@ class PlacementBurst:
         metrics = Metrics()
         self._evaluator = Evaluator(cache, FilterOptions(packing=way.packing), clock)
         self._offers = Offers(cache, self._evaluator, lambda: settings, metrics, clock)
-        context = leader_context(lambda: settings, self._offers.contenders)
+        context = leader_context(lambda: settings, self._offers.contenders, self._written)
         self._guard = PlacementGuard(cache, self._evaluator, context, metrics, clock)
         cache.subscribe("replicas", self._guard.note_delivery)
         if way.guard:
             self._evaluator.follow_guard(lambda: True, lambda: self._guard.allowances)
+
+    async def _written(self, node: str) -> list[Replica]:
+        replicas = self._objects.current.state().view.snapshot.replicas.values()
+        return [replica for replica in replicas if replica.node_id == node]
 
     async def run(self) -> BurstOutcome:
         """Runs until no further pod gets a node."""

@@ -300,6 +300,47 @@ async def test_a_decision_that_takes_too_long_is_given_up() -> None:
 
 
 @virtually
+async def test_after_a_decision_that_took_too_long_the_guard_reads_what_was_written() -> None:
+    """A standby was asked about it."""
+    world = World()
+    world.evaluator.seconds = 2 * ANSWER_SECONDS
+    await world.disk(ON_B)
+    world.evaluator.seconds = 0.0
+    await world.disk(Y_ON_B)
+    assert world.reads == 1
+
+
+@virtually
+async def test_a_guard_that_decides_nothing_reads_nothing() -> None:
+    """Without reservations nothing is promised."""
+    world = World()
+    world.leads = False
+    world.competes = False
+    assert await world.disk(ON_B) == "b"
+    assert world.reads == 0
+
+
+@virtually
+async def test_a_replica_that_is_deleted_takes_no_space() -> None:
+    """Not even for the minute that an answer counts."""
+    world = World()
+    await world.disk(ON_B)
+    world.cache.remove(make.replica("r-x", "vol-x", size=10, healthy=False))
+    assert world.guard.activity.awaited == ()
+
+
+@virtually
+async def test_a_placement_that_passes_a_guard_by_that_is_off_unproves_it() -> None:
+    """Switched on again, it is proven by the next answer."""
+    world = World()
+    await world.prove()
+    world.mode = GuardMode.OFF
+    world.show(Y_ON_B)
+    world.mode = GuardMode.ENFORCE
+    assert not world.guard.proven
+
+
+@virtually
 async def test_an_update_of_another_shape_is_left_alone() -> None:
     """It is counted, and passes the guard by."""
     world = World()

@@ -109,7 +109,7 @@ async def test_the_slice_of_a_guard_that_is_off_is_emptied() -> None:
     for _ in range(2):
         await world.endpoint.keep(1, GuardMode.OFF)
     await world.endpoint.withdraw()
-    assert world.story == ["emptied"]
+    assert (world.story, world.standby.story) == (["emptied"], ["emptied"])
     state = world.endpoint.state(GuardMode.OFF)
     assert (state.mode, state.published, state.problem) == ("off", False, "")
 
@@ -229,6 +229,15 @@ async def test_a_process_that_ends_is_removed_from_both_ports() -> None:
     assert world.standby.story == ["published", "withdrawn"]
 
 
+async def test_a_leader_that_ends_is_removed_though_it_leads_no_more() -> None:
+    """The Lease is released first."""
+    world = World()
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    world.leads = False
+    await world.endpoint.withdraw_in_time()
+    assert world.story == ["published", "withdrawn"]
+
+
 async def test_a_former_leader_leaves_the_slice_to_its_successor() -> None:
     """It points here no more as soon as the lead is lost."""
     world = World()
@@ -239,4 +248,4 @@ async def test_a_former_leader_leaves_the_slice_to_its_successor() -> None:
     world.endpoint.forget()
     world.leads = True
     assert not world.endpoint.state(GuardMode.ENFORCE).published
-    assert world.story == ["published"]
+    assert world.story == ["published", "withdrawn"], "only its own address is removed"

@@ -202,7 +202,7 @@ def test_without_another_disk_promised_space_is_taken() -> None:
     assert decision == GuardDecision(
         GuardOutcome.PROMISED_SPACE_TAKEN,
         ON_B,
-        detail="1 volume that pods were promised space for on node n fit no more, and no other place that Longhorn allows is free",
+        detail="1 volume that pods were promised space for on node n fit no more, and there is no other place that Longhorn allows",
     )
 
 
