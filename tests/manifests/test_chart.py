@@ -458,7 +458,9 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
         pytest.param({"settings": {"placementGuard": False}}, "/settings/placementGuard", id="off without quotes"),
         pytest.param({"image": {"tag": ""}}, "/image/tag", id="empty tag"),
         pytest.param({"image": {"tag": None}}, "tag", id="no tag"),
-        pytest.param({"podLabels": {"app.kubernetes.io/name": "a"}}, "'app.kubernetes.io/name'", id="the label of the pods"),
+        pytest.param(
+            {"podLabels": {"app.kubernetes.io/name": "a"}}, "'app.kubernetes.io/name'", id="the label of the pods"
+        ),
         pytest.param({"affinity": {"nodeAfinity": {}}}, "nodeAfinity", id="misspelt affinity"),
         pytest.param({"extraEnv": [{"value": "a"}]}, "/extraEnv/0", id="a variable without a name"),
         pytest.param({"monitoring": {"repositoryURL": "git.example.com"}}, "/monitoring/repositoryURL", id="no URL"),
