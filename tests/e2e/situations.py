@@ -261,7 +261,7 @@ SITUATIONS: Final = (
     ),
     Situation(
         Reason.HOME_ELSEWHERE, lambda facts: facts.replica_nodes() == [f"{facts.name}-2"],
-        mend=move_replica, volume={}, replica_on="home-elsewhere-2", twin=True,
+        volume={}, replica_on="home-elsewhere-2", twin=True,
     ),
     Situation(
         Reason.TOPOLOGY,

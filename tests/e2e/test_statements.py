@@ -10,12 +10,19 @@ import json
 import shlex
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from app.kube.resources import CLAIMS, LONGHORN_SETTINGS, NODES, PODS, STORAGE_CLASSES
+from app.kube.resources import (
+    CLAIMS,
+    LONGHORN_ENGINE_IMAGES,
+    LONGHORN_INSTANCE_MANAGERS,
+    LONGHORN_SETTINGS,
+    NODES,
+    PODS,
+    STORAGE_CLASSES,
+)
 from devcluster.http_check import http_request
 from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SIMULATOR
@@ -59,11 +66,12 @@ def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
                 cluster.api.create(resource.path(namespace), body)
         for situation in SITUATIONS:
             situation.spoil(Facts(cluster.api, situation.name))
-        with ThreadPoolExecutor(4) as pool:
-            for each in [pool.submit(until_said, running, s) for s in SITUATIONS]:
-                print(each.exception())
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda each: cluster.api.create(PODS.path("default"), each.pod()), SITUATIONS))
+        for situation in SITUATIONS:
+            until_said(running, situation)
+        for situation in SITUATIONS:
+            # Pods that the same setting mends would be mended together.
+            if not situation.remedy:
+                cluster.api.create(PODS.path("default"), situation.pod())
         yield running
 
 
@@ -73,9 +81,20 @@ def add_nodes(stack: Stack) -> None:
     for situation in (*SITUATIONS, BAD_SETTING):
         disks |= {name: [dict(situation.disk)] for name in situation.nodes}
     stack.add_nodes(disks)
+    wait_until("engines on every node", lambda: nodes_with_engines(stack) >= disks.keys())
     for situation in SITUATIONS:
         for name in situation.nodes if situation.twin else ():
             stack.cluster.api.patch(NODES.path(name=name), {"metadata": {"labels": {"group": situation.name}}})
+
+
+def nodes_with_engines(stack: Stack) -> set[str]:
+    """The nodes with a running instance manager and every engine image."""
+    api = stack.cluster.api
+    managers = api.get(LONGHORN_INSTANCE_MANAGERS.path(NAMESPACE))["items"]
+    nodes = {raw["spec"]["nodeID"] for raw in managers if (raw.get("status") or {}).get("currentState") == "running"}
+    for image in api.get(LONGHORN_ENGINE_IMAGES.path(NAMESPACE))["items"]:
+        nodes &= {name for name, deployed in image["status"]["nodeDeploymentMap"].items() if deployed}
+    return nodes
 
 
 def said(stack: Stack, situation: Situation) -> str:
@@ -146,6 +165,8 @@ def test_a_reason_is_true_and_goes_with_its_fact(stack: Stack, situation: Situat
     pod = situation.name
     facts = Facts(stack.cluster.api, pod)
     node = situation.nodes[-1]
+    if situation.remedy:
+        facts.api.create(PODS.path("default"), situation.pod())
     if not situation.reason.fits and not situation.twin:
         text = situation.reason.text
         wait_until("the refusal", lambda: text in event_of(stack, pod), 20, explain=lambda: event_of(stack, pod))
