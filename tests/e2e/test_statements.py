@@ -40,7 +40,7 @@ MOST_VOLUMES = 4094
 # By claim: the plugin and words of `explain`, and those of kube-scheduler.
 CLAIM_REFUSALS = {
     "unbound": ("VolumeBinding", "it waits until the claim is provisioned", "unbound immediate PersistentVolumeClaims"),
-    "classless": ("VolumeBinding", "StorageClass gone does not exist", "gone"),
+    "classless": ("VolumeBinding", "StorageClass gone does not exist", "unbound immediate PersistentVolumeClaims"),
     "deleting": ("VolumeBinding", '"deleting" is being deleted', "is being deleted"),
     "single": ("VolumeRestrictions", "ReadWriteOncePod", "ReadWriteOncePod"),
 }
