@@ -208,8 +208,7 @@ def test_kube_scheduler_refuses_the_claims_that_explain_names(stack: Stack) -> N
     storage_class = api.get(STORAGE_CLASSES.path(name="room"))
     api.create(STORAGE_CLASSES.path(), {**storage_class, "metadata": {"name": "gone"}})
     api.delete(PODS.path("default", "user"), {"gracePeriodSeconds": 0})
-    for name in ("classless", "single"):
-        wait_until("the node", lambda each=name: chosen_node(stack, each) == ELSEWHERE)
+    wait_until("both nodes", lambda: {chosen_node(stack, name) for name in ("classless", "single")} == {ELSEWHERE})
 
 
 def assert_claim_is_refused(stack: Stack, name: str) -> None:

@@ -44,7 +44,9 @@ BETA = "admissionregistration.k8s.io/v1beta1"
 POLICY = "MutatingAdmissionPolicy"
 # Where the extender's pods may run, as administrators write it.
 ZONES = {"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
-ON_SSD = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}]}}
+ON_SSD: dict[str, Any] = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}]}
+}
 SCRATCH = {"name": "scratch", "emptyDir": {}}
 TLS = {"enabled": True, "secretName": f"{NAME}-tls"}
 NETWORK = "192.168.10.0/24"
