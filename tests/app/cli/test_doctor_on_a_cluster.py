@@ -244,8 +244,7 @@ def no_service(stack: Stack) -> Iterator[None]:
     try:
         yield
     finally:
-        metadata = {key: raw["metadata"][key] for key in ("name", "labels")}
-        stack.cluster.api.create(SERVICES.path(NAMESPACE), {**raw, "metadata": metadata})
+        stack.cluster.api.create(SERVICES.path(NAMESPACE), {**raw, "metadata": {"name": SERVICE}})
 
 
 @contextmanager
