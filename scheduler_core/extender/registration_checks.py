@@ -95,7 +95,9 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
         return
     if plain is None or not plain.node or facts.probe is None or not is_refusal(facts.probe.message):
         yield Finding(
-            _ASK_POLICY, Severity.SKIPPED, f"which pods are sent to the extender is not known: {_unshown(facts)}"
+            _ASK_POLICY,
+            Severity.SKIPPED,
+            f"which pods are sent to the extender is not known: {_policy_obstacle(facts)}",
         )
         return
     silent = [pod.key for pod in facts.claiming_pods if not pod.asks(facts.scheduler_name)]
@@ -117,16 +119,18 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
         )
 
 
-def _unshown(facts: Installation) -> str:
+def _policy_obstacle(facts: Installation) -> str:
     """Why the probe pods do not show which pods are sent to the extender."""
     if facts.probe is None or not is_refusal(facts.probe.message):
         return "the probe pod that asks for it was not refused by the extender, see registration"
     return (
-        "no pod without its resource was tried" if facts.plain_probe is None else _unanswered(facts, facts.plain_probe)
+        "no pod without its resource was tried"
+        if facts.plain_probe is None
+        else _probe_problem(facts, facts.plain_probe)
     )
 
 
-def _unanswered(facts: Installation, probe: ProbeResult) -> str:
+def _probe_problem(facts: Installation, probe: ProbeResult) -> str:
     """Why a probe pod has neither a node nor a refusal of the extender."""
     return probe.problem or excerpt(probe.message) or _silence(facts)
 
@@ -223,7 +227,7 @@ def check_registration_removal(facts: Installation) -> Iterator[Finding]:
             "remove the extender from its configuration, and restart it",
         )
     elif unanswered:
-        problem = _unanswered(facts, unanswered[0])
+        problem = _probe_problem(facts, unanswered[0])
         yield Finding(
             _UNINSTALL, Severity.WARNING, f"it is not known whether kube-scheduler calls the extender: {problem}"
         )

@@ -117,7 +117,7 @@ def _losses_tile(
     number = f"{safe:,} of {len(predicted):,}"
     mood = "good" if safe == len(predicted) else "warn"
     if len(predicted) < nodes:
-        end = f"; all in about {duration(seconds_left)}" if seconds_left else ""
+        end = f"; all in about {format_age(seconds_left)}" if seconds_left else ""
         note = f"predicted for {len(predicted):,} of {format_count(nodes, 'node')} so far, the fullest first{end}"
         return Tile(label, number, mood if safe < len(predicted) else "", note)
     return Tile(label, number, mood, "each on its own, without waiting pods or lost data")
