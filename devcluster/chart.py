@@ -22,6 +22,7 @@ NAMESPACE: Final = "longhorn-system"
 SECOND_SCHEDULER: Final = "longhorn-scheduler"
 _RELEASE_NAMESPACE: Final = "{{ .Release.Namespace }}"
 _NETWORK: Final = "        - ipBlock: {cidr: CONTROL-PLANE-NETWORK}\n"
+_MUTATING_POLICIES: Final = 'apiVersion: {{ include "extender.mutatingPolicies" . }}\n'
 _NAMESPACED: Final = frozenset(
     {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role", "RoleBinding", "Secret",
      "Service", "ServiceAccount"}
@@ -66,6 +67,10 @@ PARTS: Final = (
             "guard-webhook",
         ),
         "scheduler-extender",
+        replacements={
+            "# Only the pods that ask for the token get it.\n": "  {{- with .Values.serviceAccount.annotations }}\n  annotations:\n"
+            "    {{- toYaml . | nindent 4 }}\n  {{- end }}\n# Only the pods that ask for the token get it.\n"
+        },
     ),
     Part("base", ("poddisruptionbudget",), "scheduler-extender"),
     Part(
@@ -73,14 +78,14 @@ PARTS: Final = (
         ("policy",),
         "ask-policy",
         ".Values.askPolicy.enabled",
-        {"apiVersion: admissionregistration.k8s.io/v1\n": "apiVersion: {{ .Values.askPolicy.apiVersion }}\n"},
+        {"apiVersion: admissionregistration.k8s.io/v1\n": _MUTATING_POLICIES},
     ),
     Part(
         "overlays/scheduler-name-policy",
         ("policy",),
         "scheduler-name-policy",
         ".Values.schedulerNamePolicy.enabled",
-        {"apiVersion: admissionregistration.k8s.io/v1\n": "apiVersion: {{ .Values.schedulerNamePolicy.apiVersion }}\n"},
+        {"apiVersion: admissionregistration.k8s.io/v1\n": _MUTATING_POLICIES},
     ),
     Part(
         "overlays/second-scheduler/access",
@@ -137,7 +142,8 @@ PARTS: Final = (
         "scheduler-extender",
         ".Values.monitoring.enabled",
         {
-            "      path: /metrics\n": '      path: /metrics\n      {{- with include "extender.scrapeTLS" . }}{{ . | nindent 6 }}{{ end }}\n'
+            "      path: /metrics\n": '      path: /metrics\n      {{- with include "extender.scrapeTLS" . }}{{ . | nindent 6 }}{{ end }}\n',
+            "runbook_url: docs/": "runbook_url: {{ .Values.monitoring.repositoryURL }}docs/",
         },
         more_labels=".Values.monitoring.labels",
     ),

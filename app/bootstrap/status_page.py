@@ -37,4 +37,5 @@ def status_sources(
         drains=DrainReporter(evaluator, cluster),
         remedies=RemedyReporter(evaluator, cluster, namespace),
         node_losses=lambda: losses.latest,
+        losses_seconds_left=lambda: losses.seconds_left,
     )

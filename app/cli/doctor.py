@@ -58,6 +58,9 @@ def doctor(
     uninstall: Annotated[  # noqa: FBT002 # --uninstall
         bool, typer.Option("--uninstall", help="Ask only whether the extender can be removed.")
     ] = False,
+    strict: Annotated[  # noqa: FBT002 # --strict
+        bool, typer.Option("--strict", help="Exit code 1 for warnings, too.")
+    ] = False,
     url: LeaderUrlOption = "",
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
@@ -69,12 +72,13 @@ def doctor(
     Asks the API server, the extender's processes and, by a pod that fits on no node, kube-scheduler. Needs an
     administrator's credentials; what they may not read is a finding.
 
-    Exit code 0: all is well. 1: something is to be mended. 2: bad input, or no cluster.
+    Exit code 0: there is no error. 1: there is one, or with --strict a warning. 2: bad input, or no cluster.
     """
     from app.extender.installation_reader import ReadOptions
     from app.extender.probe import ProbeOptions
     from app.schemas.diagnosis_answer import diagnosis_answer
     from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, diagnose
+    from scheduler_core.extender.finding import Severity
 
     check_url(url)
     options = ProbeOptions(probe_namespace, scheduler_name, probe_timeout, warn)
@@ -84,7 +88,8 @@ def doctor(
     findings = diagnose(facts, UNINSTALLED if uninstall else INSTALLED)
     answer = diagnosis_answer(findings)
     show(answer.model_dump(mode="json", by_alias=True), output, lambda console: _print(answer, console))
-    if not answer.well:
+    severities = {entry.severity for entry in findings}
+    if Severity.ERROR in severities or (strict and not answer.well):
         raise typer.Exit(FINDINGS)
 
 

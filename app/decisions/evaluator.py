@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from app.decisions.state_source import StateSource
-from app.runtime.time_slices import run_in_background, run_in_slices
+from app.runtime.time_slices import PAUSE_PER_SECOND, run_in_background, run_in_slices
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import MissingObjectError, ResolutionError
@@ -205,13 +205,15 @@ class Evaluator:
         """Runs a computation as `run`, but only while no decision runs."""
         return await run_in_slices(computation, self._clock, self._no_decision)
 
-    async def run_in_background(self, computation: Cooperative[_Result]) -> _Result:
+    async def run_in_background(
+        self, computation: Cooperative[_Result], pause_per_second: float = PAUSE_PER_SECOND
+    ) -> _Result:
         """Runs a computation that nothing waits for.
 
-        It runs in a tenth of the time, while no decision runs, and once none has for `QUIET_SECONDS`: in a burst the next
+        It runs in a tenth of the time or in what `pause_per_second` leaves, while no decision runs, and once none has for `QUIET_SECONDS`: in a burst the next
         decision is about to come.
         """
-        return await run_in_background(computation, self._clock, self._wait_for_quiet)
+        return await run_in_background(computation, self._clock, self._wait_for_quiet, pause_per_second)
 
     async def _wait_for_quiet(self) -> None:
         await self._no_decision.wait()

@@ -51,7 +51,7 @@ from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.extender.finding import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
 from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER
-from scheduler_core.extender.settings import SettingsHistory, SettingsSource
+from scheduler_core.extender.settings import ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.timestamps import parse_time
@@ -139,6 +139,7 @@ class InstallationReader:
         labelled = await self._pods(namespace, EXTENDER_PODS)
         settings = await self._list(LONGHORN_SETTINGS, namespace, _read_as(LONGHORN_SETTINGS))
         classes = [entry for _, entry in await self._list(STORAGE_CLASSES, "", _read_as(STORAGE_CLASSES))]
+        own_settings = await self._get(CONFIG_MAPS, namespace, PROGRAM, _extender_settings)
         guard = await self._get(MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)
         facts = Installation(
             now=datetime.now(UTC),
@@ -158,7 +159,8 @@ class InstallationReader:
             plain_probe=plain_probe,
             scheduler_name=scheduler,
             settings=dict(settings),
-            refused_settings=await self._get(CONFIG_MAPS, namespace, PROGRAM, _refused_settings) or (),
+            refused_settings=own_settings.problems if own_settings is not None else (),
+            observes=own_settings is not None and own_settings.observes,
             storage_classes=tuple(classes),
             longhorn_nodes=tuple(
                 entry for _, entry in await self._list(LONGHORN_NODES, namespace, _read_as(LONGHORN_NODES))
@@ -346,9 +348,9 @@ def _addresses(raw: bytes) -> tuple[str, ...]:
     return tuple(endpoint.address for endpoint in endpoint_slice(raw, EXTENDER).endpoints)
 
 
-def _refused_settings(raw: bytes) -> tuple[str, ...]:
+def _extender_settings(raw: bytes) -> ExtenderSettings:
     data = decode_json("ConfigMap", raw, ConfigMap).data or {}
-    return SettingsHistory().resolve([SettingsSource(f"ConfigMap {PROGRAM}", data)]).problems
+    return SettingsHistory().resolve([SettingsSource(f"ConfigMap {PROGRAM}", data)])
 
 
 def _read_as(resource: Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:

@@ -30,6 +30,7 @@ class StatusSources:
 
     Attributes:
         node_losses: returns what the loss of each node would lead to, as far as that is known
+        losses_seconds_left: returns how long the prediction for the other nodes will take; 0 if that is not known
         caches: returns the status of every cache of the live cluster; none for a snapshot file
         identity: of this process; "" for a snapshot file
     """
@@ -40,4 +41,5 @@ class StatusSources:
     node_losses: Callable[[], Mapping[str, NodeLossOutcome]]
     caches: Callable[[], Mapping[str, CacheStatus]] = _no_caches
     identity: str = ""
+    losses_seconds_left: Callable[[], float] = float
     now: Callable[[], datetime] = _now

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.extender import installation_checks, longhorn_checks, registration_checks
-from scheduler_core.extender.finding import Finding, Installation, Severity
+from scheduler_core.extender.finding import Finding, Installation, Severity, advice_about
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Check:
 def _check_facts(facts: Installation) -> Iterable[Finding]:
     """Whether everything could be read."""
     for problem in facts.unknown:
-        yield Finding("facts", Severity.WARNING, f"could not be read: {problem}", "", "ask with more rights")
+        yield Finding("facts", Severity.WARNING, f"could not be read: {problem}", "", advice_about(problem))
 
 
 INSTALLED: Final = (
@@ -79,4 +79,4 @@ def diagnose(facts: Installation, checks: Iterable[Check] = INSTALLED) -> list[F
 
 def is_well(findings: Iterable[Finding]) -> bool:
     """Whether nothing is to be mended."""
-    return all(finding.severity in {Severity.OK, Severity.SKIPPED} for finding in findings)
+    return not {Severity.WARNING, Severity.ERROR} & {finding.severity for finding in findings}

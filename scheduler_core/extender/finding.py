@@ -25,6 +25,9 @@ from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Node
 
 PROGRAM: Final = "longhorn-scheduler-extender"
+_EXCERPT: Final = 160
+# What an API server says when RBAC or missing credentials forbid a call, and not a quota, a webhook or a policy.
+_MAY_NOT: Final = re.compile(r': User ".*" cannot |Unauthorized')
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
 
 
@@ -153,6 +156,7 @@ class Installation:
         probe: what happened to the probe pod; None without one
         plain_probe: the same of one that does not request the extender's resource
         scheduler_name: the kube-scheduler of the probe pod
+        observes: whether the extender's ConfigMap says that refusals are only observed
         settings: Longhorn's settings by name
         refused_settings: what is wrong in the extender's ConfigMap
         tracks_capacity: whether kube-scheduler compares CSIStorageCapacity objects for Longhorn
@@ -179,6 +183,7 @@ class Installation:
     probe: ProbeResult | None = None
     plain_probe: ProbeResult | None = None
     scheduler_name: str = DEFAULT_SCHEDULER
+    observes: bool = False
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     refused_settings: tuple[str, ...] = ()
     storage_classes: tuple[StorageClass, ...] = ()
@@ -201,6 +206,25 @@ class Installation:
         """The extender's pod that holds the Lease, None for another holder."""
         return leading_pod(self.pods, self.lease.holder if self.lease is not None else "")
 
+    @property
+    def leader_report(self) -> ProcessReport | None:
+        """What the leader says about itself, None without a usable answer."""
+        return None if self.leader_silence else self.reports[self.leader.name if self.leader is not None else ""]
+
+    @property
+    def leader_silence(self) -> str:
+        """Why there is no usable answer of the leader, "" if there is one."""
+        if self.service is not None and self.service.tls:
+            return "the leader tells callers with a certificate"
+        if self.leader is None:
+            return "the leader is not known, as the check of the leader says"
+        report = self.reports.get(self.leader.name)
+        if report is None:
+            return "the leader has no address"
+        if report.unreachable:
+            return f"the leader could not be asked: {report.unreachable}"
+        return f"the leader is not ready: {report.not_ready}" if report.not_ready else ""
+
 
 def leading_pod(pods: Iterable[InstalledPod], holder: str) -> InstalledPod | None:
     """Returns the pod that holds the Lease, None if there is none.
@@ -209,6 +233,17 @@ def leading_pod(pods: Iterable[InstalledPod], holder: str) -> InstalledPod | Non
     """
     name = holder.rpartition("_")[0] or holder
     return next((pod for pod in pods if pod.name == name), None)
+
+
+def advice_about(problem: str) -> str:
+    """What mends a call that the API server refused, or an object that cannot be read."""
+    return "ask with more rights" if _MAY_NOT.search(problem) else "correct what it names"
+
+
+def excerpt(message: str) -> str:
+    """The beginning of a text, on one line."""
+    text = " ".join(message.split())
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
 
 
 def minor_version(text: str) -> tuple[int, int] | None:

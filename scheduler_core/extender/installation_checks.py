@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from scheduler_core.extender.finding import PROGRAM, Finding, Installation, ProcessReport, Severity, minor_version
+from scheduler_core.extender.finding import PROGRAM, Finding, Installation, Severity, advice_about, minor_version
+from scheduler_core.extender.settings import ENABLED
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.installation import InstalledPod, Permission
 
@@ -26,18 +27,33 @@ _CLOCK_SKEW: Final = timedelta(seconds=60)
 _MAX_LISTED: Final = 3
 _GUARD: Final = "placement-guard"
 _WEBHOOK: Final = "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard"
+_DISAGREE: Final = "have --placement-guard-port, containerPort and targetPort agree, on a free port"
 _NO_ROUTE: Final = 'a network plugin whose pods the control plane reaches (own pod network), or placement-guard: "off"'
 _BLOCKED: Final = "allow TCP port 9507 from the control plane to the pods: NetworkPolicy, or the provider's firewall"
 # What an API server's error about its own call says, and what mends it: docs/placement-guard.md, "API servers do not reach it".
 _WAYS: Final = (
-    ("refused", "have --placement-guard-port, containerPort and targetPort agree"),
+    ("refused", _DISAGREE),
     ("no route", _NO_ROUTE),
     ("unreachable", _NO_ROUTE),
     ("timeout", _BLOCKED),
     ("deadline", _BLOCKED),
 )
 _OTHERWISE: Final = "see docs/placement-guard.md, API servers do not reach it"
-_APPLY: Final = "kubectl apply -k my-cluster"
+_APPLY: Final = "apply the manifests or the chart of this version: docs/installation.md"
+_SECRET: Final = f"{PROGRAM}-placement-guard"
+# What the leader says about its guard, the object that it is about, and what mends it: docs/placement-guard.md, "Its certificate".
+_GUARD_PROBLEMS: Final = (
+    ("apply manifests/base", _WEBHOOK, _APPLY),
+    ("cannot listen", "", _DISAGREE),
+    ("there is no address", "", "set POD_IP as manifests/base does"),
+    ("cannot be written", f"secret/{_SECRET}", f"{_APPLY}; the ServiceAccount must be allowed to patch it"),
+    ("the serving certificate", f"secret/{_SECRET}", "{logs}"),
+    (
+        f"Secret {_SECRET}",
+        f"secret/{_SECRET}",
+        f"{{kubectl}} patch secret {_SECRET} --type merge -p '{{{{\"data\":null}}}}'",
+    ),
+)
 
 
 def check_kubernetes_version(facts: Installation) -> Findings:
@@ -96,7 +112,7 @@ def check_pods(facts: Installation) -> Findings:
             Severity.WARNING,
             "there is one pod, so that no other can take over",
             f"deployment/{PROGRAM}",
-            f"{facts.kubectl} scale deployment {PROGRAM} --replicas=2",
+            f"{facts.kubectl} describe deployment {PROGRAM}; if it wants one: {facts.kubectl} scale deployment {PROGRAM} --replicas=2",
         )
     for pod in facts.pods:
         if not pod.ready:
@@ -138,7 +154,7 @@ def check_leader(facts: Installation) -> Findings:
     """Whether pods, Lease and EndpointSlice name the same leader."""
     lease = facts.lease
     where = f"lease/{PROGRAM}"
-    logs = f"{facts.kubectl} logs -l app.kubernetes.io/name={PROGRAM} --prefix --tail=20"
+    logs = _logs(facts)
     if lease is None or not lease.holder:
         yield Finding("leader", Severity.ERROR, "no process holds the Lease", where, logs)
         return
@@ -161,8 +177,13 @@ def _endpoint_findings(facts: Installation, leader: InstalledPod | None) -> Find
     addresses = facts.endpoints
     # An EndpointSlice takes no loopback address, so that such a leader writes none.
     if not addresses and not (leader is not None and leader.on_loopback):
+        report = facts.leader_report
         yield Finding(
-            "leader", Severity.ERROR, "names no process, so that kube-scheduler's calls are refused", where, command
+            "leader",
+            Severity.ERROR,
+            "names no process, so that kube-scheduler's calls are refused",
+            where,
+            _logs(facts) if report is None else _command_to_answer(facts, report.refusal),
         )
     if len(addresses) > 1:
         yield Finding("leader", Severity.ERROR, f"names several processes: {', '.join(addresses)}", where, command)
@@ -199,27 +220,10 @@ def check_caches(facts: Installation) -> Findings:
             )
 
 
-def _leader_report(facts: Installation) -> ProcessReport | None:
-    """What the leader says about itself, None without a usable answer.
-
-    It may not have been asked, or not know the cluster yet.
-    """
-    leader = facts.leader
-    report = facts.reports.get(leader.name) if leader is not None else None
-    return report if report is not None and not report.unreachable and not report.not_ready else None
-
-
-def _reason_for_no_report(facts: Installation) -> str:
-    """Why there is no report of the leader."""
-    if facts.service is not None and facts.service.tls:
-        return "the leader tells callers with a certificate"
-    return "the leader could not be asked"
-
-
 def check_answers(facts: Installation) -> Findings:
     """Whether the leader answers kube-scheduler, by valid settings."""
     leader = facts.leader
-    report = _leader_report(facts)
+    report = facts.leader_report
     # A process may still use the value of before, so the ConfigMap is read, too.
     from_process = report.refused_settings if report is not None else ()
     for problem in {text.partition(";")[0]: text for text in (*facts.refused_settings, *from_process)}.values():
@@ -228,14 +232,25 @@ def check_answers(facts: Installation) -> Findings:
             f"{facts.kubectl} edit configmap {PROGRAM}",
         )  # fmt: skip
     if leader is None or report is None:
-        yield Finding("answers", Severity.SKIPPED, _reason_for_no_report(facts))
-        return
-    where = f"pod/{leader.name}"
-    if not report.answering:
+        yield Finding("answers", Severity.SKIPPED, facts.leader_silence)
+    elif not report.answering:
         yield Finding(
-            "answers", Severity.ERROR, f"leads and does not answer: {report.refusal}", where,
-            f"{facts.kubectl} get configmap {PROGRAM} -o yaml",
+            "answers", Severity.ERROR, f"leads and does not answer: {report.refusal}", f"pod/{leader.name}",
+            _command_to_answer(facts, report.refusal),
         )  # fmt: skip
+
+
+def _command_to_answer(facts: Installation, refusal: str) -> str:
+    """What has a leader answer that does not for this reason."""
+    if ENABLED not in refusal:
+        return _logs(facts)
+    if "ConfigMap" not in refusal:
+        return f"set {ENABLED} to true in the ConfigMap {PROGRAM}, and nowhere else"
+    return f'{facts.kubectl} patch configmap {PROGRAM} -p \'{{"data":{{"{ENABLED}":"true"}}}}\''
+
+
+def _logs(facts: Installation) -> str:
+    return f"{facts.kubectl} logs -l app.kubernetes.io/name={PROGRAM} --prefix --tail=20"
 
 
 def check_permissions(facts: Installation) -> Findings:
@@ -261,38 +276,49 @@ def _ask(facts: Installation, permission: Permission, account: str) -> str:
 
 def check_certificate(facts: Installation) -> Findings:
     """Whether the placement guard's certificate is valid, and known to API servers."""
-    report = _leader_report(facts)
+    report = facts.leader_report
     if report is None:
-        yield Finding("certificate", Severity.SKIPPED, _reason_for_no_report(facts))
+        yield Finding("certificate", Severity.SKIPPED, facts.leader_silence)
         return
     # Its mode, and not its webhook: a webhook that is missing is one of its problems.
     if report.guard_mode in {"", "off"}:
         yield Finding("certificate", Severity.OK, "the placement guard is off")
         return
-    secret = f"{PROGRAM}-placement-guard"
-    where = f"secret/{secret}"
-    command = f"{facts.kubectl} describe secret {secret}"
-    if report.guard_problem:
-        yield Finding("certificate", Severity.ERROR, report.guard_problem, where, command)
+    problem = report.guard_problem
+    if problem:
+        ways = [(where, command) for words, where, command in _GUARD_PROBLEMS if words in problem]
+        where, command = ways[0] if ways else ("", "{logs}")
+        yield Finding(
+            "certificate",
+            Severity.ERROR,
+            problem,
+            where or f"pod/{facts.leader.name if facts.leader is not None else PROGRAM}",
+            command.format(kubectl=facts.kubectl, logs=_logs(facts)),
+        )
     if not report.certificate_expiry:
         return
     expiry = datetime.fromtimestamp(report.certificate_expiry, UTC)
-    if expiry <= facts.now:
-        yield Finding("certificate", Severity.ERROR, f"has expired at {expiry:%Y-%m-%d %H:%M} UTC", where, command)
-    elif expiry <= facts.now + _EXPIRY_WARNING:
-        yield Finding("certificate", Severity.WARNING, f"expires at {expiry:%Y-%m-%d %H:%M} UTC", where, command)
+    if expiry <= facts.now + _EXPIRY_WARNING:
+        expired = expiry <= facts.now
+        severity = Severity.ERROR if expired else Severity.WARNING
+        what = f"{'has expired' if expired else 'expires'} at {expiry:%Y-%m-%d %H:%M} UTC, and nothing has renewed it"
+        yield Finding("certificate", severity, what, f"secret/{_SECRET}", _logs(facts))
 
 
 def check_guard(facts: Installation) -> Findings:
     """Whether a dry run shows that API servers reach the placement guard."""
-    report = _leader_report(facts)
+    report = facts.leader_report
     trial = facts.guard_trial
     if report is not None and report.guard_mode in {"", "off"}:
         yield Finding(_GUARD, Severity.OK, "the placement guard is off")
-    elif trial is None or (report is not None and report.guard_problem):
-        yield Finding(_GUARD, Severity.SKIPPED, "without a valid certificate and a webhook it is not asked")
+    elif report is not None and report.guard_problem:
+        yield Finding(_GUARD, Severity.SKIPPED, f"is not asked while the leader says: {report.guard_problem}")
+    elif trial is None:
+        yield Finding(_GUARD, Severity.SKIPPED, "is not asked: there is no such webhook", _WEBHOOK)
     elif trial.problem:
-        yield Finding(_GUARD, Severity.WARNING, f"could not be tried: {trial.problem}", _WEBHOOK)
+        yield Finding(
+            _GUARD, Severity.WARNING, f"could not be tried: {trial.problem}", _WEBHOOK, advice_about(trial.problem)
+        )
     elif not trial.answered:
         # Nothing says the mode of a leader that could not be asked.
         severity = Severity.ERROR if report is not None else Severity.WARNING

@@ -17,6 +17,8 @@ from scheduler_core.model.kube import StorageClass
 CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
 # Longhorn writes it from a ConfigMap, whenever it is missing.
 _CHARTS_CLASS: Final = "longhorn"
+# Longhorn names it in the claims that it creates for volumes that exist.
+_STATIC_CLASS: Final = "default-longhorn-static-storage-class"
 _FULL: Final = 100
 _OVER_PROVISIONING: Final = "storage-over-provisioning-percentage"
 _MINIMAL_AVAILABLE: Final = "storage-minimal-available-percentage"
@@ -74,8 +76,10 @@ def _setting_finding(facts: Installation, name: str, severity: Severity, what: s
 
 def check_storage_classes(facts: Installation) -> Iterator[Finding]:
     """Whether volumes wait until their pod has a node."""
+    static = facts.settings.get(_STATIC_CLASS, "longhorn-static")
     for entry in _longhorn_classes(facts):
-        if not entry.waits_for_consumer:
+        places_nothing = entry.name == static != _CHARTS_CLASS
+        if not entry.waits_for_consumer and not places_nothing:
             yield Finding(
                 "storage-classes",
                 Severity.WARNING,

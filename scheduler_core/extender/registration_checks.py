@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from scheduler_core.extender.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
-from scheduler_core.extender.finding import Finding, Installation, Severity
+from scheduler_core.extender.finding import PROGRAM, Finding, Installation, ProbeResult, Severity, advice_about, excerpt
 from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER, apply_policy, policy_folder
-from scheduler_core.model.installation import EXTENDER_RESOURCE
+from scheduler_core.extender.settings import ENFORCEMENT
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
 
 _REGISTRATION: Final = "registration"
 _UNINSTALL: Final = "uninstall"
@@ -19,7 +20,6 @@ _ASK_POLICY: Final = "ask-policy"
 _REQUESTING_PODS: Final = "requesting-pods"
 _NEW_POD: Final = "new pod"
 _REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
-_EXCERPT: Final = 160
 _MAX_LISTED: Final = 3
 
 
@@ -29,23 +29,41 @@ def check_registration(facts: Installation) -> Iterator[Finding]:
     if probe is None:
         yield Finding(_REGISTRATION, Severity.SKIPPED, "no probe pod was created")
     elif probe.problem:
-        yield Finding(_REGISTRATION, Severity.WARNING, f"could not be tried: {probe.problem}", "probe pod")
+        yield Finding(
+            _REGISTRATION,
+            Severity.WARNING,
+            f"could not be tried: {probe.problem}",
+            "probe pod",
+            advice_about(probe.problem),
+        )
+    elif probe.node and facts.observes:
+        yield Finding(
+            _REGISTRATION,
+            Severity.WARNING,
+            f"the probe pod got {probe.node}, which shows nothing: the extender only observes, so that every node fits",
+            f"configmap/{PROGRAM}",
+            f"set {ENFORCEMENT} to enforce; then doctor again",
+        )
     elif probe.node:
         yield Finding(
             _REGISTRATION,
             Severity.ERROR,
-            f"kube-scheduler chose {probe.node} for a pod that fits on no node: it does not call the extender, ignores its "
-            "failure (ignorable), or the extender only observes",
+            f"kube-scheduler chose {probe.node} for a pod that fits on no node: it does not call the extender, or ignores its "
+            "failure (ignorable)",
             "kube-scheduler",
             _REGISTER,
         )
     elif not probe.message:
+        name = facts.scheduler_name
+        runs = (
+            "kubectl -n kube-system get pods,lease" if name == DEFAULT_SCHEDULER else f"run one with the profile {name}"
+        )
         yield Finding(
             _REGISTRATION,
             Severity.WARNING,
-            "no kube-scheduler has said anything about the probe pod",
+            f"{_silence(facts)}: it does not run, or is slow",
             "kube-scheduler",
-            "kubectl -n kube-system get pods,lease; see --scheduler-name",
+            f"{runs}; or see --scheduler-name and --probe-timeout",
         )
     elif not is_refusal(probe.message):
         yield _refused_otherwise(facts, probe.message)
@@ -58,9 +76,9 @@ def _refused_otherwise(facts: Installation, message: str) -> Finding:
     return Finding(
         _REGISTRATION,
         Severity.WARNING,
-        f"kube-scheduler refused the probe pod without the extender: {_excerpt(message)}",
+        f"kube-scheduler refused the probe pod before it asked the extender: {excerpt(message)}",
         "kube-scheduler",
-        "look at what it says about the nodes",
+        "have one node that it does not refuse by itself; then doctor again",
     )
 
 
@@ -76,7 +94,11 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
     if plain is not None and is_refusal(plain.message):
         return
     if plain is None or not plain.node or facts.probe is None or not is_refusal(facts.probe.message):
-        yield Finding(_ASK_POLICY, Severity.SKIPPED, "no probe pod has shown which pods are sent to the extender")
+        yield Finding(
+            _ASK_POLICY,
+            Severity.SKIPPED,
+            f"which pods are sent to the extender is not known: {_policy_obstacle(facts)}",
+        )
         return
     silent = [pod.key for pod in facts.claiming_pods if not pod.asks(facts.scheduler_name)]
     if silent:
@@ -95,6 +117,26 @@ def check_ask_policy(facts: Installation) -> Iterator[Finding]:
             _NEW_POD,
             apply_policy(facts.kubernetes_version, facts.scheduler_name),
         )
+
+
+def _policy_obstacle(facts: Installation) -> str:
+    """Why the probe pods do not show which pods are sent to the extender."""
+    if facts.probe is None or not is_refusal(facts.probe.message):
+        return "the probe pod that asks for it was not refused by the extender, see registration"
+    return (
+        "no pod without its resource was tried"
+        if facts.plain_probe is None
+        else _probe_problem(facts, facts.plain_probe)
+    )
+
+
+def _probe_problem(facts: Installation, probe: ProbeResult) -> str:
+    """Why a probe pod has neither a node nor a refusal of the extender."""
+    return probe.problem or excerpt(probe.message) or _silence(facts)
+
+
+def _silence(facts: Installation) -> str:
+    return f"the kube-scheduler {facts.scheduler_name} has said nothing about the probe pod"
 
 
 def check_policy_removal(facts: Installation) -> Iterator[Finding]:
@@ -117,15 +159,9 @@ def check_policy_removal(facts: Installation) -> Iterator[Finding]:
 def check_requests(facts: Installation) -> Iterator[Finding]:
     """Which clients call the leader, and whether they send names only."""
     leader = facts.leader
-    report = facts.reports.get(leader.name) if leader is not None else None
+    report = facts.leader_report
     if leader is None or report is None or not report.callers:
-        asks_for_certificate = facts.service is not None and facts.service.tls
-        what = (
-            "the leader tells callers with a certificate"
-            if asks_for_certificate
-            else "the leader has had no request yet"
-        )
-        yield Finding("requests", Severity.SKIPPED, what)
+        yield Finding("requests", Severity.SKIPPED, facts.leader_silence or "the leader has had no request yet")
         return
     for caller in report.callers:
         if caller.sends_whole_nodes:
@@ -191,8 +227,7 @@ def check_registration_removal(facts: Installation) -> Iterator[Finding]:
             "remove the extender from its configuration, and restart it",
         )
     elif unanswered:
-        probe = unanswered[0]
-        problem = probe.problem or _excerpt(probe.message) or "no kube-scheduler has said anything about the probe pod"
+        problem = _probe_problem(facts, unanswered[0])
         yield Finding(
             _UNINSTALL, Severity.WARNING, f"it is not known whether kube-scheduler calls the extender: {problem}"
         )
@@ -233,11 +268,6 @@ def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
 
 def _command(cause: EventCause, facts: Installation) -> str:
     return cause.command.replace("{kubectl}", facts.kubectl)
-
-
-def _excerpt(message: str) -> str:
-    text = " ".join(message.split())
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
 
 
 def _pods(names: list[str]) -> str:

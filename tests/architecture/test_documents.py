@@ -11,7 +11,11 @@ import pytest
 import typer
 
 from app.cli.main import cli
+from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED
+from scheduler_core.extender.kube_scheduler_filters import PLUGIN_RULES, VOLUME_PLUGIN
+from scheduler_core.extender.planning.remedy import RemedyKind
 from scheduler_core.model.verdict import Reason
+from tests.e2e.situations import SITUATIONS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -26,6 +30,22 @@ def test_every_reason_is_documented_with_its_text() -> None:
     """docs/reasons.md lists the reasons in the code's order, texts included."""
     rows = re.findall(r"^\| ([A-Z_]+) \| ([^|]+) \|", (ROOT / "docs/reasons.md").read_text(), re.MULTILINE)
     assert rows == [(reason.name, reason.text) for reason in Reason]
+
+
+def test_every_statement_is_verified() -> None:
+    """docs/reasons.md has each reason, plugin, check of doctor and kind of remedy once, with a test that exists."""
+    text = (ROOT / "docs/reasons.md").read_text().partition("## What verified it")[2]
+    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| `([\w/.]+)::(\w+)` \|$", text, re.MULTILINE)
+    checks = dict.fromkeys(check.name for check in (*INSTALLED, *UNINSTALLED))
+    plugins = {*PLUGIN_RULES, VOLUME_PLUGIN}
+    said = [row[0] for row in rows]
+    assert sorted(said) == sorted([*(reason.name for reason in Reason), *plugins, *checks, *RemedyKind])
+    missing = [row for row in rows if f"def {row[3]}(" not in (ROOT / row[2]).read_text()]
+    assert missing == []
+    in_situations = {row[0] for row in rows if row[3] == "test_a_reason_is_true_and_goes_with_its_fact"}
+    assert in_situations == {each.reason.name for each in SITUATIONS} | {
+        each.remedy for each in SITUATIONS if each.remedy
+    }
 
 
 def test_reasons_hold_no_numbers_and_are_short() -> None:

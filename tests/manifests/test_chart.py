@@ -39,7 +39,15 @@ CHART_LABELS = frozenset(
     {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart"}
 )
 CONFIG = "longhorn-scheduler-config"
+STABLE = "admissionregistration.k8s.io/v1"
 BETA = "admissionregistration.k8s.io/v1beta1"
+POLICY = "MutatingAdmissionPolicy"
+# Where the extender's pods may run, as administrators write it.
+ZONES = {"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+ON_SSD: dict[str, Any] = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}]}
+}
+SCRATCH = {"name": "scratch", "emptyDir": {}}
 TLS = {"enabled": True, "secretName": f"{NAME}-tls"}
 NETWORK = "192.168.10.0/24"
 # kustomize does not know that these have no namespace; the API server ignores it.
@@ -72,10 +80,11 @@ def test_a_manifest_that_cannot_become_a_template_is_named(text: str, problem: s
 
 
 def test_chart_and_product_have_one_version() -> None:
-    """The image's tag is the chart's appVersion."""
+    """The image's tag, too."""
     (metadata,) = documents(CHART / "Chart.yaml")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (metadata["version"], metadata["appVersion"], metadata["name"]) == (version, version, NAME)
+    assert VALUES["image"]["tag"] == version
 
 
 def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:
@@ -127,7 +136,7 @@ def normalize(objects: RenderedObjects) -> RenderedObjects:
         pytest.param(["base", "overlays/ask-policy"], {"askPolicy": {"enabled": True}}, id="ask policy"),
         pytest.param(
             ["base", "overlays/ask-policy-v1beta1"],
-            {"askPolicy": {"enabled": True, "apiVersion": BETA}},
+            {"askPolicy": {"enabled": True}},
             id="ask policy before Kubernetes 1.36",
         ),
         pytest.param(
@@ -151,7 +160,34 @@ def test_chart_and_kustomization_are_the_same_objects(
     helm: Helm, folders: Sequence[str], values: Mapping[str, Any]
 ) -> None:
     """The rendered objects differ in helm's own labels only."""
-    assert normalize(helm.render(values)) == normalize(build(*folders))
+    version = "v1.35.4" if "overlays/ask-policy-v1beta1" in folders else "v1.36.3"
+    assert normalize(helm.render(values, "--kube-version", version)) == normalize(build(*folders))
+
+
+@pytest.mark.parametrize("policy", ["askPolicy", "schedulerNamePolicy"])
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        pytest.param(["v1/Pod", f"{BETA}/{POLICY}"], BETA, id="beta"),
+        pytest.param(["v1/Pod", f"{BETA}/{POLICY}", f"{STABLE}/{POLICY}"], STABLE, id="both"),
+    ],
+)
+def test_a_policy_has_the_version_that_the_cluster_has(
+    helm: Helm, policy: str, versions: Sequence[str], expected: str
+) -> None:
+    """Whatever its Kubernetes is called."""
+    values = {policy: {"enabled": True}, "secondScheduler": {"enabled": True}}
+    options = [f"--api-versions={version}" for version in versions]
+    objects = helm.render(values, *options, "--kube-version", "v1.35.4")
+    policies = [entry["apiVersion"] for (kind, _), entry in objects.items() if kind.startswith(POLICY)]
+    assert policies == [expected] * 2
+
+
+def test_a_cluster_without_such_policies_is_told_so(helm: Helm) -> None:
+    """In one line, before anything is installed."""
+    values = {"askPolicy": {"enabled": True}}
+    output = helm.run("template", RELEASE, str(CHART), "--api-versions=v1/Pod", check=False, values=values)
+    assert "the cluster has no MutatingAdmissionPolicy: it needs Kubernetes 1.36" in output
 
 
 @pytest.mark.e2e
@@ -296,6 +332,15 @@ def container_of(objects: RenderedObjects) -> dict[str, Any]:
         ({"priorityClassName": ""}, ["spec", "template", "spec", "priorityClassName"], None),
         ({"podAnnotations": {"a": "b"}}, ["spec", "template", "metadata", "annotations"], {"a": "b"}),
         ({"imagePullSecrets": [{"name": "a"}]}, ["spec", "template", "spec", "imagePullSecrets"], [{"name": "a"}]),
+        ({"podLabels": {"a": "b"}}, ["spec", "template", "metadata", "labels"],
+         {"app.kubernetes.io/name": NAME, "a": "b"}),
+        ({"affinity": {"podAntiAffinity": None, "nodeAffinity": ON_SSD}}, ["spec", "template", "spec", "affinity"],
+         {"nodeAffinity": ON_SSD}),
+        ({"affinity": {"nodeAffinity": ON_SSD}}, ["spec", "template", "spec", "affinity"],
+         {**VALUES["affinity"], "nodeAffinity": ON_SSD}),
+        ({"topologySpreadConstraints": [ZONES]}, ["spec", "template", "spec", "topologySpreadConstraints"], [ZONES]),
+        ({"topologySpreadConstraints": []}, ["spec", "template", "spec", "topologySpreadConstraints"], None),
+        ({"extraVolumes": [SCRATCH]}, ["spec", "template", "spec", "volumes"], [SCRATCH]),
     ],
 )  # fmt: skip
 def test_a_value_reaches_the_deployment(
@@ -323,6 +368,32 @@ def test_a_value_reaches_the_deployment(
 def test_a_value_reaches_the_container(helm: Helm, values: Mapping[str, Any], key: str, expected: object) -> None:
     """Rancher's registry is put in front of the image."""
     assert container_of(helm.render(values))[key] == expected
+
+
+def test_extra_volumes_and_variables_are_there_as_well(helm: Helm) -> None:
+    """They replace none of the chart's own."""
+    mount = {"name": "scratch", "mountPath": "/scratch"}
+    variable = {"name": "SSL_CERT_FILE", "value": "/scratch/ca.crt"}
+    objects = helm.render({"tls": TLS, "extraVolumes": [SCRATCH], "extraVolumeMounts": [mount], "extraEnv": [variable]})
+    assert [volume["name"] for volume in pod_spec(objects, NAME)["volumes"]] == ["tls", "scratch"]
+    container = container_of(objects)
+    assert [entry["mountPath"] for entry in container["volumeMounts"]] == [f"/etc/{NAME}-tls", "/scratch"]
+    assert container["env"] == [*container_of(helm.render())["env"], variable]
+
+
+def test_the_service_account_has_the_annotations_that_are_given(helm: Helm) -> None:
+    """A cloud's identity is one."""
+    metadata = helm.render({"serviceAccount": {"annotations": {"a": "b"}}})["ServiceAccount", NAME]["metadata"]
+    assert metadata["annotations"] == {"a": "b"}
+    assert "annotations" not in helm.render()["ServiceAccount", NAME]["metadata"]
+
+
+def test_alerts_lead_to_the_copy_of_the_runbook_that_is_given(helm: Helm) -> None:
+    """By their `runbook_url`, which Alertmanager and Grafana show as a link."""
+    monitoring = {"enabled": True, "repositoryURL": "https://git.example.com/a/"}
+    (group,) = helm.render({"monitoring": monitoring})["PrometheusRule", NAME]["spec"]["groups"]
+    links = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in group["rules"]}
+    assert links == {alert: f"https://git.example.com/a/docs/runbook.md#{alert.lower()}" for alert in links}
 
 
 def test_the_second_kube_scheduler_has_the_clusters_version(helm: Helm) -> None:
@@ -387,7 +458,14 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
         pytest.param({"image": {"tag": 1.1}}, "/image/tag", id="tag without quotes"),
         pytest.param({"image": {"repository": ""}}, "/image/repository", id="no image"),
         pytest.param({"settings": {"placementGuard": False}}, "/settings/placementGuard", id="off without quotes"),
-        pytest.param({"askPolicy": {"apiVersion": "v1"}}, "/askPolicy/apiVersion", id="no API version"),
+        pytest.param({"image": {"tag": ""}}, "/image/tag", id="empty tag"),
+        pytest.param({"image": {"tag": None}}, "tag", id="no tag"),
+        pytest.param(
+            {"podLabels": {"app.kubernetes.io/name": "a"}}, "'app.kubernetes.io/name'", id="the label of the pods"
+        ),
+        pytest.param({"affinity": {"nodeAfinity": {}}}, "nodeAfinity", id="misspelt affinity"),
+        pytest.param({"extraEnv": [{"value": "a"}]}, "/extraEnv/0", id="a variable without a name"),
+        pytest.param({"monitoring": {"repositoryURL": "git.example.com"}}, "/monitoring/repositoryURL", id="no URL"),
         pytest.param({"service": {"clusterIP": "none of these"}}, "/service/clusterIP", id="no address"),
         pytest.param({"networkPolicy": {"enabled": True}}, "/networkPolicy/controlPlaneNetworks", id="no network"),
         pytest.param(
@@ -454,7 +532,10 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
             yield from names(entry, f"{path}{key}.")
 
     typed = set(names(schema))
-    free = ("podAnnotations", "nodeSelector", "resources", "tolerations", "imagePullSecrets", "monitoring.labels")
+    free = (
+        "podAnnotations", "podLabels", "nodeSelector", "resources", "tolerations", "imagePullSecrets", "monitoring.labels",
+        "affinity", "topologySpreadConstraints", "extraEnv", "extraVolume",
+    )  # fmt: skip
     paths = {path for path, _ in leaves(VALUES) if not path.startswith(free)}
     assert paths <= typed
     groups = {path.rpartition(".")[0] for path in typed} | {"global.cattle"}

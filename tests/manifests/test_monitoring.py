@@ -197,7 +197,7 @@ def test_no_alert_reads_the_series_of_disks() -> None:
 def test_every_alert_has_a_section_of_the_runbook(alert: str) -> None:
     """The annotation leads there."""
     rule = ALERTS[alert]
-    assert rule["annotations"]["runbook"] == f"docs/runbook.md#{alert.lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{alert.lower()}"
     assert rule["labels"]["severity"] in ("critical", "warning")
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
     assert alert in sections

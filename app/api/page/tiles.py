@@ -40,7 +40,12 @@ class Tile:
         return _WORDS.get(self.mood, "")
 
 
-def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome]) -> list[Tile]:
+def tiles(
+    report: StatusReport,
+    service: ServiceState | None,
+    losses: Mapping[str, NodeLossOutcome],
+    losses_seconds_left: float,
+) -> list[Tile]:
     """Returns the tiles of a report.
 
     What only a leader knows is unknown elsewhere.
@@ -51,7 +56,7 @@ def tiles(report: StatusReport, service: ServiceState | None, losses: Mapping[st
         _stuck_tile(service if leads else None),
         _misplacement_tile(service if leads else None),
         _largest_volume_tile(report),
-        _losses_tile(report, service, losses),
+        _losses_tile(report, service, losses, losses_seconds_left),
         _free_space_tile(report),
     ]
 
@@ -96,7 +101,9 @@ def _largest_volume_tile(report: StatusReport) -> Tile:
     return Tile("Largest volume that fits", short_bytes(largest), "good" if largest else "bad", note)
 
 
-def _losses_tile(report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome]) -> Tile:
+def _losses_tile(
+    report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome], seconds_left: float
+) -> Tile:
     """Returns how many nodes can be lost, of those whose loss is predicted."""
     label = "Nodes that can be lost"
     nodes = len(report.rows)
@@ -110,7 +117,8 @@ def _losses_tile(report: StatusReport, service: ServiceState | None, losses: Map
     number = f"{safe:,} of {len(predicted):,}"
     mood = "good" if safe == len(predicted) else "warn"
     if len(predicted) < nodes:
-        note = f"predicted for {len(predicted):,} of {format_count(nodes, 'node')} so far"
+        end = f"; all in about {format_age(seconds_left)}" if seconds_left else ""
+        note = f"predicted for {len(predicted):,} of {format_count(nodes, 'node')} so far, the fullest first{end}"
         return Tile(label, number, mood if safe < len(predicted) else "", note)
     return Tile(label, number, mood, "each on its own, without waiting pods or lost data")
 

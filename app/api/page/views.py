@@ -142,7 +142,7 @@ async def overview(site: Site, query: PageQuery) -> Context:
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
     pods = await with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
     losses = site.sources.node_losses()
-    shown = tiles(report, site.service, losses)
+    shown = tiles(report, site.service, losses, site.sources.losses_seconds_left())
     refresh = SOON_SECONDS if any(row is None for row in waiting) else REFRESH_SECONDS
     context = frame(site, "Cluster", "/", refresh)
     return {

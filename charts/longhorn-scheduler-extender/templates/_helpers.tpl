@@ -12,7 +12,22 @@ helm.sh/chart: {{ printf "%s-%s" $chart.Name $chart.Version | replace "+" "_" }}
 {{- /* The image of all pods. */}}
 {{- define "extender.image" -}}
 {{- with .Values.global.cattle.systemDefaultRegistry }}{{ . | trimSuffix "/" }}/{{ end -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag }}
+{{- end }}
+
+{{- /* The version of MutatingAdmissionPolicy that the cluster has. Without a cluster no kind is known, but a version is given. */}}
+{{- define "extender.mutatingPolicies" -}}
+{{- $versions := .Capabilities.APIVersions -}}
+{{- $group := "admissionregistration.k8s.io" -}}
+{{- if $versions.Has (printf "%s/v1/MutatingAdmissionPolicy" $group) -}}
+{{ $group }}/v1
+{{- else if $versions.Has (printf "%s/v1beta1/MutatingAdmissionPolicy" $group) -}}
+{{ $group }}/v1beta1
+{{- else if $versions.Has "v1/Pod" -}}
+{{- fail "the cluster has no MutatingAdmissionPolicy: it needs Kubernetes 1.36, or 1.34 and 1.35 with its v1beta1 switched on; docs/kube-scheduler.md has other ways" -}}
+{{- else -}}
+{{ $group }}/{{ semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version | ternary "v1" "v1beta1" }}
+{{- end }}
 {{- end }}
 
 {{- /* The second kube-scheduler has the cluster's version, without the provider's suffix. */}}

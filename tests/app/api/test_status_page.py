@@ -553,7 +553,10 @@ async def test_the_loss_of_nodes_is_shown() -> None:
         NodeLossOutcome("node-1", orders=3, pods=0, volumes=0, problems={}),
         NodeLossOutcome("node-2", orders=3, pods=1, volumes=0, problems={"pod default/a-0 finds no node: x": 2}),
     ]
-    sources = {"node_losses": lambda: {outcome.node: outcome for outcome in outcomes}}
+    sources = {
+        "node_losses": lambda: {outcome.node: outcome for outcome in outcomes},
+        "losses_seconds_left": lambda: 61.0,
+    }
     async with client_of(small_cluster(), sources=sources) as client:
         cluster = (await client.get("/")).text
         node = read_page((await client.get("/nodes/node-2")).text)
@@ -561,7 +564,10 @@ async def test_the_loss_of_nodes_is_shown() -> None:
     assert page_problems(cluster) == []
     answers = {row[0]: row[-1] for row in rows(page, "Nodes")}
     assert answers == {"node-1": "yes", "node-2": "no", "node-3": "n/a", "node-4": "n/a"}
-    assert "Nodes that can be lost 1 of 2 (look at this) predicted for 2 of 4 nodes so far" in page.text
+    assert (
+        "Nodes that can be lost 1 of 2 (look at this) predicted for 2 of 4 nodes so far, the fullest first; all in about 1 min"
+        in page.text
+    )
     assert "no: pod default/a-0 finds no node: x" in node.text
 
 
@@ -569,7 +575,7 @@ async def test_the_loss_of_nodes_is_shown() -> None:
     ("outcomes", "tile"),
     [
         pytest.param({}, "n/a not predicted yet", id="none"),
-        pytest.param({"node-1": True}, "1 of 1 predicted for 1 of 4 nodes so far", id="the first"),
+        pytest.param({"node-1": True}, "1 of 1 predicted for 1 of 4 nodes so far, the fullest first", id="the first"),
         pytest.param(
             {f"node-{number}": True for number in (1, 2, 3, 4)},
             "4 of 4 each on its own, without waiting pods or lost data",

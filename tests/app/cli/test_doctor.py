@@ -18,6 +18,8 @@ import pytest
 from aiohttp import web
 
 from scheduler_core.convert.probe_objects import ANSWERED
+from scheduler_core.extender import diagnosis
+from scheduler_core.extender.finding import Finding, Severity
 from tests import builders as make
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.worlds.command_line import Run
@@ -101,9 +103,26 @@ async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run:
     assert (result.code, result.err) == (1, "")
     assert lines[0] == "CHECK RESULT FINDING"
     index = lines.index(f"pods error deployment/{NAME}: no pod of the extender runs")
-    assert lines[index + 1] == "to mend: kubectl apply -k my-cluster"
+    assert lines[index + 1].startswith("to mend: apply the manifests or the chart")
     assert "registration skipped no probe pod was created" in lines
     assert lines[-1].endswith("to mend")
+
+
+@pytest.mark.parametrize(
+    ("severity", "strict", "code"), [("warning", False, 0), ("warning", True, 1), ("error", False, 1), ("ok", True, 0)]
+)
+async def test_warnings_alone_fail_with_strict_only(
+    tmp_path: Path, run: Run, severity: str, strict: bool, code: int
+) -> None:
+    """A script stops at an error, and at a warning if it asks for it."""
+    finding = Finding("pods", Severity(severity), "x")
+    arguments = ["--strict"] if strict else []
+    async with serving(Api(), tmp_path) as kubeconfig:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(diagnosis, "diagnose", lambda *_: [finding])
+            result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, *arguments)
+    assert result.code == code
+    assert result.out.endswith("all is well\n" if severity == "ok" else "1 to mend\n")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from app.runtime.metrics import PREFIX
 from app.runtime.time_slices import run_in_background
 from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.planning.node_loss import predict_node_loss
+from scheduler_core.extender.planning.node_loss import NodeLossOutcome, predict_node_loss
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from tests.builders import kube_node
 from tests.worlds.predicted_clusters import growing_class, node, running
@@ -62,6 +62,50 @@ async def test_a_leader_predicts_every_node() -> None:
     assert await world.after(5, world.losses.adopt) == {"a": False, "b": True}
     assert world.losses.latest["a"].problems["volume vol-data-db-0 loses its data"] == world.losses.latest["a"].orders
     assert world.samples() == {"a": 0.0, "b": 1.0}
+
+
+@virtually
+async def test_the_fullest_nodes_are_predicted_first() -> None:
+    """They are the ones that an administrator has to know about."""
+    world = World()
+    world.cache.put(*node("c", listed={"x": 60}))
+    order: list[str] = []
+
+    def note(cluster: PredictedCluster, name: str, *rest: Any) -> Cooperative[Any]:
+        order.append(name)
+        return predict_node_loss(cluster, name, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_losses, "predict_node_loss", note)
+        await world.after(5, world.losses.adopt)
+    assert order == ["c", "a", "b"]
+
+
+@virtually
+async def test_the_end_is_estimated_by_the_work_of_the_latest_predictions() -> None:
+    """One second each: the first nodes get a third of the time, the others a tenth."""
+    assert await estimates_with(first_nodes=100) == [0, 6, 3]
+    assert await estimates_with(first_nodes=2) == [0, 14, 11]
+
+
+async def estimates_with(first_nodes: int) -> list[float]:
+    """How long the rest will take, at the beginning of each of three predictions."""
+    world = World()
+    world.cache.put(*node("c"))
+    estimates: list[float] = []
+
+    def work(*_: object) -> Cooperative[Any]:
+        estimates.append(round(world.losses.seconds_left, 3))
+        virtual_loop().jump_to(virtual_loop().time() + 1)
+        yield
+        return NodeLossOutcome("x", orders=1, pods=0, volumes=0, problems={})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_losses, "predict_node_loss", work)
+        patch.setattr(node_losses, "FIRST_NODES", first_nodes)
+        await world.after(25, world.losses.adopt)
+    assert world.losses.seconds_left == 0
+    return estimates
 
 
 @virtually

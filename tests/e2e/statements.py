@@ -1,0 +1,319 @@
+"""The raw objects of a situation about which the extender says something, and changes of single facts, for `situations.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.kube.resources import (
+    CLAIMS,
+    LONGHORN_BACKING_IMAGES,
+    LONGHORN_INSTANCE_MANAGERS,
+    LONGHORN_NODES,
+    LONGHORN_REPLICAS,
+    LONGHORN_SETTINGS,
+    LONGHORN_VOLUMES,
+    PODS,
+    Resource,
+)
+from devcluster.api import Api
+from devcluster.programs import NAMESPACE
+from scheduler_core.model.quantity import parse_bytes
+from simulator.images import ENGINE_IMAGE
+from tests.e2e.objects import HOSTNAME, PAUSE, RESOURCE, Object
+
+DRIVER: Final = "driver.longhorn.io"
+# A node with room, on which nothing is spoilt.
+ELSEWHERE: Final = "elsewhere"
+DISK: Final = "disk-1"
+LONG_AGO: Final = "2026-01-01T00:00:00Z"
+GI: Final = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The raw objects of one situation, as the API server has them now; `name` is that of the situation."""
+
+    api: Api
+    name: str
+
+    def get(self, resource: Resource, name: str = "", namespace: str = NAMESPACE) -> Any:
+        """An object, by default of Longhorn and with the situation's name."""
+        return self.api.get(resource.path(namespace, name or self.name))
+
+    def patch(self, resource: Resource, body: Object, name: str = "", namespace: str = NAMESPACE) -> None:
+        """Merges a patch into an object; a status goes to its own path."""
+        path = resource.path(namespace, name or self.name)
+        self.api.patch(f"{path}/status" if "status" in body else path, body)
+
+    @property
+    def node(self) -> Any:
+        """The Longhorn node."""
+        return self.get(LONGHORN_NODES)
+
+    @property
+    def disk(self) -> Any:
+        """What the status says about the node's disk."""
+        return self.node["status"]["diskStatus"][DISK]
+
+    @property
+    def free(self) -> int:
+        """The bytes that may still be scheduled on the disk; nothing is reserved, and no more is promised than there is."""
+        return int(self.disk["storageMaximum"]) - int(self.disk["storageScheduled"])
+
+    @property
+    def volume(self) -> Any:
+        """The existing volume."""
+        return self.get(LONGHORN_VOLUMES)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The requests of the pod's claims."""
+        claims = self.api.get(CLAIMS.path("default"))["items"]
+        own = [claim for claim in claims if claim["metadata"]["labels"]["situation"] == self.name]
+        return [parse_bytes(claim["spec"]["resources"]["requests"]["storage"]) for claim in own]
+
+    def replica_nodes(self, volume: str = "") -> list[str]:
+        """The nodes of a volume's replicas."""
+        replicas = self.api.get(LONGHORN_REPLICAS.path(NAMESPACE))["items"]
+        return [entry["spec"]["nodeID"] for entry in replicas if entry["spec"]["volumeName"] == (volume or self.name)]
+
+    def condition(self, conditions: Sequence[Object], kind: str) -> tuple[str, str]:
+        """Status and reason of a condition."""
+        return next(((entry["status"], entry["reason"]) for entry in conditions if entry["type"] == kind), ("", ""))
+
+    def tagged(self, tag: str) -> list[str]:
+        """The Longhorn nodes with a tag."""
+        nodes = self.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]
+        return [node["metadata"]["name"] for node in nodes if tag in (node["spec"].get("tags") or ())]
+
+
+def claim_of(situation: str, number: int, size: str) -> Object:
+    """A claim of the situation's class."""
+    return {
+        "metadata": {"name": f"{situation}-{number}", "namespace": "default", "labels": {"situation": situation}},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": situation,
+            "resources": {"requests": {"storage": size}},
+        },
+    }
+
+
+def pod_of(name: str, claims: Sequence[str], selector: Mapping[str, str]) -> Object:
+    """A pod that asks the extender."""
+    resources = {"requests": {RESOURCE: "1"}, "limits": {RESOURCE: "1"}}
+    volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
+    spec = {
+        "terminationGracePeriodSeconds": 0,
+        "nodeSelector": dict(selector),
+        "containers": [{"name": "db", "image": PAUSE, "resources": resources}],
+        "volumes": volumes,
+    }
+    return {"apiVersion": "v1", "kind": PODS.kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def persistent_volume(name: str, storage_class: str) -> Object:
+    """A PersistentVolume of 100Gi for the Longhorn volume of its name."""
+    spec = {
+        "capacity": {"storage": "100Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": storage_class,
+        "csi": {"driver": DRIVER, "volumeHandle": name},
+    }
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def longhorn_volume(name: str, changes: Mapping[str, Any]) -> Object:
+    """A detached Longhorn volume of 100Gi."""
+    spec = {
+        "size": str(100 * GI),
+        "numberOfReplicas": 1,
+        "dataEngine": "v1",
+        "dataLocality": "best-effort",
+        "accessMode": "rwo",
+        "image": ENGINE_IMAGE,
+        "frontend": "blockdev",
+        "nodeID": "",
+        **changes,
+    }
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {
+        "apiVersion": LONGHORN_VOLUMES.api_version,
+        "kind": LONGHORN_VOLUMES.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def replica(api: Api, volume: str, node: str) -> Object:
+    """A healthy replica of a volume of 100Gi."""
+    spec = {
+        "volumeName": volume,
+        "volumeSize": str(100 * GI),
+        "nodeID": node,
+        "diskID": disk_of(api, node),
+        "dataEngine": "v1",
+        "image": ENGINE_IMAGE,
+        "active": True,
+        "healthyAt": LONG_AGO,
+        "failedAt": "",
+    }
+    metadata = {"name": f"{volume}-r", "namespace": NAMESPACE, "labels": {"longhornvolume": volume}}
+    return {
+        "apiVersion": LONGHORN_REPLICAS.api_version,
+        "kind": LONGHORN_REPLICAS.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def disk_of(api: Api, node: str) -> str:
+    """The UUID of a node's disk."""
+    return str(api.get(LONGHORN_NODES.path(NAMESPACE, node))["status"]["diskStatus"][DISK]["diskUUID"])
+
+
+def node_spec(**changes: Any) -> Callable[[Facts], None]:
+    """Changes the spec of the Longhorn node."""
+    return lambda facts: facts.patch(LONGHORN_NODES, {"spec": changes})
+
+
+def disk_spec(**changes: Any) -> Callable[[Facts], None]:
+    """Changes the spec of the disk."""
+    return node_spec(disks={DISK: changes})
+
+
+def disk_status(**changes: Any) -> Callable[[Facts], None]:
+    """Changes what the status says about the disk."""
+    return lambda facts: facts.patch(LONGHORN_NODES, {"status": {"diskStatus": {DISK: changes}}})
+
+
+def node_conditions(**entries: tuple[str, str]) -> Callable[[Facts], None]:
+    """Replaces the conditions of the Longhorn node."""
+    return lambda facts: facts.patch(LONGHORN_NODES, {"status": {"conditions": conditions(entries)}})
+
+
+def conditions(entries: Mapping[str, tuple[str, str]]) -> list[Object]:
+    """Conditions by type, each with its status and reason."""
+    empty = {"message": "", "lastProbeTime": "", "lastTransitionTime": LONG_AGO}
+    return [{"type": kind, "status": status, "reason": reason, **empty} for kind, (status, reason) in entries.items()]
+
+
+def volume_spec(**changes: Any) -> Callable[[Facts], None]:
+    """Changes the spec of the existing volume."""
+    return lambda facts: facts.patch(LONGHORN_VOLUMES, {"spec": changes})
+
+
+def volume_status(**changes: Any) -> Callable[[Facts], None]:
+    """Changes the status of the existing volume."""
+    return lambda facts: facts.patch(LONGHORN_VOLUMES, {"status": changes})
+
+
+def set_manager_state(state: str) -> Callable[[Facts], None]:
+    """Sets the state of the node's instance managers."""
+
+    def change(facts: Facts) -> None:
+        for raw in managers_of(facts):
+            facts.patch(LONGHORN_INSTANCE_MANAGERS, {"status": {"currentState": state}}, raw["metadata"]["name"])
+
+    return change
+
+
+def managers_of(facts: Facts) -> list[Object]:
+    """The node's instance managers."""
+    managers = facts.api.get(LONGHORN_INSTANCE_MANAGERS.path(NAMESPACE))["items"]
+    return [raw for raw in managers if raw["spec"]["nodeID"] == facts.name]
+
+
+def delete_node(facts: Facts) -> None:
+    """Deletes the Longhorn node."""
+    path = LONGHORN_NODES.path(NAMESPACE, facts.name)
+    facts.api.patch(path, {"metadata": {"finalizers": None}})
+    facts.api.delete(path)
+
+
+def create_node(facts: Facts) -> None:
+    """Creates a Longhorn node like the one elsewhere."""
+    raw = facts.get(LONGHORN_NODES, ELSEWHERE)
+    body = {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "metadata": {"name": facts.name}}
+    facts.api.create(LONGHORN_NODES.path(NAMESPACE), {**body, "spec": {**raw["spec"], "name": facts.name}})
+    status = raw["status"]
+    status["diskStatus"][DISK]["diskUUID"] = f"uuid-{facts.name}"
+    facts.patch(LONGHORN_NODES, {"status": status})
+
+
+def delete_volume(facts: Facts) -> None:
+    """Has the existing volume wait for what its finalizer waits for."""
+    facts.patch(LONGHORN_VOLUMES, {"metadata": {"finalizers": ["example.com/busy"]}})
+    facts.api.delete(LONGHORN_VOLUMES.path(NAMESPACE, facts.name))
+
+
+def create_volume_again(facts: Facts) -> None:
+    """Lets the volume go, and creates it again."""
+    facts.patch(LONGHORN_VOLUMES, {"metadata": {"finalizers": None}})
+    facts.api.create(LONGHORN_VOLUMES.path(NAMESPACE), longhorn_volume(facts.name, {}))
+
+
+def create_backing_image(facts: Facts) -> None:
+    """Creates the backing image that the class names."""
+    spec = {"sourceType": "download", "sourceParameters": {"url": "http://example.com/image"}, "dataEngine": "v1"}
+    body = {"apiVersion": LONGHORN_BACKING_IMAGES.api_version, "kind": LONGHORN_BACKING_IMAGES.kind}
+    metadata = {"name": facts.name, "namespace": NAMESPACE}
+    facts.api.create(LONGHORN_BACKING_IMAGES.path(NAMESPACE), {**body, "metadata": metadata, "spec": spec})
+
+
+def has_backing_image(facts: Facts) -> bool:
+    """Whether there is the backing image that the class names."""
+    images = facts.api.get(LONGHORN_BACKING_IMAGES.path(NAMESPACE))["items"]
+    return facts.name in {raw["metadata"]["name"] for raw in images}
+
+
+def create_user(facts: Facts) -> None:
+    """Creates a pod that uses the claim on another node."""
+    pod = pod_of(f"{facts.name}-user", [f"{facts.name}-0"], {})
+    pod["spec"]["nodeName"] = ELSEWHERE
+    facts.api.create(PODS.path("default"), pod)
+
+
+def delete_user(facts: Facts) -> None:
+    """Deletes that pod at once."""
+    facts.api.delete(PODS.path("default", f"{facts.name}-user"), {"gracePeriodSeconds": 0})
+
+
+def create_earlier_pod(facts: Facts) -> None:
+    """Creates a pod, for which kube-scheduler chooses the node."""
+    claim = claim_of(facts.name, 9, "100Gi")
+    claim["metadata"]["labels"]["situation"] = "earlier"
+    facts.api.create(CLAIMS.path("default"), claim)
+    facts.api.create(PODS.path("default"), pod_of(f"{facts.name}-9", [f"{facts.name}-9"], {HOSTNAME: facts.name}))
+
+
+def delete_earlier_pod(facts: Facts) -> None:
+    """Deletes that pod and its claim."""
+    facts.api.delete(PODS.path("default", f"{facts.name}-9"), {"gracePeriodSeconds": 0})
+    facts.api.delete(CLAIMS.path("default", f"{facts.name}-9"))
+
+
+def promised(facts: Facts) -> int:
+    """What the claim of the earlier pod takes on the node that kube-scheduler has chosen for it."""
+    claim = facts.get(CLAIMS, f"{facts.name}-9", "default")
+    chosen = (claim["metadata"].get("annotations") or {}).get("volume.kubernetes.io/selected-node")
+    return parse_bytes(claim["spec"]["resources"]["requests"]["storage"]) if chosen == facts.name else 0
+
+
+def move_replica(facts: Facts) -> None:
+    """Has the volume's replica on the node."""
+    spec = {"nodeID": facts.name, "diskID": disk_of(facts.api, facts.name)}
+    facts.patch(LONGHORN_REPLICAS, {"spec": spec}, f"{facts.name}-r")
+
+
+def set_over_provisioning(value: str) -> Callable[[Facts], None]:
+    """Writes a setting of Longhorn."""
+    return lambda facts: facts.patch(LONGHORN_SETTINGS, {"value": value}, "storage-over-provisioning-percentage")
+
+
+def ready_condition(facts: Facts) -> tuple[str, str]:
+    """Status and reason of the Longhorn node's condition Ready."""
+    return facts.condition(facts.node["status"]["conditions"], "Ready")
