@@ -50,8 +50,8 @@ class VolumeController(Controller):
     def subscribe(self) -> None:
         """Subscribes to volumes, replicas, DiskSchedules and backing images.
 
-        Of a DiskSchedule matter the node, whether its disk is there, and the allocations of replicas. Those of backing images do
-        not: a replica's allocation follows from that of its image. Of a backing image matters whether its size is known.
+        Of a DiskSchedule matter the node, whether its disk is there, and the allocations of replicas, which follow from
+        those of their images. Of a backing image matters whether its size is known.
         """
         self.cache.volumes.subscribe(self._on_volume_change)
         self.cache.replicas.subscribe(self._on_replica_change)
@@ -59,7 +59,6 @@ class VolumeController(Controller):
         self.cache.images.subscribe(self._on_image_change)
 
     def all_keys(self) -> Iterable[str]:
-        """Returns the names of all volumes."""
         return self.cache.volumes.all()
 
     def _on_volume_change(
@@ -138,8 +137,8 @@ class VolumeController(Controller):
     ) -> None:
         """Records what a person must know of a decision that was carried out.
 
-        A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so. `places` are the
-        UUIDs of the replicas' disks before, by the replica's name.
+        A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so. `places`
+        are the UUIDs of the replicas' disks before, by the replica's name.
         """
         for write in writes:
             match write:
@@ -158,7 +157,6 @@ class VolumeController(Controller):
                     pass
 
     def _cached_replicas(self, volume: str) -> list[InformerObject[Replica]]:
-        """A volume's replicas as the cache has them, ordered by name."""
         cached = [self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(volume))]
         return [each for each in cached if each is not None]
 
@@ -168,7 +166,6 @@ class VolumeController(Controller):
         volume_object: InformerObject[VolumeObject],
         replica_objects: Iterable[InformerObject[Replica]],
     ) -> tuple[VolumeDecision, ReadObjects]:
-        """Decides about a volume and its replicas."""
         raw = volume_object.raw
         volume = volume_object.value
         replicas = {each.name: each.value for each in replica_objects}
@@ -196,12 +193,10 @@ class VolumeController(Controller):
         return decide_volume(snapshot, self.context.timestamp), read_objects
 
     def _image_fault(self, name: str) -> str:
-        """Why a backing image cannot be read; "" if it can, or does not exist."""
         image = self.cache.images.value(name) if name else None
         return str(image) if isinstance(image, Fault) else ""
 
     def _report_unreadable(self, raw: bytes, problem: str) -> tuple[Write, ...]:
-        """Returns the write of the condition that says what cannot be read."""
         wanted = Condition(DISK_ALLOCATION, "False", UNREADABLE, problem)
         current = condition_of(raw)
         if condition_matches(current, wanted):
@@ -212,14 +207,12 @@ class VolumeController(Controller):
 
 
 def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
-    """Returns the UUIDs of the replicas' disks, by the replica's name."""
     return {each.name: each.value.disk_id for each in replicas if isinstance(each.value, Replica)}
 
 
 def _disks_to_leave(
     writes: Iterable[Write], replicas: Iterable[InformerObject[Replica]], schedules: Mapping[str, DiskSchedule]
 ) -> frozenset[str]:
-    """Returns the UUIDs of disks where a replica holds bytes that it is to leave."""
     places = _places(replicas)
     leaving = {write.replica: places.get(write.replica, "") for write in writes if isinstance(write, AssignReplica)}
     allocations = {
@@ -229,9 +222,8 @@ def _disks_to_leave(
 
 
 def _needs_reading(writes: Iterable[Write]) -> bool:
-    """Whether a decision from caches must be made again from newer objects.
-
-    They are read, so that they are certainly newer than the cached DiskSchedules.
+    """Whether a decision from caches must be made again from newer objects. They are read, so that they are certainly
+    newer than the cached DiskSchedules.
 
     It need not be if every write finds out by itself that the cache is behind: the place of a replica is written against the
     version of the Replica, and its request follows from that; a condition is written against the version of the volume; a
@@ -255,10 +247,9 @@ def _needs_reading(writes: Iterable[Write]) -> bool:
 
 
 def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:
-    """Returns the cluster with its nodes as they are now.
-
-    A node that cannot be read is closed and lists all of `disks`, the disks without a DiskSchedule: a replica's place is given
-    up only if no node lists its disk, and whether this node does is not known.
+    """Returns the cluster with its nodes as they are now. A node that cannot be read is closed and lists all of
+    `disks`, the disks without a DiskSchedule: a replica's place is given up only if no node lists its disk, and whether
+    this node does is not known.
     """
     if not disks:
         return cluster
@@ -269,14 +260,12 @@ def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]],
 
 
 def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
-    """Returns what a volume depends on of its backing image."""
     return image.copies.size if isinstance(image, ImageObject) else image
 
 
 def _problem(volume: VolumeObject | Fault, replicas: Mapping[str, Replica | Fault]) -> str:
-    """Returns what cannot be read of a volume, as a sentence.
-
-    An unreadable replica counts, because it may be anywhere and of any size.
+    """Returns what cannot be read of a volume, as a sentence; an unreadable replica counts, because it may be anywhere
+    and of any size.
     """
     if isinstance(volume, Fault):
         return f"the volume cannot be read: {volume}"

@@ -60,7 +60,6 @@ class Conditions:
         self._dispatcher.clear()
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         await self._dispatcher.run()
 
     async def wait_until_written(self) -> None:

@@ -1,6 +1,4 @@
-"""How much more space a node's disk needs.
-
-With that much more on one disk, all required volumes would fit there.
+"""How much more space a node's disk needs, so that all required volumes fit there.
 
 More bytes on a disk never hurt, and they only help when the disk can take another set of volumes. So what a disk should have is a sum of
 sizes of volumes (and of backing images that it would have to copy), and the smallest such sum that helps is found by bisection. Each probe is
@@ -102,10 +100,7 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[Mis
 
 
 def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) -> tuple[int, ...]:
-    """Returns the sizes of what may come onto a disk, in bytes.
-
-    These are volumes, and backing images that the disk lacks.
-    """
+    """Returns the bytes of each volume, and of each backing image that the disk lacks, that may come onto a disk."""
     required = evaluation.required
     volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> disk & 1]
     images = [size for image, size in evaluation.disks[disk].copies if image in required.images]
@@ -115,8 +110,8 @@ def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) 
 def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
     """Returns what a disk may be filled with, ascending.
 
-    All sums of the sizes are among them. If there are too many, all multiples of the sizes' common divisor are returned.
-    If even these are too many to be numbered, they are multiples of a larger unit.
+    These are all sums of the sizes. If there are too many, they are all multiples of the sizes' common divisor, or of a
+    larger unit.
     """
     sums = reachable_sums(sizes)
     if sums:
@@ -132,9 +127,8 @@ def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
 def _bounds_of_disk(
     evaluation: NodeEvaluation, disk: int, capacities: _Capacities, limit: int | None, budget: Budget
 ) -> Cooperative[_Bounds | None]:
-    """Returns the bounds for one disk.
-
-    None if it is proven that no amount below `limit` helps, or none at all without a limit.
+    """Returns the bounds for one disk; None if it is proven that no amount below `limit` helps (without a limit: none
+    at all).
     """
     free = evaluation.disks[disk].free
     values = capacities.values
@@ -163,7 +157,6 @@ def _bounds_of_disk(
 
 
 def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) -> Reason:
-    """Returns the node's reason with extra bytes on one disk."""
     if not budget.spend(_FIXED_STEPS_PER_PROBE):
         return Reason.UNDECIDED
     disks = evaluation.disks

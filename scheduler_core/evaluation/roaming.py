@@ -59,15 +59,13 @@ def roaming_key(volume: PodVolume) -> str:
 
 
 def replicas_to_place(volume: PodVolume) -> int:
-    """Returns how many replicas of a volume have no place yet."""
     placed = sum(1 for replica in volume.replicas if replica.node_id and not replica.deleting and not replica.failed_at)
     return max(0, replica_count(volume) - placed)
 
 
 def can_roam(volume: PodVolume, node: str, view: View) -> bool:
-    """Whether Longhorn places a volume elsewhere if this node cannot take it.
-
-    It places a best-effort volume once it is being attached.
+    """Whether Longhorn places a volume elsewhere if this node cannot take it: a best-effort volume, once it is being
+    attached.
     """
     if volume.volume.data_locality != BEST_EFFORT or not replicas_to_place(volume):
         return False
@@ -92,10 +90,7 @@ def volumes_roaming_from(
 
 
 def older_version(first: Version | None, second: Version) -> Version | None:
-    """Returns the older of two versions.
-
-    None if it is not known which.
-    """
+    """Returns the older of two versions, None if it is not known which."""
     if first is None or nodes_changed_since(first, second) is not None:
         return first
     return second if nodes_changed_since(second, first) is not None else None
@@ -116,7 +111,8 @@ class RoamingVolumes:
     def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
         """Names of the nodes where other volumes may fit in `version`.
 
-        An offer that is made fits on its nodes. So a change of offers alone matters only where some volume did not fit.
+        An offer fits on its nodes when it is made, so a change of offers alone matters only where some volume did not
+        fit.
         """
         changed = None if self.version is None else nodes_changed_since(self.version, version)
         return frozenset(self._by_node).union(longhorn_nodes if changed is None else changed)
@@ -130,10 +126,7 @@ class RoamingVolumes:
             self._by_node.pop(node, None)
 
     def volumes_on_every_node(self, ledger: Ledger, now: datetime) -> Volumes:
-        """Returns the volumes that count on every node.
-
-        The largest come first, at most `MAX_ROAMING`.
-        """
+        """Returns the volumes that count on every node. The largest come first, at most `MAX_ROAMING`."""
         if not self._by_node:
             self._since.clear()
             return ()
@@ -147,9 +140,8 @@ class RoamingVolumes:
         return tuple(sorted(young, key=lambda volume: (-volume.volume.size, identity(volume)))[:MAX_ROAMING])
 
     def _roaming_since(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
-        """Returns since when a volume roams, and whether it existed then.
-
-        A volume that is created while its claim counts continues it. One that is created later counts for a time of its own.
+        """Returns since when a volume roams, and whether it existed then. A volume that is created while its claim
+        counts continues it. One that is created later counts for a time of its own.
         """
         since, existed = self._since.get(key, (now, volume.bound))
         late = volume.bound and not existed and now - since >= ROAMING_LIFETIME

@@ -48,9 +48,7 @@ class DecisionMismatch:
 
 
 def check(vector: Json) -> DecisionMismatch | None:
-    """Compares a recorded decision with the engine's.
-
-    None if they are equal.
+    """Returns the difference between a recorded decision and the engine's, or None if they are equal.
 
     Raises:
         CoreError: the scenario cannot be read

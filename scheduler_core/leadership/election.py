@@ -1,6 +1,5 @@
-"""Leader election on a Lease, as a pure state machine.
-
-The proof that there is at most one leader follows below. Only the leader answers kube-scheduler.
+"""Leader election on a Lease, as a pure state machine. The proof that there is at most one leader follows below. Only
+the leader answers kube-scheduler.
 
 Data flow: `plan(state, now, timestamp)` returns the next action (read, create, replace, wait); the driver performs it and reports
 the result as an event; `step(state, event)` returns the next state. Times are seconds on the candidate's own clock, which must
@@ -60,9 +59,8 @@ _MAX_ATTEMPTS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ElectionTiming:
-    """The three periods of client-go's leaderelection, in seconds, with its defaults.
-
-    All candidates should have the same periods; while they are being changed the longer `lease_duration` counts.
+    """The three periods of client-go's leaderelection, in seconds, with its defaults. All candidates should have the
+    same periods; while they are being changed the longer `lease_duration` counts.
 
     Attributes:
         lease_duration: how long a follower must see the Lease unchanged before it takes it over
@@ -91,7 +89,6 @@ class ElectionTiming:
 
     @property
     def follow_period(self) -> float:
-        """How often a follower reads the Lease."""
         return min(_FOLLOW_INTERVAL, self.retry_period)
 
 
@@ -132,9 +129,8 @@ class ReadLease:
 
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Create the Lease.
-
-    Report `LeaseRead` of the created Lease, `WriteConflicted` if one exists already, or `CallFailed`.
+    """Create the Lease. Report `LeaseRead` of the created Lease, `WriteConflicted` if one exists already, or
+    `CallFailed`.
     """
 
     record: LeaseRecord
@@ -142,9 +138,8 @@ class CreateLease:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceLease:
-    """Replace the Lease, at the record's `resource_version` and the uid read with it.
-
-    Report `LeaseReplaced`, `WriteConflicted` (also if the Lease is gone), or `CallFailed` with the attempt.
+    """Replace the Lease, at the record's `resource_version` and the uid read with it. Report `LeaseReplaced`,
+    `WriteConflicted` (also if the Lease is gone), or `CallFailed` with the attempt.
     """
 
     record: LeaseRecord
@@ -257,18 +252,15 @@ class Candidate:
 
     @property
     def holder(self) -> str:
-        """Identity of the last observed holder, "" for none."""
         return self.observed_record.holder if self.observed_record is not None else ""
 
     def leading(self, now: float) -> bool:
-        """Whether it may answer at this time."""
         return now < self.leading_until
 
 
 def plan(state: Candidate, now: float, timestamp: str) -> Action:
-    """Returns the next action.
-
-    `timestamp` is the wall clock in RFC 3339 with microseconds, written into the Lease for people.
+    """Returns the next action. `timestamp` is the wall clock in RFC 3339 with microseconds, written into the Lease for
+    people.
     """
     if now < state.act_at:
         return Wait(state.act_at)

@@ -111,11 +111,9 @@ class Refusal:
 
 
 def setting_refusal(settings: Settings, names: Iterable[str]) -> Refusal | None:
-    """The refusal for the first unreadable setting, or None."""
     fault = settings.first_fault(names)
     return None if fault is None else Refusal(Rule.SETTING_FAULT, str(fault))
 
 
 def missing_backing_image(name: str) -> Refusal:
-    """The refusal for a backing image that does not exist."""
     return Refusal(Rule.BACKING_IMAGE_MISSING, f"backing image {name} does not exist")

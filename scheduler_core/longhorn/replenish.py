@@ -34,10 +34,7 @@ NO_REPLENISHMENT = Replenishment()
 
 
 def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]) -> frozenset[Replenishment]:
-    """Every number of replicas that Longhorn may add, and where.
-
-    There are several where the answer depends on Go's map order.
-    """
+    """Every number of replicas that Longhorn may add, and where: several if the answer depends on Go's map order."""
     missing = volume.number_of_replicas - sum(1 for replica in replicas if is_usable(volume, replica))
     if missing:
         return frozenset({Replenishment(max(0, missing))})
@@ -55,9 +52,8 @@ def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]
 
 
 def is_usable(volume: Volume, replica: Replica) -> bool:
-    """Whether a replica counts for the volume.
-
-    It must be active, not failed and not evicting. A replica for the local node that is not placed does not count.
+    """Whether a replica counts for the volume. It must be active, not failed and not evicting. A replica for the local
+    node that is not placed does not count.
     """
     unplaced_local = (
         volume.data_locality == BEST_EFFORT
@@ -69,9 +65,8 @@ def is_usable(volume: Volume, replica: Replica) -> bool:
 
 
 def auto_balance_nodes(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> Mapping[str, Node]:
-    """The nodes auto-balance looks at (listReadySchedulableAndScheduledNodes).
-
-    Ready nodes with a running replica always count.
+    """The nodes auto-balance looks at (listReadySchedulableAndScheduledNodes). Ready nodes with a running replica
+    always count.
     """
     running = {replica.node_id for replica in replicas if replica.current_state == RUNNING}
     return {
@@ -82,9 +77,8 @@ def auto_balance_nodes(cluster: Cluster, volume: Volume, replicas: Iterable[Repl
 
 
 def _can_take_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
-    """Whether auto-balance may add a replica to a node.
-
-    Some disk must be open and some disk must have the space, but it need not be the same one.
+    """Whether auto-balance may add a replica to a node. Some disk must be open and some disk must have the space, but
+    it need not be the same one.
     """
     disks = [disk for disk in node.disks if disk.in_spec and disk.in_status]
     has_open_disk = any(disk.allow_scheduling and not disk.eviction_requested for disk in disks)
@@ -103,9 +97,8 @@ def _is_open_to_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
 def _count_to_spread_zones(
     cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
 ) -> int:
-    """Replicas to add so that more zones are used (getReplicaCountForAutoBalanceZone).
-
-    The engine's node counts with any replica, other nodes only with a running one.
+    """Replicas to add so that more zones are used (getReplicaCountForAutoBalanceZone). The engine's node counts with
+    any replica, other nodes only with a running one.
     """
     counting = [
         replica.node_id
@@ -122,7 +115,6 @@ def _count_to_spread_zones(
 def _count_to_spread_nodes(
     cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
 ) -> int:
-    """Replicas to add so that more nodes are used (getReplicaCountForAutoBalanceNode)."""
     used = extra_replicas(volume, replicas, nodes)
     if used is None:
         return 0
@@ -131,9 +123,8 @@ def _count_to_spread_nodes(
 
 
 def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[str, Node]) -> dict[str, int] | None:
-    """Running replicas per node, beyond the first of each.
-
-    None if a node has more of these than the volume should have replicas.
+    """Running replicas per node, beyond the first of each. None if a node has more of these than the volume should have
+    replicas.
     """
     extra: dict[str, int] = {}
     for replica in replicas:
@@ -145,10 +136,9 @@ def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[s
 def _balance_best_effort(
     cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
 ) -> frozenset[Replenishment]:
-    """Replicas to add to even out nodes, else to relieve disks (getReplicaCountForAutoBalanceBestEffort).
-
-    The first candidate becomes the hard node affinity, without a look at its disks. Longhorn's attempt to even out
-    the zones has no effect: its count is lost.
+    """Replicas to add to even out nodes, else to relieve disks (getReplicaCountForAutoBalanceBestEffort). The first
+    candidate becomes the hard node affinity, without a look at its disks. Longhorn's attempt to even out the zones has
+    no effect: its count is lost.
     """
     extra = extra_replicas(volume, replicas, nodes) or {}
     moving = replicas_under_disk_pressure(cluster, volume, replicas)
@@ -172,10 +162,11 @@ def _each_candidate(count: int, node_names: Iterable[str]) -> set[Replenishment]
 
 
 def _fewest_extra(extra: Mapping[str, int]) -> list[tuple[int, list[str]]]:
-    """The smallest count of extra replicas, and its nodes.
+    """The smallest count of extra replicas, and its nodes: one entry for every result that some order of Longhorn's map
+    can have.
 
-    One entry for every result that some order of Longhorn's map can have. Its loop starts over after any node with 0
-    extras, so what comes after the last of these nodes decides: that node alone, or any of the other counts.
+    Its loop starts over after any node with 0 extras, so what comes after the last of these nodes decides: that node
+    alone, or any of the other counts.
     """
     if len(extra) <= 1:
         return []

@@ -103,9 +103,8 @@ def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
 def _decide(
     classes: tuple[BlockingClass, ...], free: tuple[int, ...], headroom: tuple[int, ...], budget: Budget
 ) -> Safety:
-    """Looks for a blocking set for each undominated class.
-
-    One class that can be blocked decides, even where other searches ran out of steps.
+    """Looks for a blocking set for each undominated class. One class that can be blocked decides, even where other
+    searches ran out of steps.
     """
     problems = [
         (blocked, _blocking_problem(classes, blocked, free, headroom)) for blocked in _undominated_classes(classes)
@@ -131,8 +130,8 @@ def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
     """Classes that no other dominates and that are not optional; only these need searching.
 
     A class dominates another if it is at least as large, writes at least as much and may use no other disks. Whatever
-    blocks a volume also blocks one that dominates it: if the dominating one is among what lies on the disks, swap the
-    two. Its disk then has more room than before, but only by the difference of their sizes, and likewise for writing.
+    blocks a volume also blocks one that dominates it: if the dominating one lies on a disk, swap the two. The disk then
+    gains only the difference of their sizes, and likewise for writing.
     """
     undominated: list[int] = []
     # Classes are sorted by size, so a class can only be dominated by an earlier one.
@@ -148,7 +147,6 @@ def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
 def _group_into_classes(
     items: Items, optional: OptionalItems, written: Sequence[int], masks: Sequence[int]
 ) -> tuple[BlockingClass, ...]:
-    """Groups interchangeable volumes: largest, most written, fewest disks first."""
     sizes = items.sizes + optional.sizes
     # None: must be placed. Otherwise optional; replicas that share no disk are a class for each volume.
     spread = (None,) * len(items) + optional.spread
@@ -175,7 +173,6 @@ def _group_into_classes(
 def _blocking_problem(
     classes: tuple[BlockingClass, ...], blocked: int, free: Sequence[int], headroom: Sequence[int]
 ) -> BlockingProblem:
-    """The problem of blocking one volume of a class."""
     volume = classes[blocked]
     targets = [
         TargetDisk(disk, free[disk], headroom[disk], free[disk] - volume.size + 1, headroom[disk] - volume.written)
@@ -193,7 +190,6 @@ def _blocking_problem(
 
 
 def _counter_example(blocked: int, problem: BlockingProblem, patterns: Sequence[BlockingPattern]) -> Safety:
-    """Writes blocking patterns out as an order that fails."""
     waiting = [list(blocking_class.members) for blocking_class in problem.classes]
     last = waiting[blocked].pop()
     placed: list[tuple[int, int | None]] = []

@@ -74,9 +74,8 @@ def _decide(
     budget: Budget,
     tried: MutableMapping[tuple[int, ...], int] | None,
 ) -> Cooperative[dict[tuple[int, ...], PackingAnswer]]:
-    """Answers for the sorted profiles that counting leaves undecided.
-
-    Two greedy attempts to block the largest volume come first, then the table for two disks, then a search.
+    """Answers for the sorted profiles that counting leaves undecided. Two greedy attempts to block the largest volume
+    come first, then the table for two disks, then a search.
     """
     orders = (items.descending[1:], items.descending[:0:-1])
     answers: dict[tuple[int, ...], PackingAnswer] = {}
@@ -100,9 +99,8 @@ def _decide(
 
 
 def _blocks_greedily(others: Sequence[int], size: int, free: Sequence[int]) -> bool:
-    """Whether greedy filling blocks a volume; False proves nothing.
-
-    The others are taken in turn, disk by disk, until each disk has less than `size` bytes left.
+    """Whether greedy filling blocks a volume; False proves nothing. The others are taken in turn, disk by disk, until
+    each disk has less than `size` bytes left.
     """
     waiting = others
     for capacity in free:
@@ -127,11 +125,9 @@ SumPairs = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 @lru_cache(maxsize=64)
 def _sum_pairs(items: Items) -> SumPairs | None:
-    """Pairs of sums that volumes can have on two disks.
-
-    All volumes but the largest take part. Sums are ascending; None when there are more than `_MAX_PAIRS`. Only the
-    largest volume has to be considered, because whatever blocks a smaller one also blocks the largest (see
-    `order_safe`).
+    """Pairs of sums that volumes can have on two disks. All volumes but the largest take part. Sums are ascending; None
+    when there are more than `_MAX_PAIRS`. Only the largest volume has to be considered, because whatever blocks a
+    smaller one also blocks the largest (see `order_safe`).
     """
     pairs = {(0, 0)}
     for size in items.descending[1:]:
@@ -147,10 +143,8 @@ def _sum_pairs(items: Items) -> SumPairs | None:
 
 
 def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
-    """Whether two disks can be blocked for a volume.
-
-    They are blocked when the others leave less than `size` bytes on each. A disk that is too small for the volume in
-    the first place needs nothing on it.
+    """Whether two disks can be blocked for a volume. They are blocked when the others leave less than `size` bytes on
+    each. A disk that is too small for the volume in the first place needs nothing on it.
     """
     firsts, seconds_by_index = pairs
     max_first = max(free[0], 0)
