@@ -64,8 +64,6 @@ class Evaluator:
         guard is proven.
 
         `allowances`: returns the placements that it allowed and that no watch may have shown yet.
-
-        `allowances`: returns the placements that it allowed and that no watch may have shown yet.
         """
         self._guard_proven = proven
         self._allowances = allowances

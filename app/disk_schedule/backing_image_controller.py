@@ -29,13 +29,9 @@ class ImageController(Controller):
     name = "backing-image"
 
     def subscribe(self) -> None:
-        """Subscribes to images, DiskSchedules, replicas and volumes.
-
-        A replica needs a copy of its image on its disk. Only its volume says which image that is, and the volume may be
-        seen after it.
-        """
         self.cache.images.subscribe(self._on_image_change)
         self.cache.schedules.subscribe(self._on_schedule_change)
+        # A replica needs a copy of its image on its disk. Only its volume says which image that is, and may be seen after it.
         self.cache.replicas.subscribe(self._on_replica_change)
         self.cache.volumes.subscribe(self._on_volume_change)
 

@@ -46,14 +46,11 @@ _MAX_DEFERRED: Final = 600.0
 
 
 def over_allocated(schedule: DiskSchedule) -> bool:
-    """Whether a disk's status holds more than is available.
-
-    The condition Schedulable is not enough: it may name another problem of the disk, because a disk that is too full is
-    soon under pressure, too.
-    """
+    """Whether a disk's status holds more than is available."""
     status = schedule.status
     if status.storage_available is None or condition(status.conditions, SCHEDULABLE).reason in _NO_LIMIT:
         return False
+    # The condition Schedulable is not enough: a disk that is too full is soon under pressure too, and the condition may name that.
     return status.storage_scheduled > max(0, status.storage_available)
 
 
@@ -218,10 +215,9 @@ class Mirror(DiskController):
                     self.enqueue(uuid)
 
     def _enqueue_disks_of_unreadable(self, kind: RequestKind, name: str, before: object) -> None:
-        """Enqueues the disks of an object that could not be read before: the DiskSchedules that name it are known, its
-        own disks were not.
-        """
+        """Enqueues the disks of an object that could not be read before."""
         if isinstance(before, Fault):
+            # Its own disks were not known; the DiskSchedules that name it are.
             for uuid, schedule in self.cache.schedules.readable().items():
                 if name in schedule.spec.requests(kind):
                     self.enqueue(uuid)

@@ -120,12 +120,11 @@ class NodeController(Controller):
         )
 
     def _forget_predecessors(self, creations: Collection[str]) -> None:
-        """Forgets DiskSchedules that get no successor now: their disk is gone, or another process has created the
-        successor.
-        """
+        """Forgets DiskSchedules that get no successor now."""
         for uuid in self._predecessors.keys() - set(creations):
             cached = self.cache.schedules.value(uuid)
             if not (isinstance(cached, DiskSchedule) and cached.deleting):
+                # Its disk is gone, or another process has created the successor.
                 del self._predecessors[uuid]
 
     async def _write(

@@ -43,9 +43,8 @@ class OrphanRequests:
         return len(self._missing_since.keys() | self._deleted_at.keys())
 
     def mark_deleted(self, name: str) -> None:
-        """Records that the object's deletion was observed, because a controller that was about to write a request for
-        the object may still do so.
-        """
+        """Records that the object's deletion was observed."""
+        # A controller that was about to write a request for the object may still do so.
         self._deleted_at.pop(name, None)
         self._deleted_at[name] = self._clock()
         self._forget_old_deletions()

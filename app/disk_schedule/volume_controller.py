@@ -135,16 +135,15 @@ class VolumeController(Controller):
     def _record_events(
         self, raw: bytes, before: Condition | None, writes: Iterable[Write], places: Mapping[str, str]
     ) -> None:
-        """Records what a person must know of a decision that was carried out.
-
-        A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so. `places`
-        are the UUIDs of the replicas' disks before, by the replica's name.
+        """Records what a person must know of a decision that was carried out; `places` are the UUIDs of the replicas'
+        disks before.
         """
         for write in writes:
             match write:
                 case SetVolumeCondition(condition):
                     unchanged = before is not None and before.reason == condition.reason
                     expected = before is None or before.reason in {"", ALLOCATION_PENDING}
+                    # A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
                     if condition.status == "True" and not expected:
                         self.context.events.record("Volume", raw, "Allocated", "every replica holds its bytes")
                     elif condition.status != "True" and condition.reason != ALLOCATION_PENDING and not unchanged:
@@ -222,23 +221,19 @@ def _disks_to_leave(
 
 
 def _needs_reading(writes: Iterable[Write]) -> bool:
-    """Whether a decision from caches must be made again from newer objects. They are read, so that they are certainly
-    newer than the cached DiskSchedules.
-
-    It need not be if every write finds out by itself that the cache is behind: the place of a replica is written against the
-    version of the Replica, and its request follows from that; a condition is written against the version of the volume; a
-    withdrawal reads its object. But a size, another request or the direction of an expansion follows from several objects
-    together.
-    """
+    """Whether a decision from caches must be made again from newer objects, read after the cached DiskSchedules."""
     assigned: set[str] = set()
     for write in writes:
         match write:
             case AssignReplica(name):
+                # Written against the version of the Replica, and its request follows from that.
                 assigned.add(name)
             case SetVolumeCondition(condition):
+                # Written against the version of the volume; the direction of an expansion follows from several objects together.
                 if condition.reason in _EXPANSION_REASONS:
                     return True
             case SetRequirement():
+                # A withdrawal reads its object; any other request follows from several objects together.
                 if write.size and write.name not in assigned:
                     return True
             case _:
@@ -247,12 +242,11 @@ def _needs_reading(writes: Iterable[Write]) -> bool:
 
 
 def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:
-    """Returns the cluster with its nodes as they are now. A node that cannot be read is closed and lists all of
-    `disks`, the disks without a DiskSchedule: a replica's place is given up only if no node lists its disk, and whether
-    this node does is not known.
-    """
+    """Returns the cluster with its nodes as they are now; `disks` are the disks without a DiskSchedule."""
     if not disks:
         return cluster
+    # A replica's place is given up only if no node lists its disk. Whether a node that cannot be read does is not known, so it is closed
+    # and lists them all.
     listed = tuple(Disk("", uuid=uuid) for uuid in sorted(disks))
     return cluster.with_nodes(
         Node(each.name, disks=listed) if isinstance(each.value, Fault) else each.value for each in nodes
@@ -264,11 +258,10 @@ def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
 
 
 def _problem(volume: VolumeObject | Fault, replicas: Mapping[str, Replica | Fault]) -> str:
-    """Returns what cannot be read of a volume, as a sentence; an unreadable replica counts, because it may be anywhere
-    and of any size.
-    """
+    """Returns what cannot be read of a volume, as a sentence."""
     if isinstance(volume, Fault):
         return f"the volume cannot be read: {volume}"
+    # An unreadable replica may be anywhere and of any size.
     faults = [
         f"replica {name} cannot be read: {each}" for name, each in sorted(replicas.items()) if isinstance(each, Fault)
     ]

@@ -231,14 +231,13 @@ class ObjectWriter:
             read_objects.schedules[write.disk] = newest
 
     async def _is_on_disk(self, write: SetRequirement) -> bool:
-        """Whether the object of a request is on the disk, as the API server has it now, and not being deleted. If it
-        cannot be read, it may be.
-        """
+        """Whether the object of a request is on the disk, as the API server has it now, and not being deleted."""
         raw = await self.read(_OBJECTS[write.kind], write.name)
         if raw is None or header(raw).deleting:
             return False
         if write.kind is RequestKind.BACKING_IMAGE:
             image = convert.backing_image_copies(raw)
+            # An object that cannot be read may be on the disk.
             return isinstance(image, Fault) or write.disk in image.wanted_disks or write.disk in image.copy_states
         replica = read_replica(raw)
         return isinstance(replica, Fault) or replica.disk_id == write.disk

@@ -391,7 +391,8 @@ def _connection_error(call: _Call, error: Exception) -> ApiError:
 
 
 def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorError) -> str:
-    """Returns the cause of a failed connection, because aiohttp's own texts contain the addresses of Python objects."""
+    """Returns the cause of a failed connection."""
+    # aiohttp's own texts contain the addresses of Python objects.
     cause = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return cause.verify_message

@@ -259,17 +259,15 @@ class ClusterCache:
         self._observers.setdefault(field, []).append(observer)
 
     def _decoder(self, kind: SnapshotKind) -> Decode[object]:
-        """Returns the function that decodes a kind's objects.
-
-        It returns the current object if a new one is equal, and a new one shares its texts with other objects. It drops
-        pods that mount no claim: they occupy no volume, and most pods of a cluster are such.
-        """
+        """Returns the function that decodes a kind's objects."""
 
         def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
             key, value = kind.decode(raw)
+            # Pods that mount no claim occupy no volume, and most pods of a cluster are such.
             if isinstance(value, Pod) and not value.volumes:
                 return key, None
             current = self._objects(kind.field).get(key)
+            # Equal objects, and equal texts of different objects, are kept once.
             if current == value:
                 return key, current
             intern_texts(value)

@@ -366,13 +366,12 @@ class Reflector(Generic[_Value]):
         self._handler.change(key, None if event.type == "DELETED" else value)
 
     def _leave_out(self, meta: _Meta, problem: str) -> None:
-        """Removes an object that cannot be read, or that was deleted (no problem): the next process would start without
-        it, so this one must not keep its last readable state.
-        """
+        """Removes an object that cannot be read, or that was deleted (no problem)."""
         self.status.unreadable.pop((meta.namespace, meta.name), None)
         if problem:
             self.status.unreadable[meta.namespace, meta.name] = problem
             log.warning("left out an object that cannot be read", problem=problem)
+        # The next process would start without the object, so this one must not keep its last readable state.
         if self._key_of is not None:
             self._handler.change(self._key_of(meta), None)
 

@@ -279,10 +279,9 @@ class Elector:
         return CallFailed(self._clock(), self._random(), attempt)
 
     def _call_timeout(self, now: float) -> float:
-        """Returns the time-out of one call in seconds. It never passes the fence, so that a loss of the lead is
-        reported when it happens and not when the call ends.
-        """
+        """Returns the time-out of one call in seconds."""
         seconds = self._state.timing.call_timeout
+        # It never passes the fence, so that a loss of the lead is reported when it happens and not when the call ends.
         if self._state.leading(now):
             seconds = min(seconds, self._state.leading_until - now)
         if self._stop_at is not None:

@@ -75,9 +75,8 @@ def exit_quietly() -> None:
 
 
 def freeze_heap() -> None:
-    """Exempts every existing object from garbage collection: what was read of a large cluster mostly stays, and the
-    collector would look at it again and again, 0.1 s each time.
-    """
+    """Exempts every existing object from garbage collection."""
+    # What was read of a large cluster mostly stays, and the collector would look at it again and again, 0.1 s each time.
     gc.collect()
     gc.freeze()
 

@@ -40,7 +40,7 @@ class _Handshake:
         self._socket = accepted
 
     def expiry(self, now: float) -> str:  # noqa: ARG002 # as Connection
-        """Returns "": the handshake has a time-out of its own."""
+        # The handshake has a time-out of its own.
         return ""
 
     def abort(self) -> None:

@@ -99,9 +99,8 @@ class EventRecorder:
             self._dispatcher.put(key, recorded, urgent=not normal)
 
     def clear_conditions(self) -> None:
-        """Drops conditions that are not written yet, because the attempts of a successor decide what conditions say.
-        Events are still written: an Event reports what has happened.
-        """
+        """Drops conditions that are not written yet."""
+        # Attempts of a successor decide what conditions say. Events are still written: an Event reports what has happened.
         self._conditions.clear()
 
     async def run(self) -> None:

@@ -101,7 +101,7 @@ class SchedulerLifecycle(Program):
 
     @property
     def competes(self) -> bool:
-        """Whether the cluster is known well enough to schedule: a leader whose caches become stale gives up the Lease."""
+        # A leader whose caches become stale gives up the Lease.
         return not self._scheduler.problem
 
     async def before_step(self) -> None:

@@ -55,7 +55,7 @@ class Conditions:
         self._dispatcher.put(pod.uid, condition)
 
     def clear(self) -> None:
-        """Forgets all conditions: a different process schedules, and writes its own."""
+        # A different process schedules, and writes its own conditions.
         self._latest.clear()
         self._dispatcher.clear()
 

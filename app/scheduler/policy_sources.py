@@ -163,11 +163,11 @@ class PolicySources:
             tasks.create_task(self._poll(on_change))
 
     async def _poll(self, on_change: Callable[[], None]) -> None:
-        """Compares policy and caches now and then, because neither calls back."""
         last_policy = self._in_force.policy
         last_version = 0
         pending_log = _PendingLog()
         while True:
+            # Neither policy nor caches call back.
             await asyncio.sleep(POLL_INTERVAL)
             policy, longhorn = self.current()
             if policy is not last_policy:

@@ -181,9 +181,8 @@ class GenericScheduler:
         self.queue.discard(key)
 
     def retry_unschedulable(self) -> None:
-        """Notes a change that may help unschedulable pods; called by the cache up to a thousand times a second. The
-        queue gets the change once per attempt.
-        """
+        """Notes a change that may help unschedulable pods; called by the cache."""
+        # The queue gets the change once per attempt: there may be a thousand in a second.
         self._changed = True
         self._wake.set()
 

@@ -183,9 +183,8 @@ class SchedulingQueue:
 
 
 def _schedules_alike(first: PendingPod, second: PendingPod) -> bool:
-    """Whether nothing differs that an attempt depends on: the condition that an attempt leaves on its pod must not
-    cause the next attempt.
-    """
+    """Whether nothing differs that an attempt depends on."""
+    # The condition that an attempt leaves on its pod must not cause the next attempt.
     return first == second or _without_condition(first) == _without_condition(second)
 
 

@@ -78,15 +78,14 @@ def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule
 def _disk_schedule_space(
     node: longhorn.Node, disk: longhorn.Disk, settings: Settings, replicas: Replicas, schedule: DiskSchedule
 ) -> DiskSpace:
-    """Returns the space of a disk with a DiskSchedule. No bytes are free where its controller would refuse every
-    request.
-    """
+    """Returns the space of a disk with a DiskSchedule."""
     accounting = account(disk, schedule, replicas)
     free = accounting.free
     if schedule.owned_by_longhorn:
         # longhorn-manager grants up to its over-provisioning limit, not up to the available bytes (GetDiskOverProvisionLimit).
         free += scheduling_limit(disk, settings) - disk.storage_available
     limit = limit_of(schedule, node if schedule.spec.node == node.name else None)
+    # No bytes are free where its controller would refuse every request.
     refuses = limit.reason != "" or any(fault.field in _ACCOUNTED_FIELDS for fault in schedule.faults)
     grants = min(free, 0) if refuses else free
     return disk_space(disk, settings, accounting.uncounted, grants)

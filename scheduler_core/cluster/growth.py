@@ -37,9 +37,7 @@ def requested_size(handle: str, persistent_volumes: Iterable[str], replicas: Rep
 
 
 def _request(persistent_volume: str, snapshot: Snapshot) -> int:
-    """Returns what a PersistentVolume's claim requests, 0 if it needs no growth: a PersistentVolume that was created by
-    hand may be larger.
-    """
+    """Returns what a PersistentVolume's claim requests, 0 if it needs no growth."""
     volume = snapshot.persistent_volumes.get(persistent_volume)
     if volume is None or volume.driver != DRIVER or volume.claim is None:
         return 0
@@ -53,6 +51,7 @@ def _request(persistent_volume: str, snapshot: Snapshot) -> int:
         return 0
     request = claim.spec.request or 0
     # The minimum of other file systems is smaller, and a volume has at least that of its own.
+    # A PersistentVolume that was created by hand may be larger than its claim requests.
     return csi_size(request, "") if request > volume.capacity else 0
 
 

@@ -171,7 +171,7 @@ class _Builder:
         return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
 
     def _updated_free_space(self, nodes: Mapping[str, longhorn.Node]) -> Mapping[str, FreeSpace]:
-        """Returns a copy with the changed nodes, because every request reads all nodes, and updates are few."""
+        # A plain copy, because every request reads all nodes, and updates are few.
         free_space = dict(self.free_space)
         settings = self._view.settings
         schedules = self.snapshot.disk_schedules
@@ -184,9 +184,7 @@ class _Builder:
         return free_space
 
     def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
-        """Updates the growth that claims request. Whether one volume can grow depends on several disks, so all growth
-        is counted again as long as there is any: it lasts for seconds, and is rare.
-        """
+        """Updates the growth that claims request."""
         snapshot = self.snapshot
         for handle in self.handles:
             names = self.volumes_by_handle.get(handle) or ()
@@ -197,6 +195,7 @@ class _Builder:
         cluster = replace(
             self._view.cluster, snapshot=snapshot, nodes=nodes, replicas_by_volume=self.replicas_by_volume
         )
+        # Whether one volume can grow depends on several disks, so all growth is counted again: it lasts for seconds, and is rare.
         growth = count_growth(self.requested_sizes, cluster, self.unlisted_replicas, self.node_of_disk)
         for uuid in {*self.growth, *growth.by_disk}:
             if self.growth.get(uuid) != growth.by_disk.get(uuid):

@@ -95,12 +95,11 @@ def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
 
 
 def unplaced_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
-    """Returns a Longhorn volume that any node may still hold.
-
-    None if a replica is placed, if the volume needs space on its pod's node, or if it is being deleted. Longhorn places
-    the shards of a sharded volume before its claim is bound, and the claim counts until then.
+    """Returns a Longhorn volume that any node may still hold; None if a replica is placed, if the volume needs space on
+    its pod's node, or if it is being deleted.
     """
     replicas = view.replicas_of(volume.name)
+    # Longhorn places the shards of a sharded volume before its claim is bound, and the claim counts until then.
     if volume.deleting or volume.has_shards or is_local(volume) or any(replica.node_id for replica in replicas):
         return None
     return PodVolume(name=volume.name, claim="", volume=volume, bound=True, local=False, replicas=replicas)
@@ -138,22 +137,20 @@ def volume_demand(volume: longhorn.Volume, view: View, users: VolumeUsers) -> De
 
 
 def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: View) -> bool:
-    """Whether one of the replicas stays on a node that is not ready: another manager may mark the node as ready before
-    its own writes the disks.
-    """
+    """Whether one of the replicas stays on a node that is not ready."""
     node = view.cluster.nodes.get(name)
     if node is None:
         return False
+    # Another manager may mark the node as ready before its own writes the disks.
     disks = {disk.uuid for disk in node.disks if awaits_own_manager(disk)}
     kept = (replica for replica in replicas if replica.node_id == name and stays(replica) and not replica.failed_at)
     return any(not node.ready or replica.disk_id in disks for replica in kept)
 
 
 def _future_volume(claim: kube.Claim, view: View) -> tuple[PodVolume, _NodeTie] | None:
-    """Returns a claim's future volume and its pod's node. A claim that is bound to a volume no watch has delivered yet
-    counts too: its demand must not vanish between two watches.
-    """
+    """Returns a claim's future volume and its pod's node."""
     persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim)
+    # A claim that is bound to a volume no watch has delivered yet counts: its demand must not vanish between two watches.
     if claim.deleting or claim.lost or (persistent_volume and is_in_view(persistent_volume, view)):
         return None
     tie = _node_of_pods(claim, view)

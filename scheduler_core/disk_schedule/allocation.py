@@ -142,9 +142,7 @@ class _Draft:
         )
 
     def _may_decide_replica(self, replica: str) -> bool:
-        """Whether a replica's request can be decided as far as its backing image is concerned: if the image is refused
-        here, so is the replica.
-        """
+        """Whether a replica's request can be decided as far as its backing image is concerned."""
         key = (RequestKind.REPLICA, replica)
         occupant = self._occupancy.replicas.get(replica)
         if occupant is None or not occupant.waits_for or self.size(key):
@@ -153,6 +151,7 @@ class _Draft:
         if self.size(image):
             return True
         if image in self.held:
+            # The image is refused here, and so is the replica.
             self._reject(key)
         return False
 
@@ -212,10 +211,7 @@ def _allocations_of(held: Mapping[_Key, Allocation], kind: RequestKind) -> Alloc
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
-    """Returns the bytes that count against the disk, by name. They are what is held or may still be granted: a pending
-    request and a pending growth count in full, a rejected request only what it holds: 0 if it is new. A withdrawn
-    request counts until it is released.
-    """
+    """Returns the bytes that are held or may still be granted on the disk, by name."""
     return {
         name: claim(requests.get(name), allocations.get(name)) for name in sorted(requests.keys() | allocations.keys())
     }

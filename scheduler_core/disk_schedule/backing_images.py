@@ -149,14 +149,13 @@ def _may_list(node: NodeLookup, uuid: str) -> bool:
 
 
 def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether the image's request on a disk must be written. A DiskSchedule that is being deleted gets no new or larger
-    request, because it is to become empty.
-    """
+    """Whether the image's request on a disk must be written."""
     schedule = snapshot.schedules.get(uuid)
     size = snapshot.image.size
     if schedule is None:
         return False
     requested = schedule.spec.backing_images.get(snapshot.image.name)
+    # A DiskSchedule that is being deleted gets no new or larger request: it is to become empty.
     return requested != size and not (schedule.deleting and (requested or 0) < size)
 
 

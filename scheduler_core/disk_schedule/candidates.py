@@ -81,12 +81,11 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
 
 
 def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]) -> Iterator[Mapping[str, Node]]:
-    """Yields the nodes to evaluate: first few, then more, then all. "All" are those that would grant the request. As in
-    kube-scheduler (percentageOfNodesToScore), few nodes suffice, and those with the most space left come first. The
-    nodes of the volume's replicas are always there, because anti-affinity depends on them.
-    """
+    """Yields the nodes to evaluate: first few, then more, then all that would grant the request."""
+    # As in kube-scheduler (percentageOfNodesToScore), few nodes suffice, those with the most space left first.
     for limit in _EVALUATED_NODES:
         names, complete = _roomiest_nodes(view, needs, hosts, limit)
+        # Anti-affinity depends on the nodes of the volume's replicas.
         yield needs.closed_nodes(hosts | names)
         if complete:
             return
@@ -168,19 +167,17 @@ class _Needs:
         )
 
     def _has_old_answer(self, uuid: str) -> bool:
-        """Whether the disk, which the replica has left, has yet to release its answer. It looks like a grant: placed
-        there again, the replica could start on it before the new request is written.
-        """
+        """Whether the disk, which the replica has left, has yet to release its answer."""
         schedule = self._view.schedules.get(uuid)
+        # The answer looks like a grant: placed there again, the replica could start before the new request is written.
         return schedule is not None and self._replica.name in schedule.status.replicas
 
     def _close(self, node: Node) -> Iterator[Disk]:
-        """Yields a node's disks, closed if their DiskSchedule would not grant the request. A UUID that is listed twice
-        (its disk was moved) is a disk only where its DiskSchedule says: the other entry may look open while every
-        request is refused, and the replica would choose it again for ever.
-        """
+        """Yields a node's disks, closed if their DiskSchedule would not grant the request."""
         for disk in node.disks:
             space = self._view.space.get(disk.uuid)
+            # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
+            # refused, and the replica would choose it again for ever.
             able = space is not None and (space.node, space.disk) == (node.name, disk.name) and self.grants(disk.uuid)
             yield disk if able else replace(disk, allow_scheduling=False)
 

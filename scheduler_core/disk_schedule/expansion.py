@@ -101,25 +101,22 @@ def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
 
 
 def _may_request_growth(entry: ReplicaAllocation) -> bool:
-    """Whether the new size may be requested now.
-
-    A replica that never ran is granted its current size first: if the new size were refused, it would leave a disk that
-    has space for its current size, and might come back for ever.
-    """
+    """Whether the new size may be requested now."""
+    # A replica that never ran is granted its current size first: if the new size were refused, it would leave a disk that has space for its
+    # current size, and might come back for ever.
     return entry.stage is Stage.ALLOCATED or (
         entry.stage in {Stage.PENDING, Stage.REFUSED} and entry.has_request and has_run(entry.replica)
     )
 
 
 def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
-    """Returns requests for the new size. A rejection of a size that is not requested any more must go first, or it
-    would look like the answer to the new request.
-    """
+    """Returns requests for the new size."""
     return tuple(
         SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, volume.size)
         for entry in growing
         if _may_request_growth(entry)
         and entry.requested != volume.size
+        # A rejection of a size that is not requested any more goes first: it would look like the answer to the new request.
         and (entry.in_sync or entry.requested != entry.held)
     )
 
@@ -196,13 +193,11 @@ class _Causes:
 def _rejected_condition(
     volume: Volume, growing: Iterable[ReplicaAllocation], causes: _Causes, current_condition: Condition | None = None
 ) -> Condition:
-    """Returns the condition that names the disks refusing an expansion. A disk is named if it refused a request or is
-    one of `full_disks`. While replicas go back to the old size there may be no such disk: the message of the current
-    condition then stays.
-    """
+    """Returns the condition that names the disks that refused an expansion or would refuse it (`full_disks`)."""
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
     growing = list(growing)
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
+    # While replicas go back to the old size there may be no such disk: the message stays.
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
         return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, current_condition.message)
     lacking = _growth_by_disk(volume, growing)

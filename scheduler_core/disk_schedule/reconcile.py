@@ -100,9 +100,10 @@ def _without_limit(status: DiskScheduleStatus) -> DiskScheduleStatus:
 
 
 def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
-    """Returns the status to start from: a new DiskSchedule's first decision starts from the grants of its predecessor."""
+    """Returns the status to start from."""
     if schedule.decided:
         return schedule.status
+    # A new DiskSchedule's first decision starts from the grants of its predecessor.
     held = {
         kind: {name: Allocation(AllocationState.SCHEDULED, size) for name, size in adopted.items() if size}
         for kind in RequestKind

@@ -62,9 +62,7 @@ class ReplicaAllocation:
 
     @property
     def in_sync(self) -> bool:
-        """Whether exactly the requested bytes are scheduled. False while the request is pending, when a different size
-        is granted, and after a rejection, which may answer an earlier request.
-        """
+        """Whether exactly the requested bytes are scheduled; a rejection may answer an earlier request."""
         scheduled = self.allocation is not None and self.allocation.state is AllocationState.SCHEDULED
         return scheduled and self.held == self.requested
 

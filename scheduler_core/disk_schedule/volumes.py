@@ -193,11 +193,10 @@ def _needs_requeue(entry: ReplicaAllocation) -> bool:
 
 
 def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
-    """Returns the write of a condition that changed. While a volume is being placed, its message would change with
-    every step; it is updated only once that takes long.
-    """
+    """Returns the write of a condition that changed."""
     if condition_matches(current, wanted):
         return ()
+    # While a volume is being placed, its message would change with every step; it is updated only once that takes long.
     if (
         current is not None
         and current.reason == wanted.reason == ALLOCATION_PENDING
@@ -248,9 +247,7 @@ class _Placement:
 
 
 def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> _Placement:
-    """Places the first replica that can be placed, and only one, because the next one's place depends on it. Nothing is
-    placed while the backing image is missing or cannot be read.
-    """
+    """Places the first replica that can be placed, if the backing image can be read."""
     writes: list[Write] = []
     without_disk: list[str] = []
     explanation = ""
@@ -269,6 +266,7 @@ def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaA
                 AssignReplica(entry.name, choice.candidate.node.name, disk.uuid, disk.path),
                 SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
             ]
+            # Only one is placed, because the next one's place depends on it.
             break
         if entry.replica.node_id or entry.replica.disk_id:
             writes.append(AssignReplica(entry.name))
@@ -284,15 +282,13 @@ def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
 
 
 def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> Iterable[str]:
-    """Yields replicas whose node is not their disk's node, as sentences.
-
-    The place was edited by hand, or the disk was moved. It is only reported: the disk is where the data is.
-    """
+    """Yields replicas whose node is not their disk's node, as sentences."""
     for entry in allocations:
         replica = entry.replica
         schedule = snapshot.schedules.get(replica.disk_id)
         moves = entry.stage in {Stage.UNPLACED, Stage.REFUSED_NEW}
         if schedule is not None and not moves and replica.node_id != schedule.spec.node:
+            # The place was edited by hand, or the disk was moved. It is only reported: the disk is where the data is.
             disk = f"disk {replica.disk_id} is on node {schedule.spec.node}"
             yield f"replica {entry.name} is said to be on node {replica.node_id}, but its {disk}"
 

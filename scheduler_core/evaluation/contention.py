@@ -90,7 +90,8 @@ class _Entry:
     def is_current(
         self, demands: tuple[Demand, ...], offers: tuple[Offer, ...], free_space: object, budget: Budget
     ) -> bool:
-        """Whether the entry still holds. Views share unchanged values, so identity tells."""
+        """Whether the entry still holds."""
+        # Views share unchanged values, so identity tells.
         if self.demands is not demands or self.free_space is not free_space or self.offers != offers:
             return False
         # Without this, one node that is too hard would use up the budget of every request.

@@ -300,13 +300,12 @@ def _decide_by_counting(
 def _examine_left_out(
     query: NodeQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
 ) -> Cooperative[dict[str, Reason]]:
-    """Returns the reasons after the stale safety of the volumes that are left out is examined too: Longhorn may still
-    see space for them in outdated status.
-    """
+    """Returns the reasons with the stale safety of the volumes that are left out."""
     volumes = (*query.resolution.local, *competitors.volumes, *competitors.left_out)
     required = requirements(volumes, query.resolution.volumes, optional)
     table = yield from query.competition.state.profiles.table(required.classes)
     return {
+        # The left-out volumes have no space on these nodes, but outdated status may still show Longhorn some.
         name: Reason.STALE_UNSAFE
         if reason is Reason.ROOM and (profile.reason is not None or not stale_safe(required, profile))
         else reason

@@ -131,11 +131,9 @@ def _find_packing(
 def _affordable_variants(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None
 ) -> Iterator[Variant | None]:
-    """Yields packing variants within the budget, then None.
-
-    Even a variant that needs no search costs steps, because there may be thousands.
-    """
+    """Yields packing variants within the budget, then None."""
     for count, variant in enumerate(packing_variants(required, profile, allowed)):
+        # Even a variant that needs no search costs steps, because there may be thousands.
         if count and not budget.spend(_STEPS_PER_VARIANT):
             yield None
             return
@@ -143,7 +141,7 @@ def _affordable_variants(
 
 
 def _cannot_pack(required: Requirements, profile: Profile, allowed: AllowedDisks | None, budget: Budget) -> bool:
-    """Whether the volumes do not pack even if every disk had every image, so that nothing is copied."""
+    """Whether the volumes do not pack even if every disk had every image."""
     masks = allowed_masks(required, profile, allowed)
     return fits(required.items, profile.free, masks, budget) is PackingAnswer.NO
 
@@ -336,11 +334,10 @@ def _disks_without_image(profile: Profile, image: str) -> dict[int, int]:
 def _copy_choices(missing: Mapping[int, int], volumes: int) -> list[tuple[int, ...]]:
     """Returns sets of disks to copy an image to, small ones first, none larger than the number of volumes that use the
     image.
-
-    There is one set more than is tried, so that the caller sees that there are more.
     """
     disks = sorted(missing)
     sets = (chosen for count in range(min(volumes, len(disks)) + 1) for chosen in combinations(disks, count))
+    # One set more than is tried, so that the caller sees that there are more.
     return list(islice(sets, MAX_VARIANTS + 1))
 
 

@@ -108,17 +108,15 @@ def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) 
 
 
 def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
-    """Returns what a disk may be filled with, ascending.
-
-    These are all sums of the sizes. If there are too many, they are all multiples of the sizes' common divisor, or of a
-    larger unit.
-    """
+    """Returns what a disk may be filled with, ascending: all sums of the sizes, or multiples of a unit."""
     sums = reachable_sums(sizes)
     if sums:
         return _Capacities(sums, 0)
+    # Too many sums: every sum is a multiple of the common divisor.
     divisor = gcd(*sizes) or 1
     unit = divisor
     total = sum(sizes)
+    # A larger unit, if even these multiples are too many.
     while total // unit >= _MAX_CAPACITIES:
         unit *= 2
     return _Capacities(range(0, total + unit, unit), unit - divisor)

@@ -41,7 +41,7 @@ def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
 
 
 def _ordered(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
-    """In the order of requirements: which of several reasons is returned must not depend on the claims' names."""
+    # Which of several reasons is returned must not depend on the claims' names.
     return requirements(volumes, ()).volumes
 
 

@@ -183,9 +183,8 @@ def by_certainty(demands: Iterable[Demand], volumes_by_offer: VolumesByOffer) ->
 
 
 def offer_parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:
-    """Yields the parts of offers that count as a whole: the volumes that need space on the pod's node together, and
-    each volume that only prefers that node alone, because it may go to another node.
-    """
+    """Yields the parts of offers that count as a whole."""
     for volumes in offers:
         yield [volume for volume in volumes if volume.local]
+        # A volume that only prefers the pod's node may go to another node alone.
         yield from ([volume] for volume in volumes if not volume.local)

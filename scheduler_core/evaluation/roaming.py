@@ -64,11 +64,10 @@ def replicas_to_place(volume: PodVolume) -> int:
 
 
 def can_roam(volume: PodVolume, node: str, view: View) -> bool:
-    """Whether Longhorn places a volume elsewhere if this node cannot take it: a best-effort volume, once it is being
-    attached.
-    """
+    """Whether Longhorn places a volume elsewhere if this node cannot take it."""
     if volume.volume.data_locality != BEST_EFFORT or not replicas_to_place(volume):
         return False
+    # Longhorn places a best-effort volume once it is being attached.
     return volume.volume.node_id != "" or attach_refusal(view, requirements((), (volume,)).classes, node) is None
 
 
@@ -109,12 +108,9 @@ class RoamingVolumes:
         self._since: dict[str, tuple[datetime, bool]] = {}
 
     def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
-        """Names of the nodes where other volumes may fit in `version`.
-
-        An offer fits on its nodes when it is made, so a change of offers alone matters only where some volume did not
-        fit.
-        """
+        """Names of the nodes where other volumes may fit in `version`."""
         changed = None if self.version is None else nodes_changed_since(self.version, version)
+        # An offer fits on its nodes when it is made, so a change of offers alone matters only where some volume did not fit.
         return frozenset(self._by_node).union(longhorn_nodes if changed is None else changed)
 
     def put(self, node: str, volumes: Iterable[RoamingVolume]) -> None:

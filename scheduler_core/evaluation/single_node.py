@@ -120,12 +120,10 @@ def evaluate_requirements(view: View, required: Requirements, name: str) -> Node
 
 
 def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks: tuple[OpenDisk, ...]) -> int | Refused:
-    """Returns the disks that Longhorn tries first on a node with replicas of the volume, as a bit mask.
-
-    Longhorn places the local replica with hardNodeAffinity, so replicas on other nodes use neither node nor zone.
-    """
+    """Returns the disks that Longhorn tries first on a node with replicas of the volume, as a bit mask."""
     cluster = view.cluster
     node = cluster.nodes[name]
+    # With hardNodeAffinity, as Longhorn places a local replica, replicas on other nodes use neither node nor zone.
     request = ReplicaRequest.for_volume(volume.volume, hard_node_affinity=name)
     disks_by_node = {name: prefilter_disks(cluster, request, node)}
     candidates = disk_candidates(cluster, request, {name: node}, disks_by_node, volume.replicas)

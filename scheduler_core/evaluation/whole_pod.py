@@ -137,9 +137,7 @@ def _nodes_without_room(pod: WholePod, names: Sequence[str], budget: Budget) -> 
 
 
 def _is_roomy(pod: WholePod) -> Cooperative[bool]:
-    """Whether for each need enough nodes have a disk that could take everything together, so that no replica is in
-    another's way. False proves nothing.
-    """
+    """Whether for each need enough nodes have a disk that could take everything together; False proves nothing."""
     nodes = pod.view.cluster.nodes
     for need in pod.kinds:
         if need.placed:
@@ -150,6 +148,7 @@ def _is_roomy(pod: WholePod) -> Cooperative[bool]:
         for number, (name, profile) in enumerate(table.profiles.items(), start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield
+            # On such disks no placement of one replica is in the way of another.
             if has_disk_for(profile, pod.total, need.volume.volume.actual_size):
                 domains.add(name if need.soft.zone else nodes[name].zone)
                 if len(domains) >= wanted:
@@ -234,7 +233,7 @@ def _search_cases(
         problem_by_case[case] = _problem(pod, disks, name)
         yield
     problems = sorted(set(problem_by_case.values()), key=lambda problem: (-sum(problem.free), problem))
-    # Hashes stand for the problems, which are large. Were two equal, a problem would only get other steps than it should.
+    # Keyed by hash, because a problem is large. A hash that two problems share only changes how many steps they get.
     unfinished = pod.state.profiles.unfinished_placements
     steps_by_hash = unfinished.get(pod.key) or {}
     tried = {problem: steps_by_hash[hash(problem)] for problem in problems if hash(problem) in steps_by_hash}
@@ -252,10 +251,9 @@ def _search_cases(
 
 
 def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
-    """Returns a key that candidates with the same answer share. Without local volumes that need space, the pod's node
-    does not matter. On a node without useful disks they take no space from other replicas; only their own other
-    replicas may have to stay out of its zone.
-    """
+    """Returns a key that candidates with the same answer share."""
+    # The pod's node matters only where local volumes need space on it. Without useful disks there, they take no space from other replicas;
+    # only their own other replicas may have to stay out of its zone.
     needs_space = pod.needs_space(name)
     if True in needs_space and name in disks.nodes:
         return name

@@ -225,15 +225,12 @@ def _update_services(
 def _select_pods(
     services: Mapping[tuple[str, str], Service], numbered: Mapping[PodKey, tuple[SequenceNumber, Pod]]
 ) -> dict[str, tuple[ServicePods, ...]]:
-    """All services by namespace, with the pods they select.
-
-    Each service is indexed by one label of its selector, so that a pod is compared only with services under its own
-    labels.
-    """
+    """All services by namespace, with the pods they select."""
     selected: dict[tuple[str, str], dict[SequenceNumber, Pod]] = {key: {} for key in services}
     by_label: dict[tuple[str, tuple[str, str]], list[Service]] = {}
     for service in services.values():
         if service.selector:
+            # One label of the selector is enough: a pod is compared only with services under its own labels.
             by_label.setdefault((service.namespace, min(service.selector)), []).append(service)
     for number, pod in numbered.values():
         for label in pod.labels:

@@ -33,13 +33,13 @@ def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def data_locality(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Scores the share of the pod's data with a kept replica on the node. In tenths of the bytes of its Longhorn
-    volumes that have a replica anywhere; 0 if none has, 10 for a pod without volumes. So a node with most of the data
-    comes first, and of two with as much the one where fewer bytes must be rebuilt.
+    """Scores the bytes of the pod's Longhorn volumes with a kept replica on the node, in tenths of those that have a
+    replica anywhere; 0 if none has, 10 for a pod without volumes.
     """
     total = cycle_state.longhorn_facts.total_bytes
     if not total:
         return [MAX_SCORE] * len(node_infos)
+    # Of two nodes with as much of the data, the one comes first where fewer bytes must be rebuilt.
     return cycle_state.score_facts(node_infos, lambda facts: min(facts.replica_bytes, total) * MAX_SCORE // total)
 
 

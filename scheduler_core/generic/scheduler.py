@@ -180,10 +180,9 @@ def find_nodes_that_fit(
 def _split_by_availability(
     names: Sequence[str], node_infos: Sequence[NodeInfo | None], policy: Policy
 ) -> tuple[list[NodeInfo], dict[str, str]]:
-    """The available nodes, and why each other node is not. Available: ready and not cordoned. Where the policy has the
-    rules by which kube-scheduler decides that today (taints, and tolerance of a cordon), these decide it.
-    """
+    """The available nodes, ready and not cordoned, and why each other node is not."""
     rules = {entry.rule for entry in policy.predicates}
+    # Where the policy has the rules by which kube-scheduler decides that today, these decide it.
     reads_cordon = _CORDON_RULE in rules
     reads_taints = _TAINT_RULE in rules
     available = [

@@ -84,7 +84,8 @@ class ElectionTiming:
 
     @property
     def call_timeout(self) -> float:
-        """Seconds for one call: half the deadline leaves time for a second one."""
+        """Seconds for one call."""
+        # Half the deadline leaves time for a second call.
         return self.renew_deadline / 2
 
     @property

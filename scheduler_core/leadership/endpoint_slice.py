@@ -32,9 +32,7 @@ class LeaderService:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels of its slice. The manager is a value of our own: Kubernetes' controllers delete unknown slices
-        that bear theirs.
-        """
+        # The manager is a value of our own: Kubernetes' controllers delete unknown slices that bear theirs.
         return {SERVICE_LABEL: self.service or self.name, MANAGED_BY_LABEL: self.service or self.name}
 
     def host_names(self, namespace: str) -> list[str]:

@@ -30,10 +30,9 @@ class DiskCandidate:
 
     @property
     def usable_bytes(self) -> int:
-        """Available bytes, neither reserved nor promised, at least 0. Used bytes count twice, because they are missing
-        from storageAvailable and part of storageScheduled.
-        """
+        """Available bytes, neither reserved nor promised, at least 0."""
         disk = self.disk
+        # Used bytes count twice: they are missing from storageAvailable and part of storageScheduled.
         return max(0, disk.storage_available - disk.storage_reserved - disk.storage_scheduled)
 
 
@@ -133,7 +132,7 @@ class _Scores:
         return cls(usable, size, mean, tuple(values[:-3:-1]), tuple(values[:2]))
 
     def best(self, keys: Iterable[str]) -> list[str]:
-        """The stores with space that have the smallest score, or None if everything would be full afterwards."""
+        """The stores with space that have the smallest score; none if every store would be full afterwards."""
         return take_all(self.best_in_steps(keys))
 
     def best_in_steps(self, keys: Iterable[str]) -> Steps[list[str]]:

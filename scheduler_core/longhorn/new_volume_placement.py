@@ -87,9 +87,7 @@ def waits_for_attachment(volume: Volume) -> bool:
 
 
 def _reachable_ends(cluster: Cluster, volume: Volume, start: _Progress) -> Iterator[_Progress]:
-    """Every end that some sequence of choices reaches. The replicas are alike, so their order does not matter, only the
-    choices do.
-    """
+    """Every end that some sequence of choices reaches."""
     level = {start.places: start}
     for _ in range(volume.number_of_replicas):
         next_level: dict[tuple[Place, ...], _Progress] = {}
@@ -101,6 +99,7 @@ def _reachable_ends(cluster: Cluster, volume: Volume, start: _Progress) -> Itera
             for choice in schedule.choices:
                 reached = _place_replica(volume, state, choice)
                 same = next_level.get(reached.places)
+                # The replicas are alike, so only the choices matter, not their order.
                 next_level[reached.places] = replace(
                     reached, chance=reached.chance or (same is not None and same.chance)
                 )

@@ -136,14 +136,13 @@ def volume_for_claim(
 
 
 def _backup(parameters: Mapping[str, str], known: Provisioning, subject: str) -> longhorn.Backup | None:
-    """The backup that a volume is restored from, None without one. mutator.go: Create refuses the volume if the Backup
-    does not exist or has no size yet.
-    """
+    """The backup that a volume is restored from, None without one."""
     url = parameters.get("fromBackup")
     if not url:
         return None
     name = backup_name(url)
     backup = known.backups.get(name)
+    # mutator.go: Create refuses the volume.
     if backup is None or not backup.volume_size:
         what = f"backup {name}" if name else "the backup of parameter fromBackup"
         raise ResolutionError(f"{subject}: the size of {what} is not known, because Longhorn has no such Backup")
@@ -151,11 +150,9 @@ def _backup(parameters: Mapping[str, str], known: Provisioning, subject: str) ->
 
 
 def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known: Provisioning) -> longhorn.Volume:
-    """The volume tied to the zone or region of its pod's node, as parameter volumeTopology asks for. A node without
-    such a label ties to nothing, and a strict-local volume stays with its pod anyway (csi/controller_server.go:
-    volumeTopologyTerms). A zone has no hard anti-affinity of zones (mutator.go: Create).
-    """
+    """The volume tied to the zone or region of its pod's node (csi/controller_server.go: volumeTopologyTerms)."""
     domain = known.domain
+    # A strict-local volume stays with its pod anyway.
     if not is_tied(parameters) or volume.data_locality == longhorn.STRICT_LOCAL:
         return volume
     if parameters["volumeTopology"] != ZONAL:
@@ -164,6 +161,7 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
     if not domain.zone:
         return volume
     term = domain if REGION_KEY in known.settings.csi_allowed_topology_keys else longhorn.TopologyTerm(domain.zone)
+    # Within a zone there is no hard anti-affinity of zones (mutator.go: Create).
     own = volume.replica_zone_soft_anti_affinity
     spread = "enabled" if own in ("", "ignored") else own
     return replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
@@ -227,7 +225,6 @@ def _data_layout(parameters: Mapping[str, str]) -> longhorn.DataLayout | None:
 
 
 def parameter_tags(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """The tags that a StorageClass parameter selects, as the CSI driver splits them: untrimmed. One that is present but
-    empty holds one empty tag, which no disk has.
-    """
+    """The tags that a StorageClass parameter selects, as the CSI driver splits them: untrimmed."""
+    # A parameter that is present but empty holds one empty tag, which no disk has.
     return tuple(parameters[key].split(",")) if key in parameters else ()

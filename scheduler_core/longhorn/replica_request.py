@@ -52,7 +52,7 @@ class ReplicaRequest:
 
     @property
     def linked_clone(self) -> bool:
-        """A linked clone shares its source's data, so its replicas must stay with the source's."""
+        # A linked clone shares its source's data, so its replicas must stay with the source's.
         return self.volume.clone_mode == LINKED_CLONE
 
     @property

@@ -276,8 +276,9 @@ def _bit_positions(text: str, count: int) -> Iterator[int]:
 
 
 def _is_readable(offer: Offer) -> bool:
-    """Whether no name is longer than Kubernetes allows; a request may say anything."""
+    """Whether no name is longer than Kubernetes allows."""
     pod = offer.pod
+    # A request may say anything.
     names = (offer.uid, pod.namespace, pod.name, pod.nominated_node, offer.selected_node)
     return all(len(name) <= _MAX_NAME for name in names)
 

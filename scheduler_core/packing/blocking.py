@@ -198,12 +198,11 @@ class _PackedCounts:
 def _minimal_patterns(
     problem: BlockingProblem, target: TargetDisk, packed_counts: _PackedCounts, budget: Budget
 ) -> list[SizedPattern]:
-    """Minimal patterns that block a target, smallest first. Volumes are added largest first and the last one added
-    blocks the target, so every minimal pattern is among them.
-    """
+    """Minimal patterns that block a target, smallest first."""
     size_to_come, written_to_come = _admitted_totals(problem, target)
     partial = [(0, 0, 0)]
     patterns: list[SizedPattern] = []
+    # Volumes are added largest first, and the last one added blocks the target, so every minimal pattern is found.
     for index, (blocking_class, count) in enumerate(zip(problem.classes, problem.counts, strict=True)):
         if not blocking_class.disks >> target.disk & 1 or not count:
             continue
@@ -247,11 +246,7 @@ def _admitted_totals(problem: BlockingProblem, target: TargetDisk) -> tuple[int,
 def _choose_disjoint(
     patterns_by_target: list[list[SizedPattern]], packed_counts: _PackedCounts, total: int, budget: Budget
 ) -> list[int] | None:
-    """Chooses a pattern per target, using no volume twice, depth first.
-
-    `total` is the bytes of all volumes together: a pattern may not leave less than the smallest patterns of the targets
-    still to come need.
-    """
+    """Chooses a pattern per target, using no volume twice; `total` is the bytes of all volumes together."""
     chosen: list[int] = []
     dead_ends: set[tuple[int, int]] = set()
     guards = packed_counts.guards
@@ -266,6 +261,7 @@ def _choose_disjoint(
         if (depth, remaining) in dead_ends:
             return False
         budget.charge(1 + len(patterns_by_target[depth]) // _PATTERNS_PER_STEP)
+        # What is left must suffice for the smallest patterns of the targets still to come.
         affordable = bytes_left - to_come[depth + 1]
         for size, pattern in patterns_by_target[depth]:
             if size > affordable:

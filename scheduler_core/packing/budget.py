@@ -133,7 +133,7 @@ def share_fairly(
         before = tried.get(instance, 0)
         steps = share if share >= _WORTHWHILE * before else max(portions.first, _GROWTH * before)
         steps = min(steps, portions.most, budget.left)
-        # Whatever is left, the first one goes on, or requests with small budgets would decide nothing.
+        # The first instance goes on however few steps are left: otherwise a request with a small budget decides nothing.
         worthwhile = min(_WORTHWHILE * before, portions.most) if position else 0
         if steps >= max(worthwhile, before + 1):
             answers[instance] = _attempt(instance, solve, budget.portion(steps), budget, tried)

@@ -52,10 +52,9 @@ class Items:
 
     @property
     def subset_sums(self) -> list[int]:
-        """Sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`. Equal sums count once, so sixty volumes of a
-        few common sizes still have a short list.
-        """
+        """Sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`."""
         if not self._sums_ready:
+            # Equal sums count once, so sixty volumes of a few common sizes still have a short list.
             self._sums = reachable_sums(self.descending)
             self._sums_ready = True
         return self._sums

@@ -73,11 +73,8 @@ def _fill_disks(problem: PackingProblem, disks: Order, volumes: Order, budget: B
 
 
 def _repair(problem: PackingProblem, disks: Order, assignment: list[int], budget: Budget) -> bool:
-    """Repacks the last disks with the volumes left over.
-
-    Each round empties one more of the disks filled last, which hold the worst fitting volumes, and runs the exact
-    search, until that would become too large.
-    """
+    """Repacks the last disks with the volumes left over."""
+    # Each round empties one more of the disks filled last, which hold the worst fitting volumes.
     for count in range(2, len(disks) + 1):
         emptied = disks[-count:]
         volumes = [volume for volume, disk in enumerate(assignment) if disk < 0 or disk in emptied]
@@ -87,6 +84,7 @@ def _repair(problem: PackingProblem, disks: Order, assignment: list[int], budget
         portion = budget.portion(_STEPS_PER_REMAINDER)
         try:
             packing = search(remainder, _REMAINDER_LIMITS, portion)
+        # With more disks the search would only become larger.
         except OutOfStepsError:
             return False
         finally:

@@ -127,12 +127,10 @@ def _decide(
 
 
 def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
-    """Classes that no other dominates and that are not optional; only these need searching.
-
-    A class dominates another if it is at least as large, writes at least as much and may use no other disks. Whatever
-    blocks a volume also blocks one that dominates it: if the dominating one lies on a disk, swap the two. The disk then
-    gains only the difference of their sizes, and likewise for writing.
-    """
+    """Classes that no other dominates and that are not optional; only these need searching."""
+    # A class dominates another if it is at least as large, writes at least as much and may use no other disks. What blocks a volume blocks
+    # one that dominates it: where the dominating one lies on a disk, swap the two; the disk gains only the difference of their sizes, and
+    # likewise for writing.
     undominated: list[int] = []
     # Classes are sorted by size, so a class can only be dominated by an earlier one.
     for index, candidate in enumerate(classes):

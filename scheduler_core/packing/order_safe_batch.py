@@ -125,10 +125,8 @@ SumPairs = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 @lru_cache(maxsize=64)
 def _sum_pairs(items: Items) -> SumPairs | None:
-    """Pairs of sums that volumes can have on two disks. All volumes but the largest take part. Sums are ascending; None
-    when there are more than `_MAX_PAIRS`. Only the largest volume has to be considered, because whatever blocks a
-    smaller one also blocks the largest (see `order_safe`).
-    """
+    """Pairs of sums that all volumes but the largest can have on two disks, ascending; None above `_MAX_PAIRS`."""
+    # Only the largest volume has to be considered: what blocks a smaller one also blocks the largest (see `order_safe`).
     pairs = {(0, 0)}
     for size in items.descending[1:]:
         pairs |= {(first + size, second) for first, second in pairs} | {

@@ -62,13 +62,12 @@ def _place(partial: PartialAssignment, volume: int, disk: int) -> None:
 
 
 def _mask_out_small_disks(partial: PartialAssignment) -> None:
-    """Removes from the masks the disks that have become too small for any unassigned volume, so that more volumes have
-    equal masks and are interchangeable.
-    """
+    """Removes from the masks the disks that have become too small for any unassigned volume."""
     if not partial.unassigned:
         return
     smallest = min(partial.sizes[volume] for volume in partial.unassigned)
     usable = sum(1 << disk for disk, capacity in enumerate(partial.capacities) if capacity >= smallest)
+    # More volumes then have equal masks and are interchangeable.
     for volume in partial.unassigned:
         partial.masks[volume] &= usable
 

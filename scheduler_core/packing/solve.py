@@ -96,6 +96,7 @@ def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
     A brief attempt to fill disks comes first, because it often succeeds before a table is complete. The large table
     follows only where the small one was too small: it would repeat a search that ran out of steps.
     """
+    # A brief attempt to fill disks often succeeds before a table is complete.
     portion = budget.portion(min(BRIEF_STEPS, budget.left // 2))
     packing = minimum_bin_slack(problem, portion)
     budget.take_back([portion])
@@ -106,6 +107,7 @@ def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
         return search(problem, _SMALL_TABLE, portion)
     except TooManyPatternsError:
         larger_table = _LARGE_TABLE
+    # A larger search would only repeat one that ran out of steps.
     except OutOfStepsError:
         larger_table = None
     finally:

@@ -117,6 +117,7 @@ def _bytes_on(group: ReplicaGroup, disk: int, copied: Mapping[str, int]) -> int:
 
 def _search(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
     """Searches in both orders of the disks, because each finds placements that the other misses within its steps."""
+    # Each order finds placements that the other one misses within its steps.
     for descending in (True, False):
         portion = budget.portion(MAX_STEPS_PER_INSTANCE // 2)
         order = sorted(range(len(free)), key=free.__getitem__, reverse=descending)
@@ -200,14 +201,13 @@ class _Search:
         return bool(disks) and (SHARED in domains or len(domains) >= len(group.masks))
 
     def _place_replica(self, number: int, replica: int, start: int, used: set[int]) -> bool:
-        """Places the replicas of a group from `replica` on. Equal replicas are placed in the order of the disks, from
-        `start` on, because their order does not matter.
-        """
+        """Places the replicas of a group from `replica` on, equal ones on disks from `start` on."""
         group = self._groups[number]
         if replica == len(group.masks):
             return self._place_group(number + 1)
         if replica and group.masks[replica] != group.masks[replica - 1]:
             start = 0
+        # The order of equal replicas does not matter, so they are placed in the order of the disks.
         for position, disk in self._choices(group, replica, start, used):
             domain = group.domains[disk]
             size = _bytes_on(group, disk, self._copied)
@@ -241,10 +241,9 @@ class _Search:
 
 
 def _shared_domain(domains: Sequence[int], disk: int) -> int:
-    """Returns the domain that a disk shares with another disk; all disks that are alone in their domains get the same
-    value. SHARED sets a disk apart, because any number of replicas may use it.
-    """
+    """Returns the domain that a disk shares with another disk, one value for all disks that are alone in theirs."""
     domain = domains[disk]
+    # Any number of replicas may use such a disk, which sets it apart.
     if domain == SHARED:
         return SHARED
     return domain if domains.count(domain) > 1 else SHARED - 1

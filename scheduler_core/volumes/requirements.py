@@ -159,13 +159,12 @@ def _optional_order(entry: OptionalVolume) -> tuple[object, ...]:
 
 
 def _order_without_names(entry: PodVolume) -> tuple[object, ...]:
-    """Returns a sort key in which names only break ties: the volume's before the claim's, because it distinguishes
-    linked clones.
-    """
+    """Returns a sort key in which names only break ties."""
     volume = entry.volume
     name, *values, layout, topology = _class_values(volume)
     chunks = () if layout is None else (layout.data_chunks, layout.parity_chunks, layout.strip_size_kb)
     terms = tuple((term.zone, term.region) for term in topology)
+    # The volume's name comes before the claim's, because it distinguishes linked clones.
     return (-volume.size, -volume.actual_size, *values, chunks, terms, name, entry.claim)
 
 
@@ -201,6 +200,6 @@ def _class_values(volume: longhorn.Volume) -> _ClassValues:
 
 @lru_cache(maxsize=4096)
 def _interned_class(values: _ClassValues) -> ReplicaRequest:
-    """Returns one object for equal values, so that classes can be compared by identity."""
+    # One object for equal values, so that classes can be compared by identity.
     fields: dict[str, Any] = dict(zip(_CLASS_FIELDS, values, strict=True))
     return ReplicaRequest.for_volume(longhorn.Volume(**fields))

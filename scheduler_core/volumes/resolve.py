@@ -140,11 +140,9 @@ def resolve_volumes(
 
 
 def exceeds_attach_limit(pod: kube.Pod) -> bool:
-    """Whether a pod has more volumes than a node can attach, which bounds the work for any pod.
-
-    Volumes of other drivers count too, because the driver shows only when a volume is resolved.
-    """
+    """Whether a pod has more volumes than a node can attach, which bounds the work for any pod."""
     volumes = pod.volumes
+    # Volumes of other drivers count too, because the driver shows only when a volume is resolved.
     return len(volumes) > MAX_VOLUMES_PER_NODE and len({mount.claim for mount in volumes}) > MAX_VOLUMES_PER_NODE
 
 
@@ -236,10 +234,9 @@ def _volume_handle(full_name: str, view: View) -> str:
 
 
 def is_in_view(persistent_volume: str, view: View) -> bool:
-    """Whether the view has a PersistentVolume with its volume; each kind has a watch of its own, and one may be behind
-    another.
-    """
+    """Whether the view has a PersistentVolume with its volume."""
     volume = view.snapshot.persistent_volumes.get(persistent_volume)
+    # Each kind has a watch of its own, and one may be behind another.
     return volume is not None and (volume.driver != DRIVER or volume.handle in view.snapshot.volumes)
 
 

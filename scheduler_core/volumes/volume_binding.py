@@ -165,17 +165,14 @@ def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
 
 
 def _volumes_of_offers(offered: Iterable[PodVolume]) -> _Taken:
-    """Returns which volumes other pods' offers take, or may take.
-
-    An offer takes one of the volumes that a claim was matched with, and all of them where as many claims as volumes
-    share a choice.
-    """
+    """Returns which volumes other pods' offers take, or may take."""
     by_claim: dict[str, set[str]] = {}
     for volume in offered:
         if volume.persistent_volume:
             by_claim.setdefault(volume.claim, set()).add(volume.persistent_volume)
     choices = [frozenset(volumes) for volumes in by_claim.values()]
     claims_by_choice = Counter(choices)
+    # Where as many claims as volumes share a choice, all are taken.
     certain = frozenset(name for choice, claims in claims_by_choice.items() if claims >= len(choice) for name in choice)
     return _Taken(certain, tuple(choice - certain for choice in choices if not choice <= certain))
 
@@ -265,9 +262,7 @@ def _possible_matches(
 def _group_by_affinity(
     volumes: Iterable[kube.PersistentVolume],
 ) -> dict[_Affinity | None, list[kube.PersistentVolume]]:
-    """Groups volumes by their node affinity, because there may be as many affinities as nodes, and a node meets few of
-    them.
-    """
+    # There may be as many affinities as nodes, and a node meets few of them.
     groups: dict[_Affinity | None, list[kube.PersistentVolume]] = {}
     for volume in volumes:
         groups.setdefault(volume.available.node_affinity if volume.available is not None else None, []).append(volume)
@@ -287,12 +282,11 @@ def _choices(
 ) -> Iterator[kube.PersistentVolume | None]:
     """Yields the volumes of which kube-scheduler takes one, or None: the smallest, and the first of those that are
     judged alike.
-
-    If other pods may take all of these, the next larger ones may be taken too, and in the end none.
     """
     for _, group in groupby(volumes, key=lambda volume: volume.available.capacity if volume.available else 0):
         equal = list(group)
         yield from {_kind(volume, view): volume for volume in reversed(equal)}.values()
+        # If other pods may take all of these, the next larger ones may be taken too, and in the end none.
         names = {volume.name for volume in equal}
         if len(equal) > sum(not choice.isdisjoint(names) for choice in taken.choices):
             return
