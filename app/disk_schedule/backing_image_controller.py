@@ -29,6 +29,7 @@ class ImageController(Controller):
     name = "backing-image"
 
     def subscribe(self) -> None:
+        """Subscribes to images, and to what may change the copies that they need."""
         self.cache.images.subscribe(self._on_image_change)
         self.cache.schedules.subscribe(self._on_schedule_change)
         # A replica needs a copy of its image on its disk. Only its volume says which image that is, and may be seen after it.

@@ -1,7 +1,7 @@
 """Detects whether longhorn-manager allocates.
 
 Where it runs, it allocates by itself, and two allocators would promise the same bytes. Where it owns DiskSchedules, it
-answers them itself, and a mirror would write into what Longhorn decides by.
+answers them itself, and a mirror would write what Longhorn decides from.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class VolumeController(Controller):
     def subscribe(self) -> None:
         """Subscribes to volumes, replicas, DiskSchedules and backing images.
 
-        Of a DiskSchedule matter the node, whether its disk is there, and the allocations of replicas, which follow from
-        those of their images. Of a backing image matters whether its size is known.
+        A volume depends on the node of a DiskSchedule, on whether its disk is there, and on the allocations of
+        replicas, which follow from those of their images. It depends on whether the size of its backing image is known.
         """
         self.cache.volumes.subscribe(self._on_volume_change)
         self.cache.replicas.subscribe(self._on_replica_change)

@@ -1,9 +1,9 @@
 """A reflector lists and watches one kind of object, and passes the objects and their changes to a handler.
 
-Data flow: paged list → `WatchHandler.replace` with everything at once → watch from there → `WatchHandler.change` per event, in
-order. After a clean end, silence or a broken connection the reflector watches again from the last resource version. After 410, an error
-event or an event that cannot be understood it lists again. A kind that does not exist (its CRD is missing) counts as empty and is
-retried. One object that cannot be decoded is left out, counted and named; the others are read all the same.
+Data flow: paged list → `WatchHandler.replace` with everything at once → watch from there → `WatchHandler.change` per event, in order. After
+a clean end, silence or a broken connection the reflector watches again from the last resource version. After 410, an error event or an
+event that cannot be understood it lists again. A kind that does not exist (its CRD is missing) counts as empty and is retried. An object
+that cannot be decoded is left out, counted and named; the others are read.
 
 Facts: bookmarks come about every minute, so 90 s of silence mean a dead connection. The API server ends a watch at its
 `timeoutSeconds` and not before. `catch_up` reads the kind's newest version from etcd (a list of one object, for which the

@@ -25,7 +25,7 @@ _FIELD_PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 def position(text: bytes, loader: type, error: ObjectError) -> str:
     """Returns the position of an object's wrong field: ``line 5, column 7``. It is "" if the field cannot be located.
-    Of several objects of the name the last one counts, because only a duplicate makes that an error.
+    The last of several objects of the name counts, because only a duplicate makes that an error.
 
     Args:
         text: the file

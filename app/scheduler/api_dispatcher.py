@@ -3,8 +3,8 @@
 A few are made at a time, urgent ones first, and only the latest of each key. The client limits how many calls are made
 per second. A call that fails stops no other. A call without an answer, or with an answer that may change later, is
 repeated after a pause that doubles, while other calls go on. Answers count: after `MAX_REFUSALS` that say "not now" the
-call is given up, because some say so for ever (a webhook that fails). Without any answer the call is repeated until
-there is one.
+call is given up, because some never change (a webhook that fails). Without any answer the call is repeated until there
+is one.
 """
 
 from __future__ import annotations

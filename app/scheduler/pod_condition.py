@@ -1,4 +1,4 @@
-"""The condition PodScheduled of unschedulable pods, which `kubectl describe` shows and a cluster autoscaler goes by.
+"""The condition PodScheduled of unschedulable pods, which `kubectl describe` shows and a cluster autoscaler reads.
 
 It is written only when it differs. The pod is read first, so that the condition of a pod that was bound meanwhile, by whichever scheduler,
 is never touched. Binding makes the condition True, which the API server does itself.

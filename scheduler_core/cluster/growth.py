@@ -2,8 +2,8 @@
 
 Data flow: a claim that requests more than its PersistentVolume has → the size that Longhorn's CSI driver makes of the request → volumes
 that grow → bytes by disk. Kubernetes admits such a request only where the StorageClass allows expansion. Longhorn grows all replicas or
-none, and refuses if one disk lacks the space (`longhorn/volume_expansion.py`). The request then stays, and would block its disks for
-ever. So growth counts only while every disk has space for it, also together with the other growth that counts, by volume name.
+none, and refuses if one disk lacks the space (`longhorn/volume_expansion.py`). The request then stays, and would block its disks without
+end. So growth counts only while every disk has space for it, also together with the other growth that counts, by volume name.
 """
 
 from __future__ import annotations

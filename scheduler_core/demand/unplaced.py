@@ -1,9 +1,9 @@
 """Volumes without a placed replica that need no local space, so that Longhorn may place them on any node.
 
 Data flow: what is unplaced now, by volume or claim (`unplaced_volume`, `unplaced_claim`) → volumes that are newly placed or newly unplaced
-since the last view → `UnplacedVolumes`. A volume counts for `UNPLACED_LIFETIME`: one that finds no place would count for ever and block
-others. The cluster does not say since when a volume is unplaced, so a new leader counts from when it first sees it. A claim and the volume
-that is provisioned for it are one; the volume continues from when the claim began.
+since the last view → `UnplacedVolumes`. A volume counts for `UNPLACED_LIFETIME`, because one that finds no place would otherwise block
+others without end. No object records since when a volume is unplaced, so a new leader counts from when it first sees the volume. A claim
+and the volume that is provisioned for it are one; the volume continues from when the claim began.
 
 Cost: O(changes) plus one copy of the list; no change costs nothing.
 """

@@ -59,9 +59,9 @@ class PlacementView:
 def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
     """Chooses the disk where a replica requests space, if any.
 
-    The replica's present place is disregarded and not chosen again: it was refused there. A disk that it has left is chosen again
-    once its bytes there are released. Of the disks Longhorn might pick,
-    the one with the most bytes left wins, ties by node and disk name. `replicas` are all of the volume.
+    The replica's present place is disregarded and not chosen again: it was refused there. A disk that it has left is chosen again once its
+    bytes there are released. The disk with the most bytes left wins among those Longhorn might pick, ties by node and disk name. `replicas`
+    are all of the volume.
     """
     if waits_for_attachment(volume):
         return DiskChoice(None, "the volume is not attached")
@@ -177,7 +177,7 @@ class _Needs:
         for disk in node.disks:
             space = self._view.space.get(disk.uuid)
             # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
-            # refused, and the replica would choose it again for ever.
+            # refused, and the replica would choose it again and again.
             able = space is not None and (space.node, space.disk) == (node.name, disk.name) and self.grants(disk.uuid)
             yield disk if able else replace(disk, allow_scheduling=False)
 

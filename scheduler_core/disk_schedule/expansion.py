@@ -103,7 +103,7 @@ def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
 def _may_request_growth(entry: ReplicaAllocation) -> bool:
     """Whether the new size may be requested now."""
     # A replica that never ran is granted its current size first: if the new size were refused, it would leave a disk that has space for its
-    # current size, and might come back for ever.
+    # current size, and might come back again and again.
     return entry.stage is Stage.ALLOCATED or (
         entry.stage in {Stage.PENDING, Stage.REFUSED} and entry.has_request and has_run(entry.replica)
     )

@@ -1,7 +1,7 @@
 """The volumes of other pods on one node, and the pod that they are compared with.
 
 The Longhorn volume identifies a volume, or the claim while there is none. So a claim that two pods share counts once,
-and so does a pod's own demand.
+as does a pod's own demand.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Volumes of other pods that compete for a node, and are evaluated jointly with one more pod.
 
 Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`fitting_volumes.py`), demand before
-offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
-*hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit can lead
-nowhere either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`volumes_anywhere.py`).
+offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with
+older demand is *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit cannot be
+used either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`volumes_anywhere.py`).
 
 Nothing is computed twice: a node is evaluated again when its demand, its offers or its disks change,
 and nodes with equal competitors and equal disks share one result.

@@ -6,7 +6,7 @@ places it on its pod's node or not at all. A volume whose replicas all have a pl
 
 Every node counts all of them, unlike volumes without data locality (`demand/unplaced.py`), of which a node counts its share: Longhorn
 places what a lost disk leaves behind within the same moments and on status that lags behind, so mostly on one node. A volume roams for
-`ROAMING_LIFETIME` after it was first seen to: one that finds no place would block others for ever.
+`ROAMING_LIFETIME` after it was first seen to, because one that finds no place would otherwise block others without end.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class WholePod:
 
 def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget) -> Cooperative[Mapping[str, Reason]]:
     """Returns the nodes among `names` with which the whole pod has no placement, with the reason. The local volumes fit
-    on each of these nodes. Where the disks' space is not what is short, the reason says so.
+    on each of these nodes. The reason says so if something else than the disks' space is short.
     """
     if not names:
         return {}

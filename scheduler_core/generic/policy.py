@@ -164,7 +164,7 @@ def _empty_section_warnings(document: PolicyDocument) -> Iterable[str]:
 
 
 class _Section:
-    """Registers the entries of one section of a policy. Of several entries with one name the last one wins."""
+    """Registers the entries of one section of a policy. The last one of several entries with one name wins."""
 
     def __init__(self, registry: RuleRegistry[Any]) -> None:
         self._registry = registry

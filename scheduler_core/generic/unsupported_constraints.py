@@ -1,6 +1,7 @@
 """Constraints of a pod, and of nodes and other pods against it, that a policy's rules do not read.
 
-The classic rules are those of Kubernetes 1.1. What a pod says in newer fields would have no effect, without a word.
+The classic rules are those of Kubernetes 1.1. Newer fields of a pod would have no effect, and nothing would report
+that.
 """
 
 from __future__ import annotations

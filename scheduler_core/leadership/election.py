@@ -15,11 +15,11 @@ is still the version it was based on. A candidate that does not hold the Lease r
 - after it has seen that very version unchanged for at least its own `lease_duration` on its own clock, or
 - if the version is a release (no holder, a duration of `RELEASED_SECONDS`), which its writer sends after closing its fence.
 
-Let B's taking be accepted, based on version v which B first saw at o, and sent at s ≥ o + lease_duration. Let w be a replace of
-A, accepted too, sent at t. Either w produced a version up to v: then t ≤ o, and A's fence, t + renew_deadline, closes before
-s. Or w came after B's taking: then w is based on what B wrote or on something later, which A does not hold and must
-itself wait for. In between nothing is possible: any write between would have changed the version, and B's been refused.
-The rule tolerates clocks that run at different rates, up to the two periods' difference over their sum: a fifth.
+Let B's taking be accepted, based on version v which B first saw at o, and sent at s ≥ o + lease_duration. Let w be a replace of A, accepted
+too, sent at t. Either w produced a version up to v: then t ≤ o, and A's fence, t + renew_deadline, closes before s. Or w came after B's
+taking: then w is based on what B wrote or on something later, which A does not hold and must itself wait for. No third case exists: any
+write between would have changed the version, and the API server would have refused B's. The rule tolerates clocks that run at different
+rates, up to the two periods' difference over their sum: a fifth.
 
 A version counts as A's own (`held`), so that A need not wait, only where no B can have taken the Lease before:
 

@@ -26,8 +26,8 @@ def disables_v2(cluster: Cluster, node: str) -> bool:
 
 def excludes_instance_manager(cluster: Cluster, node: str) -> bool:
     """Whether Longhorn makes no instance manager on a node, because the setting's labels do not match.
-    node_controller.go: syncInstanceManagers, by `system-managed-components-node-selector`. One that runs there all the
-    same counts for Longhorn's scheduler, which reads instance managers only.
+    node_controller.go: syncInstanceManagers, by `system-managed-components-node-selector`. Longhorn's scheduler reads
+    instance managers only, so one that runs there nevertheless counts.
     """
     selector = cluster.settings.system_managed_components_node_selector
     if not selector or not cluster.settings.has_rule_since(MANAGERS_FOLLOW_NODE_SELECTOR):
@@ -39,9 +39,9 @@ def excludes_instance_manager(cluster: Cluster, node: str) -> bool:
 def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> bool:
     """Whether an instance manager can take a replica (CheckInstanceManagersReadiness).
 
-    v2: any running manager; from v1.13.0 on, one that is not terminating. v1: the manager with the default image, running
-    or terminating, because a successor follows; not where none will. Of several Longhorn looks at a random one
-    (`one_manager_per_node` lists the possibilities); here all must be ready.
+    v2: any running manager; from v1.13.0 on, one that is not terminating. v1: the manager with the default image, running or terminating,
+    because a successor follows; not where none will. Longhorn looks at a random one of several (`one_manager_per_node` lists the
+    possibilities); here all must be ready.
     """
     excluded = excludes_instance_manager(cluster, node)
     if cluster.instance_managers is None:

@@ -5,8 +5,7 @@ Data flow: ledger → `RecordEncoder` → bytes, which the app stores in the clu
 
 The bytes are JSON, compressed. Node names stand in one table; each distinct set of nodes is written once, as positions in the table or, if
 it is wide, as a bit set. Volumes are not recorded, because the successor resolves them from its own view. Times are ages, so that no two
-clocks are compared. Whatever reads a record trusts nothing in it: sizes are limited before and after decompression, and every value is
-checked.
+clocks are compared. A reader of a record trusts nothing in it: it limits sizes before and after decompression, and checks every value.
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ def order_safe_many(
     """`order_safe` for many nodes and unrestricted new volumes.
 
     Returns one answer for each profile of free bytes, in order. Counting decides most nodes. Two greedy attempts to
-    block the largest volume decide many of the others, and so does a table of the items' sums where many nodes have
-    two disks. Equal profiles are searched once, and the steps that one gets do not depend on the order of the
-    profiles. `tried` has the steps that earlier calls with these items spent in vain (see `share_fairly`). Pauses every
-    now and then.
+    block the largest volume, and a table of the items' sums where many nodes have two disks, decide many of the others.
+    Equal profiles are searched once, and the steps that one gets do not depend on the order of the profiles. `tried`
+    has the steps that earlier calls with these items spent without an answer (see `share_fairly`). Pauses every now and
+    then.
     """
     answers: list[PackingAnswer] = []
     for start in range(0, len(profiles), _CHECKS_PER_PAUSE):
@@ -142,7 +142,7 @@ def _sum_pairs(items: Items) -> SumPairs | None:
 
 def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
     """Whether two disks can be blocked for a volume. They are blocked when the others leave less than `size` bytes on
-    each. A disk that is too small for the volume in the first place needs nothing on it.
+    each. A disk that is too small for the volume is blocked already.
     """
     firsts, seconds_by_index = pairs
     max_first = max(free[0], 0)
