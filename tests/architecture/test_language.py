@@ -61,10 +61,9 @@ def public_functions(*folders: str) -> Iterator[tuple[Path, Function]]:
     """Yields the public functions of some folders, and the public methods of public classes."""
     for path, tree in trees(*folders):
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-        for scope in (tree, *classes):
-            yield from (
-                (path, node) for node in scope.body if isinstance(node, Function) and not node.name.startswith("_")
-            )
+        for node in (*tree.body, *(node for each in classes for node in each.body)):
+            if isinstance(node, Function) and not node.name.startswith("_"):
+                yield path, node
 
 
 def prose(path: Path, tree: ast.Module) -> Iterator[str]:
