@@ -62,7 +62,9 @@ class ReplicaAllocation:
 
     @property
     def in_sync(self) -> bool:
-        """Whether exactly the requested bytes are scheduled; a rejection may answer an earlier request."""
+        """Whether exactly the requested bytes are scheduled; not after a rejection, which may answer an earlier
+        request.
+        """
         scheduled = self.allocation is not None and self.allocation.state is AllocationState.SCHEDULED
         return scheduled and self.held == self.requested
 

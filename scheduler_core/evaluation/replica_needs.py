@@ -129,7 +129,7 @@ def used_disks(need: ReplicaNeed) -> frozenset[str]:
 
 
 def nodes_in_tiers(cluster: Cluster, need: ReplicaNeed) -> frozenset[str] | None:
-    """Names of the nodes that the placed replicas leave to others. None for every node, because no replica is placed.
+    """Names of the nodes that the placed replicas leave to others; None for every node, if no replica is placed.
     Longhorn tries a tier only if the earlier ones have no disk; any may be reached.
     """
     if not need.placed:

@@ -1,7 +1,7 @@
 """Rules from outside the package: what a plugin defines, and how its rules are evaluated.
 
-A plugin's rule is written as the package's own rules are, and named in a policy in the same way: by its name alone, or by the key of
-its argument. Its argument has a type of its own, to which the policy's text is converted.
+A plugin's rule is written like the package's own rules. A policy names it in the same way: by its name alone, or by the key of its
+argument. Its argument has a type of its own, to which the policy's text is converted.
 
 A plugin may raise, and return anything, so all of its code runs in `contain`: its import, the reading of its rules, the conversion
 of arguments, and calls. What leaves `contain` is plain: rules with checked fields, exact texts and whole numbers. The argument is

@@ -1,8 +1,7 @@
-"""Applies a policy's predicates in the extender's /filter.
+"""Applies a policy's predicates in the extender's /filter, and lists the kinds that a policy reads.
 
-It also lists the kinds that a policy reads. Whether a node is available is left to kube-scheduler, which knows
-tolerations: a pod of a DaemonSet belongs on cordoned nodes, too. `LonghornVolumeFit` is skipped, because it is
-/filter's own decision.
+Whether a node is available is left to kube-scheduler, which knows tolerations: a pod of a DaemonSet belongs on cordoned
+nodes, too. `LonghornVolumeFit` is skipped, because it is /filter's own decision.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ _Terms: TypeAlias = Sequence[PodAffinityTerm]
 
 
 def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether required affinity and anti-affinity between pods allow the node (plugin InterPodAffinity). That of the
-    pod, and the anti-affinity of the pods in the node's domains.
+    """Whether the pod's required affinity and anti-affinity, and the anti-affinity of the pods in the node's domains,
+    allow the node (plugin InterPodAffinity).
     """
     pod = cycle_state.pod
     affinity = [_with_namespaces(term, cycle_state) for term in pod.constraints.pod_affinity]

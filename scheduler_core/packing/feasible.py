@@ -45,11 +45,11 @@ def fits_many(
     restrictions: Sequence[tuple[int, ...] | None] | None = None,
     tried: MutableMapping[Instance, int] | None = None,
 ) -> Cooperative[list[PackingAnswer]]:
-    """`fits` for many nodes, one answer per disk profile.
+    """`fits` for many nodes, one answer per disk profile, in order.
 
-    Answers are in the order of the profiles. `restrictions` has the `allowed` of each profile (None: all unrestricted), and `tried` the
-    steps that earlier calls with these items spent without an answer (see `share_fairly`). Equal profiles are searched once, and the steps
-    that one gets do not depend on the order of the profiles. Pauses every now and then.
+    `restrictions` has the `allowed` of each profile (None: all unrestricted), and `tried` the steps that earlier calls with these items
+    spent without an answer (see `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order
+    of the profiles. Pauses every now and then.
     """
     answers: list[PackingAnswer] = []
     for start in range(0, len(profiles), _FAST_CHECKS_PER_PAUSE):

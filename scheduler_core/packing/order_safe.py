@@ -86,12 +86,12 @@ def order_safe(  # noqa: PLR0913, PLR0917 -- the two space rules take two argume
 
 
 def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
-    """Whether counting proves safety; False proves nothing.
+    """Whether counting proves that no placement order fails; False proves nothing.
 
-    Safety means that no placement order fails. The proof holds for new volumes that may use any disk: one or more, of
-    `total` bytes together, the largest of `largest` bytes. To block a volume of s bytes, each disk that could take it
-    must lose at least free - s + 1. The largest volume is the first for which the others might suffice: a smaller one
-    needs more on every disk. Optional replicas count in `total`, not in `largest`.
+    The proof holds for new volumes that may use any disk: one or more, of `total` bytes together, the largest of
+    `largest` bytes. To block a volume of s bytes, each disk that could take it must lose at least free - s + 1. The
+    largest volume is the first for which the others might suffice: a smaller one needs more on every disk. Optional
+    replicas count in `total`, not in `largest`.
     """
     needed = 0
     for capacity in free:

@@ -29,13 +29,12 @@ def order_safe_many(
     budget: Budget,
     tried: MutableMapping[tuple[int, ...], int] | None = None,
 ) -> Cooperative[list[PackingAnswer]]:
-    """`order_safe` for many nodes and unrestricted new volumes.
+    """`order_safe` for many nodes and unrestricted new volumes, one answer for each profile of free bytes, in order.
 
-    Returns one answer for each profile of free bytes, in order. Counting decides most nodes. Two greedy attempts to
-    block the largest volume, and a table of the items' sums where many nodes have two disks, decide many of the others.
-    Equal profiles are searched once, and the steps that one gets do not depend on the order of the profiles. `tried`
-    has the steps that earlier calls with these items spent without an answer (see `share_fairly`). Pauses every now and
-    then.
+    Counting decides most nodes. Two greedy attempts to block the largest volume, and a table of the items' sums where
+    many nodes have two disks, decide many of the others. Equal profiles are searched once, and the steps that one gets
+    do not depend on the order of the profiles. `tried` has the steps that earlier calls with these items spent without
+    an answer (see `share_fairly`). Pauses every now and then.
     """
     answers: list[PackingAnswer] = []
     for start in range(0, len(profiles), _CHECKS_PER_PAUSE):

@@ -77,8 +77,8 @@ def _nodes_by_domain(names: Iterable[str], view: View) -> Mapping[TopologyTerm, 
 
 
 def merge_resolutions(parts: Sequence[NodeResolution]) -> Resolution:
-    """Returns all volumes that a pod may have. Each says on which nodes. A new volume that is tied to a different zone
-    or region on each of them is there once, without it.
+    """Returns all volumes that a pod may have, each with its nodes. A new volume that is tied to a different zone or
+    region on each of them is there once, without it.
     """
     if len(parts) == 1 and parts[0].nodes is None:
         return parts[0].resolution
