@@ -1,7 +1,4 @@
-"""Evaluates pods against the current state.
-
-Fetches objects that a pod names and no watch has delivered yet.
-"""
+"""Evaluates pods against the current state, and fetches objects that a pod names and no watch has delivered yet."""
 
 from __future__ import annotations
 
@@ -39,15 +36,11 @@ _Result = TypeVar("_Result")
 
 
 def no_contenders() -> Contenders:
-    """Returns that no other pod counts."""
     return NO_CONTENDERS
 
 
 class Evaluator:
-    """Runs the core's decisions in slices.
-
-    `contenders` returns what other pods have when a decision begins.
-    """
+    """Runs the core's decisions in slices. `contenders` returns what other pods have when a decision begins."""
 
     def __init__(self, source: StateSource, options: FilterOptions, clock: Callable[[], float] = perf_counter) -> None:
         self._source = source
@@ -67,9 +60,8 @@ class Evaluator:
         self._explanation = asyncio.Lock()
 
     def follow_guard(self, proven: Callable[[], bool], allowances: Callable[[], Sequence[Placement]] = tuple) -> None:
-        """Makes later decisions count what the placement guard allowed.
-
-        As long as the guard is proven, decisions are made as `FilterOptions.with_guard` says.
+        """Makes later decisions count what the placement guard allowed, as `FilterOptions.with_guard` says while the
+        guard is proven.
 
         `allowances`: returns the placements that it allowed and that no watch may have shown yet.
         """
@@ -78,23 +70,19 @@ class Evaluator:
 
     @property
     def options(self) -> FilterOptions:
-        """How pods are decided about."""
         guarded = self._guard_proven() and guards_every_node(self.view)
         return self._options_with_guard if guarded else self._options
 
     @property
     def explanations(self) -> int:
-        """Number of explanations that run or wait."""
         return self._explanations
 
     @property
     def state(self) -> ClusterState:
-        """The state that the next request is decided from."""
         return self._source.state()
 
     @property
     def view(self) -> View:
-        """The view that the next request is decided from."""
         return self._source.state().view
 
     async def filter(
@@ -108,10 +96,8 @@ class Evaluator:
         return await self._run(pod, lambda state: filter_nodes(pod, candidates, state, self.options, contenders()))
 
     async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
-        """Decides as `filter`, but fetches no missing objects.
-
-        Allowed placements count where they are. There is no I/O, so a caller may hold a lock meanwhile. Placements that
-        are allowed meanwhile count, too.
+        """Decides as `filter`, but fetches no missing objects. Allowed placements count where they are. There is no
+        I/O, so a caller may hold a lock meanwhile. Placements that are allowed meanwhile count, too.
 
         Raises:
             MissingObjectError: the state lacks an object that the pod names; see `fetch_missing`
@@ -134,9 +120,8 @@ class Evaluator:
         await self._run(pod, lambda state: _resolve(pod, state, self.options))
 
     async def has_pod(self, pod: Pod) -> bool:
-        """Whether this very pod, by its UID, exists in the cluster.
-
-        The API server is asked about a pod that no watch has delivered yet.
+        """Whether this very pod, by its UID, exists in the cluster. The API server is asked about a pod that no watch
+        has delivered yet.
 
         Raises:
             ResolutionError: the API server does not answer, the pod cannot be read, or too many pods are looked for
@@ -159,9 +144,8 @@ class Evaluator:
     async def explain(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> Explanation:
-        """Decides as `filter`, with plans and numbers.
-
-        Explanations run one at a time, and only while no decision runs, because kube-scheduler waits for decisions.
+        """Decides as `filter`, with plans and numbers. Explanations run one at a time, and only while no decision runs,
+        because kube-scheduler waits for decisions.
 
         Raises:
             ResolutionError: as filter
@@ -202,16 +186,13 @@ class Evaluator:
                 self._no_decision.set()
 
     async def run_between_decisions(self, computation: Cooperative[_Result]) -> _Result:
-        """Runs a computation as `run`, but only while no decision runs."""
         return await run_in_slices(computation, self._clock, self._no_decision)
 
     async def run_in_background(
         self, computation: Cooperative[_Result], pause_per_second: float = PAUSE_PER_SECOND
     ) -> _Result:
-        """Runs a computation that nothing waits for.
-
-        It runs in a tenth of the time or in what `pause_per_second` leaves, while no decision runs, and once none has for `QUIET_SECONDS`: in a burst the next
-        decision is about to come.
+        """Runs a computation that nothing waits for: in a tenth of the time or in what `pause_per_second` leaves, while no decision runs,
+        and once none has for `QUIET_SECONDS`, because in a burst the next decision is about to come.
         """
         return await run_in_background(computation, self._clock, self._wait_for_quiet, pause_per_second)
 
@@ -227,7 +208,6 @@ class Evaluator:
         decide: Callable[[ClusterState], Cooperative[_Result]],
         run: Callable[[Cooperative[_Result]], Awaitable[_Result]] | None = None,
     ) -> _Result:
-        """Decides; fetches what the state lacks and decides again."""
         run = run or self.run
         classes = missing_storage_classes(pod, self.view)
         fetches = len(classes)

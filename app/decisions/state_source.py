@@ -27,9 +27,8 @@ class StateSource(Protocol):
         """
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Reads a pod of which the state has no such object; None if there is none.
-
-        The state does not change: a watch that is behind would end the pod in it once more.
+        """Reads a pod of which the state has no such object; None if there is none. The state does not change: a watch
+        that is behind would end the pod in it once more.
 
         Raises:
             ResolutionError: the API server did not answer, or the pod cannot be read
@@ -40,9 +39,8 @@ class LiveStateSource(StateSource, Protocol):
     """A state that changes."""
 
     def listening(self, *keys: tuple[str, Key]) -> AbstractContextManager[asyncio.Event]:
-        """Provides an event that is set when an object changes.
-
-        An object is named by its field of the snapshot and its key.
+        """Provides an event that is set when an object changes. An object is named by its field of the snapshot and its
+        key.
         """
 
 
@@ -53,7 +51,6 @@ class SnapshotState:
         self._state = ClusterState.of(view)
 
     def state(self) -> ClusterState:
-        """Returns the same state every time."""
         return self._state
 
     async def fetch(self, missing: MissingObjectError) -> bool:
@@ -62,5 +59,4 @@ class SnapshotState:
         return False
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Returns the pod of the file."""
         return self._state.view.snapshot.pods.get((namespace, name))

@@ -1,6 +1,5 @@
-"""Program 3: the DiskSchedule controllers.
-
-Each controller reads objects, asks a pure function of `scheduler_core.disk_schedule` what to write, and writes it.
+"""Program 3: the DiskSchedule controllers. Each reads objects, asks a pure function of `scheduler_core.disk_schedule`
+what to write, and writes it.
 
 Data flow: `watches` (one `informer` per kind, and `disk_index` over them) → a controller subscribes to changes and enqueues
 keys (`app.runtime.work_queue`) → `reconcile(key)` → a decision of `scheduler_core.disk_schedule` from the caches → `writer`

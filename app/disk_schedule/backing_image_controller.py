@@ -20,10 +20,7 @@ from scheduler_core.model.longhorn import Replica, Volume
 
 
 class UnreadableError(CoreError):
-    """A backing image cannot be read.
-
-    A backing image has no condition that could say so; the log and a metric do.
-    """
+    """A backing image cannot be read; it has no condition that could say so, but the log and a metric do."""
 
 
 class ImageController(Controller):
@@ -32,18 +29,14 @@ class ImageController(Controller):
     name = "backing-image"
 
     def subscribe(self) -> None:
-        """Subscribes to images, DiskSchedules, replicas and volumes.
-
-        Replicas that are made from an image need a copy on their disk. A replica does not say which image it is made from, but
-        its volume does, and the volume may be seen after it.
-        """
+        """Subscribes to images, and to what may change the copies that they need."""
         self.cache.images.subscribe(self._on_image_change)
         self.cache.schedules.subscribe(self._on_schedule_change)
+        # A replica needs a copy of its image on its disk. Only its volume says which image that is, and may be seen after it.
         self.cache.replicas.subscribe(self._on_replica_change)
         self.cache.volumes.subscribe(self._on_volume_change)
 
     def all_keys(self) -> Iterable[str]:
-        """Returns the names of all images."""
         return self.cache.images.all()
 
     def _on_image_change(self, name: str, _before: object, _after: object) -> None:
@@ -75,10 +68,7 @@ class ImageController(Controller):
             self.enqueue(new)
 
     async def reconcile(self, key: str) -> Requeue | None:
-        """Reads the objects, decides, and writes.
-
-        The DiskSchedules are read first, then the image.
-        """
+        """Reads the DiskSchedules, then the image, decides, and writes."""
         cached_schedules = self.cache.schedules.all()
         schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
         raw = await self.writer.read(LONGHORN_BACKING_IMAGES, key)
@@ -110,7 +100,6 @@ class ImageController(Controller):
         )
 
     def _users(self, image: str) -> tuple[list[Volume], list[Replica]]:
-        """The volumes that are made from an image, and their replicas."""
         names = sorted(self.cache.disks.volumes_of(image))
         volumes = [each.volume for name in names if isinstance(each := self.cache.volumes.value(name), VolumeObject)]
         replicas = [self.cache.replicas.value(each) for name in names for each in self.cache.disks.replicas_of(name)]

@@ -44,14 +44,12 @@ class ControllerContext:
 
     @property
     def timestamp(self) -> str:
-        """The present time in the format of object timestamps."""
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Controller(ABC):
-    """Reconciles the objects of one kind.
-
-    All state between two reconciliations is in the objects; the queue only holds the keys to reconcile.
+    """Reconciles the objects of one kind. All state between two reconciliations is in the objects; the queue only holds
+    the keys to reconcile.
     """
 
     name: ClassVar[str]
@@ -74,9 +72,7 @@ class Controller(ABC):
 
     @abstractmethod
     async def reconcile(self, key: str) -> Requeue | None:
-        """Reconciles one key.
-
-        Returns why to reconcile it again after a pause; None: not before an event.
+        """Reconciles one key. Returns why to reconcile it again after a pause; None: not before an event.
 
         Raises:
             ApiError: a call failed; on 409 and 404 the key is soon reconciled again

@@ -46,14 +46,11 @@ _MAX_DEFERRED: Final = 600.0
 
 
 def over_allocated(schedule: DiskSchedule) -> bool:
-    """Whether a disk's status holds more than is available.
-
-    The condition Schedulable is not enough: it may name another problem of the disk, because a disk that is too full is soon
-    under pressure, too.
-    """
+    """Whether a disk's status holds more than is available."""
     status = schedule.status
     if status.storage_available is None or condition(status.conditions, SCHEDULABLE).reason in _NO_LIMIT:
         return False
+    # The condition Schedulable is not enough: a disk that is too full is soon under pressure too, and the condition may name that.
     return status.storage_scheduled > max(0, status.storage_available)
 
 
@@ -66,7 +63,6 @@ class DiskController(Controller):
         self.cache.nodes.subscribe(self._on_node_change)
 
     def all_keys(self) -> Iterable[str]:
-        """Returns the UUIDs of all DiskSchedules."""
         return self.cache.schedules.all()
 
     async def run(self) -> None:
@@ -83,7 +79,6 @@ class DiskController(Controller):
             self.enqueue(name)
 
     def _log_over_allocation(self, schedule: DiskSchedule, *, before: bool) -> None:
-        """Logs when a disk starts or stops being over-allocated."""
         if over_allocated(schedule) == before:
             return
         status = schedule.status
@@ -112,9 +107,8 @@ class DiskController(Controller):
     async def reconcile_schedule(
         self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
     ) -> None:
-        """Writes what a DiskSchedule needs.
-
-        `schedule` is the value of `cached`, `node` the Longhorn node that it names.
+        """Writes what a DiskSchedule needs. `schedule` is the value of `cached`, `node` the Longhorn node that it
+        names.
 
         Raises:
             ApiError: a write failed; `conflict` if the object changed meanwhile
@@ -168,9 +162,8 @@ class Allocator(DiskController):
             await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(newest.raw))
 
     def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:
-        """Returns the status to write now.
-
-        A change by which nothing is decided is written after some minutes, or together with the next one.
+        """Returns the status to write now. A change by which nothing is decided is written after some minutes, or
+        together with the next one.
         """
         outcome = self._reconcile(schedule)
         if outcome.status is None or not outcome.deferrable:
@@ -185,7 +178,6 @@ class Allocator(DiskController):
         return outcome.status
 
     def _reconcile(self, schedule: DiskSchedule) -> Reconciliation:
-        """Decides by the node and the occupancy as they are known now."""
         node = self.cache.nodes.value(schedule.spec.node)
         return reconcile(schedule, node, self.context.timestamp, self.cache.disks.occupancy(schedule.name))
 
@@ -200,7 +192,6 @@ class Mirror(DiskController):
         super().__init__(context)
 
     def subscribe(self) -> None:
-        """Subscribes to what is on the disks, too."""
         super().subscribe()
         self.cache.replicas.subscribe(self._on_replica_change)
         self.cache.images.subscribe(self._on_image_change)
@@ -224,11 +215,9 @@ class Mirror(DiskController):
                     self.enqueue(uuid)
 
     def _enqueue_disks_of_unreadable(self, kind: RequestKind, name: str, before: object) -> None:
-        """Enqueues the disks of an object that could not be read before.
-
-        Its own disks were not known; the DiskSchedules that name it are.
-        """
+        """Enqueues the disks of an object that could not be read before."""
         if isinstance(before, Fault):
+            # Its own disks were not known; the DiskSchedules that name it are.
             for uuid, schedule in self.cache.schedules.readable().items():
                 if name in schedule.spec.requests(kind):
                     self.enqueue(uuid)
@@ -255,9 +244,8 @@ class Mirror(DiskController):
             await self.writer.put_schedule(schedule.name, with_status(cached.raw, status), "status")
 
     def _keep_unreadable(self, schedule: DiskSchedule, spec: DiskScheduleSpec) -> DiskScheduleSpec:
-        """Returns the spec with the old requests of unreadable objects.
-
-        An object that cannot be read now is assumed to be where, and as large as, it was.
+        """Returns the spec with the old requests of unreadable objects, which are assumed to keep their places and
+        sizes.
         """
         replicas = {
             name: size for name, size in schedule.spec.replicas.items() if name in self.cache.replicas.unreadable()

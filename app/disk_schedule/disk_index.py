@@ -1,8 +1,8 @@
-"""Index of what each disk holds and what is left there.
+"""Index of what each disk holds and what is left there, which follows the caches.
 
-The index follows the caches. Data flow: an event of a Replica, Volume, BackingImage, DiskSchedule or Longhorn node
-marks the disks that it concerns; `space` and `occupancy` compute the marked disks again. So a decision costs what has
-changed since the last one, not what exists.
+Data flow: an event of a Replica, Volume, BackingImage, DiskSchedule or Longhorn node marks the disks that it concerns;
+`space` and `occupancy` compute the marked disks again. So a decision costs what has changed since the last one, not
+what exists.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ DiskHandler = Callable[[str], None]
 
 
 class DiskIndex:
-    """The occupancy and the space of every disk, by UUID; and which objects belong together.
-
-    An object that cannot be read any more is assumed to be where, and as large as, it was.
+    """The occupancy and the space of every disk, by UUID, and which objects belong together. An object that cannot be
+    read any more keeps its last place and size.
     """
 
     def __init__(
@@ -56,11 +55,9 @@ class DiskIndex:
         nodes.subscribe(self._on_node_change)
 
     def subscribe(self, handler: DiskHandler) -> None:
-        """Adds a handler for every disk whose occupancy changes."""
         self._handlers.append(handler)
 
     def occupancy(self, uuid: str) -> DiskOccupancy:
-        """What is on a disk now."""
         return DiskOccupancy(
             dict(self._replica_occupants.get(uuid, {})),
             dict(self._image_occupants.get(uuid, {})),
@@ -79,30 +76,22 @@ class DiskIndex:
         return self._space
 
     def replicas_of(self, volume: str) -> frozenset[str]:
-        """The names of a volume's replicas."""
         return frozenset(self._replicas_of_volume.get(volume, ()))
 
     def volume_of(self, replica: str) -> str:
-        """The name of a replica's volume, "" if it is not known."""
         return self._volume_of_replica.get(replica, "")
 
     def volumes_of(self, image: str) -> frozenset[str]:
-        """The names of the volumes that are made from a backing image."""
         return frozenset(self._volumes_of_image.get(image, ()))
 
     def disks_requesting(self, replica: str) -> frozenset[str]:
-        """The UUIDs of the DiskSchedules that have a request for a replica."""
         return frozenset(self._disks_of_request.get(replica, ()))
 
     def disks_of(self, node: str) -> frozenset[str]:
-        """The UUIDs of the DiskSchedules that name a node."""
         return frozenset(self._disks_of_node.get(node, ()))
 
     def assume(self, replica: str, uuid: str) -> None:
-        """Counts a replica on the disk that it will be placed on.
-
-        It counts there until `refresh` or its next event.
-        """
+        """Counts a replica on the disk that it will be placed on, until `refresh` or its next event."""
         value = self._replicas.value(replica)
         if isinstance(value, Replica):
             volume = self._volume(value.volume)
@@ -131,7 +120,6 @@ class DiskIndex:
         self.refresh(name)
 
     def _set_volume(self, replica: str, volume: str) -> None:
-        """Records which volume a replica belongs to; "" for none."""
         old = self._volume_of_replica.pop(replica, "")
         if old:
             self._replicas_of_volume[old].discard(replica)

@@ -1,8 +1,7 @@
-"""Informers: caches of one kind that notify subscribers of changes.
+"""Informers: caches of one kind that notify subscribers of changes, and the decoders of their objects.
 
-The module also decodes the objects. An object that cannot be read is kept as a `Fault`, so that its name and its
-problem are known. DiskSchedules, Volumes and Replicas are kept together with the bytes they were read from, because
-every write is based on them.
+An object that cannot be read is kept as a `Fault`, so that its name and its problem are known. DiskSchedules, Volumes
+and Replicas are kept together with the bytes they were read from, because every write is based on them.
 """
 
 from __future__ import annotations
@@ -76,10 +75,7 @@ EventHandler = Callable[[str, _Value | Fault | None, _Value | Fault | None], Non
 
 
 class Informer(Generic[_Value]):
-    """Cache of the objects of one kind; a reflector's watch handler.
-
-    `revision` grows with every change.
-    """
+    """Cache of the objects of one kind; a reflector's watch handler. `revision` grows with every change."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -90,18 +86,15 @@ class Informer(Generic[_Value]):
         self._written_versions: dict[str, tuple[str, str]] = {}
 
     def subscribe(self, handler: EventHandler[_Value]) -> None:
-        """Adds a handler for every change from now on.
-
-        An object has changed if its value differs, or if it has another version and cannot be read.
+        """Adds a handler for every change from now on: the value differs, or an object that cannot be read has another
+        version.
         """
         self._handlers.append(handler)
 
     def get(self, name: str) -> InformerObject[_Value] | None:
-        """Returns one object."""
         return self._objects.get(name)
 
     def value(self, name: str) -> _Value | Fault | None:
-        """Returns the value of one object."""
         cached = self._objects.get(name)
         return None if cached is None else cached.value
 
@@ -110,33 +103,28 @@ class Informer(Generic[_Value]):
         return dict(self._objects)
 
     def readable(self) -> dict[str, _Value]:
-        """Returns the values of the objects that can be read."""
         return {name: each.value for name, each in self._objects.items() if not isinstance(each.value, Fault)}
 
     def unreadable(self) -> dict[str, Fault]:
-        """Returns the faults of the objects that cannot be read."""
         return {name: each.value for name, each in self._objects.items() if isinstance(each.value, Fault)}
 
     def replace(self, objects: Mapping[Key, InformerObject[_Value]]) -> None:
-        """Replaces the whole cache; called by the reflector."""
         for name in [name for name in self._objects if name not in objects]:
             self._set(name, None)
         for new in objects.values():
             self._set(new.name, new)
 
     def change(self, key: Key, value: InformerObject[_Value] | None) -> None:
-        """Replaces or removes one object; called by the reflector.
-
-        An event that is older than the response to a write is ignored.
+        """Replaces or removes one object; called by the reflector. An event that is older than the response to a write
+        is ignored.
         """
         cached = self._objects.get(str(key))
         if value is None or cached is None or not _is_newer(cached.version, value.version):
             self._set(str(key), value)
 
     def store_written(self, written: InformerObject[_Value]) -> None:
-        """Stores the response to a write, before the watch delivers it.
-
-        An object that was deleted meanwhile stays deleted.
+        """Stores the response to a write before the watch delivers it. An object that was deleted meanwhile stays
+        deleted.
         """
         cached = self._objects.get(written.name)
         if cached is not None and _is_newer(written.version, cached.version):
@@ -144,16 +132,14 @@ class Informer(Generic[_Value]):
             self._written_versions[written.name] = (cached.version, written.version)
 
     def has_own_write_since(self, name: str, version: str) -> bool:
-        """Whether this process wrote this version of an object, or replaced it.
-
-        Then the cache has this version or a newer one.
+        """Whether this process wrote this version of an object, or replaced it, so that the cache has it or a newer
+        one.
         """
         return version in self._written_versions.get(name, ())
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
-        """Waits for a different version of a cached object; returns whether it came.
-
-        It waits until the version is not `version`, for at most `seconds`. A removal counts as a different version.
+        """Waits at most `seconds` until the version of a cached object is not `version`; returns whether it came. A
+        removal counts as a different version.
 
         After a conflict there is another version, and the watch is about to deliver it.
         """
@@ -165,7 +151,6 @@ class Informer(Generic[_Value]):
         return cached is None or cached.version != version
 
     def _set(self, name: str, new: InformerObject[_Value] | None) -> None:
-        """Stores or removes an object, and calls the handlers if it has changed."""
         waiting = self._waiting.pop(name, None)
         if waiting is not None:
             waiting.set()
@@ -193,9 +178,8 @@ def _is_newer(version: str, other: str) -> bool:
 def decoder(
     read: Callable[[bytes | msgspec.Raw], _Value | Fault], *, keep: bool = False
 ) -> Decode[InformerObject[_Value]]:
-    """Returns the decoder of a kind for its reflector.
-
-    An object that cannot be read is a Fault; only an object without a name is an error. `keep` stores the bytes, too.
+    """Returns the decoder of a kind for its reflector. An object that cannot be read is a Fault; only an object without
+    a name is an error. `keep` stores the bytes, too.
     """
 
     def decode(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value]]:
@@ -210,9 +194,8 @@ def decoder(
 
 
 def reuse_written(informer: Informer[_Value], decode: Decode[InformerObject[_Value]]) -> Decode[InformerObject[_Value]]:
-    """Returns a decoder for a watch, which delivers every object that this process wrote once more.
-
-    Such an object is not decoded again: the decoder returns the cached one.
+    """Returns a decoder for a watch, which returns the cached object where the watch delivers a write of this process
+    once more.
     """
 
     def decode_if_new(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value] | None]:
@@ -269,10 +252,7 @@ def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
 
 
 def volume_label(raw: bytes) -> str:
-    """Returns the volume that a replica's label names; "" for none.
-
-    The replica itself may be unreadable.
-    """
+    """Returns the volume that a replica's label names, "" for none; the replica itself may be unreadable."""
     try:
         return msgspec.json.decode(raw, type=_Labelled).metadata.labels.get(_VOLUME_LABEL, "")
     except msgspec.DecodeError:
@@ -280,7 +260,6 @@ def volume_label(raw: bytes) -> str:
 
 
 def condition_of(raw: bytes) -> Condition | None:
-    """Returns a volume's condition DiskAllocation, if it has one."""
     return convert.volume_condition(raw, DISK_ALLOCATION)
 
 

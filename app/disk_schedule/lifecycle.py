@@ -134,17 +134,15 @@ class DiskScheduleLifecycle(Program):
     def problem(self) -> str:
         """Why nothing can be decided now, in one sentence, or "".
 
-        A running longhorn-manager is a reason, unless this is the mirror. That it owns the DiskSchedules is one for both.
+        A running longhorn-manager is a reason, unless this is the mirror. That it owns the DiskSchedules is one for
+        both.
         """
         problems = (self.watches.problem, *(watch.problem for watch in self._obstacles))
         return next(filter(None, problems), "")
 
     @property
     def refusal(self) -> str:
-        """Why this process must not write now, or "".
-
-        The writer checks it before every write.
-        """
+        """Why this process must not write now, or ""; the writer checks it before every write."""
         if self._draining:
             return "it is being stopped"
         if not self._election.leading():
@@ -167,11 +165,9 @@ class DiskScheduleLifecycle(Program):
         await self._loop.drain()
 
     def log_failure(self, error: BaseException) -> None:
-        """Logs the error that ended the controllers, the watches, the leader loop or the server."""
         log.error("the controllers have failed", exc_info=error)
 
     def log_drain_failure(self, error: BaseException) -> None:
-        """Logs that the Lease could not be released."""
         log.error("the Lease was not given up; it runs out by itself", exc_info=error)
 
     async def run_tasks(self) -> None:
@@ -189,12 +185,10 @@ class DiskScheduleLifecycle(Program):
 
     @property
     def can_start(self) -> bool:
-        """Whether decisions can be made now (see `problem`)."""
         return not self.problem
 
     @property
     def must_stop(self) -> bool:
-        """Whether decisions cannot be made any more (see `problem`)."""
         return bool(self.problem)
 
     async def before_step(self) -> None:
@@ -203,7 +197,6 @@ class DiskScheduleLifecycle(Program):
             self._controllers_task.result()
 
     async def after_step(self) -> None:
-        """Reports whether this process reconciles, in a metric and, with the reason, in the log."""
         self._report()
 
     def _report(self) -> None:
@@ -240,9 +233,7 @@ class DiskScheduleLifecycle(Program):
 def run_controllers(
     options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
 ) -> None:
-    """Reconciles until a signal.
-
-    `connected` is called once the checks have passed, before the first watch.
+    """Reconciles until a signal. `connected` is called once the checks have passed, before the first watch.
 
     Raises:
         CoreError: there is no cluster, it refuses, or longhorn-manager allocates there

@@ -1,7 +1,7 @@
 """Detects whether longhorn-manager allocates.
 
-Where it runs, it allocates by itself, and two allocators would promise the same bytes. Where it owns DiskSchedules, it answers
-them itself, and a mirror would write into what Longhorn decides by.
+Where it runs, it allocates by itself, and two allocators would promise the same bytes. Where it owns DiskSchedules, it
+answers them itself, and a mirror would write what Longhorn decides from.
 """
 
 from __future__ import annotations
@@ -104,25 +104,19 @@ class ObstacleWatch:
         )
 
     async def run(self) -> None:
-        """Watches until cancelled."""
         await self._reflector.run()
 
     @property
     def problem(self) -> str:
-        """Why nothing may be written, in one sentence, or "".
-
-        It is a reason, too, that the objects are not known.
-        """
+        """Why nothing may be written, in one sentence, or ""; that the objects are not known is a reason, too."""
         status = self._reflector.status
         problem = cache_problem(self.obstacle.label, status, self._clock(), self._stale_after)
         return problem or self.obstacle.refusal(self._names)
 
     def replace(self, objects: Mapping[Key, str]) -> None:
-        """Replaces all objects; called by the reflector."""
         self._names = set(objects.values())
 
     def change(self, key: Key, value: str | None) -> None:
-        """Adds or removes one object; called by the reflector."""
         if value is None:
             self._names.discard(str(key))
         else:

@@ -23,10 +23,7 @@ _STATES: Final = (_PENDING, "scheduled", "rejected")
 
 
 class _DiskScheduleCollector(Collector):
-    """Collects metrics from the cached DiskSchedules.
-
-    It counts during the scrape, on the event loop that owns the cache.
-    """
+    """Collects metrics from the cached DiskSchedules during the scrape, on the event loop that owns the cache."""
 
     def __init__(self, cache: ControllerCache, clock: Callable[[], float]) -> None:
         self._cache = cache
@@ -71,10 +68,7 @@ class _DiskScheduleCollector(Collector):
 
 
 class ControllerMetrics:
-    """This process's metrics, in a registry of their own.
-
-    It is also the observer of the work queues.
-    """
+    """This process's metrics, in a registry of their own, and the observer of the work queues."""
 
     def __init__(self) -> None:
         self.registry = process_registry()
@@ -110,21 +104,16 @@ class ControllerMetrics:
             self._duration.labels(controller=name)
 
     def watch(self, cache: ControllerCache, clock: Callable[[], float]) -> None:
-        """Adds the metrics of the cached DiskSchedules."""
         self.registry.register(_DiskScheduleCollector(cache, clock))
 
     def depth(self, controller: str, keys: int) -> None:
-        """Sets the number of keys that are due or in work."""
         self._depth.labels(controller=controller).set(keys)
 
     def note_retry(self, controller: str, why: Requeue) -> None:
-        """Counts a key that is requeued."""
         self._retries.labels(controller=controller, why=why.value).inc()
 
     def note_reconciliation(self, controller: str, seconds: float) -> None:
-        """Records the duration of a reconciliation."""
         self._duration.labels(controller=controller).observe(seconds)
 
     def working(self, *, now: bool) -> None:
-        """Sets whether this process reconciles."""
         self._working.set(now)

@@ -51,12 +51,10 @@ class NodeController(Controller):
         super().__init__(context, workers=1)
 
     def subscribe(self) -> None:
-        """Subscribes to nodes and DiskSchedules."""
         self.cache.nodes.subscribe(self._on_node_change)
         self.cache.schedules.subscribe(self._on_schedule_change)
 
     def all_keys(self) -> Iterable[str]:
-        """Returns the only key."""
         return (_ALL_DISKS,)
 
     def _on_node_change(self, _name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
@@ -122,13 +120,11 @@ class NodeController(Controller):
         )
 
     def _forget_predecessors(self, creations: Collection[str]) -> None:
-        """Forgets DiskSchedules that get no successor now.
-
-        Their disk is gone, or another process has created the successor.
-        """
+        """Forgets DiskSchedules that get no successor now."""
         for uuid in self._predecessors.keys() - set(creations):
             cached = self.cache.schedules.value(uuid)
             if not (isinstance(cached, DiskSchedule) and cached.deleting):
+                # Its disk is gone, or another process has created the successor.
                 del self._predecessors[uuid]
 
     async def _write(
@@ -150,7 +146,6 @@ class NodeController(Controller):
                 )
 
     def _log_problems(self, problems: tuple[str, ...]) -> None:
-        """Logs the problems that are new since the last reconciliation."""
         for problem in problems:
             if problem not in self._logged_problems:
                 log.warning("a disk cannot have a DiskSchedule of its own", problem=problem)
@@ -158,14 +153,12 @@ class NodeController(Controller):
 
 
 def _disks(node: Node | Fault | None) -> object:
-    """Returns what node sync reads of a node."""
     if not isinstance(node, Node):
         return node
     return tuple((disk.name, disk.uuid, disk.in_status) for disk in node.disks)
 
 
 def _relevant_fields(schedule: DiskSchedule | Fault | None) -> object:
-    """Returns what node sync reads of a DiskSchedule."""
     if not isinstance(schedule, DiskSchedule):
         return schedule
     return (

@@ -40,14 +40,11 @@ class OrphanRequests:
         self._deleted_at: dict[str, float] = {}
 
     def __len__(self) -> int:
-        """Number of names that are remembered."""
         return len(self._missing_since.keys() | self._deleted_at.keys())
 
     def mark_deleted(self, name: str) -> None:
-        """Records that the object's deletion was observed.
-
-        It is remembered, because a controller that was about to write a request for the object may still do so.
-        """
+        """Records that the object's deletion was observed."""
+        # A controller that was about to write a request for the object may still do so.
         self._deleted_at.pop(name, None)
         self._deleted_at[name] = self._clock()
         self._forget_old_deletions()
@@ -85,13 +82,11 @@ class OrphanController(Controller):
         super().__init__(context)
 
     def subscribe(self) -> None:
-        """Subscribes to deletions of replicas and images, and to new requests."""
         for kind, informer in self._objects.items():
             informer.subscribe(partial(self._on_object_change, kind))
         self.cache.schedules.subscribe(self._on_schedule_change)
 
     def all_keys(self) -> Iterable[str]:
-        """Returns the keys of all requests without an object."""
         return sorted(key for each in self.cache.schedules.readable().values() for key in self._orphan_keys(each))
 
     def _on_object_change(self, kind: RequestKind, name: str, _before: object, after: object) -> None:

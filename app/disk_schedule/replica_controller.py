@@ -21,7 +21,6 @@ class ReplicaController(Controller):
     name = "replica"
 
     def subscribe(self) -> None:
-        """Subscribes to replicas."""
         self.cache.replicas.subscribe(self._on_replica_change)
 
     def all_keys(self) -> Iterable[str]:
@@ -49,9 +48,8 @@ class ReplicaController(Controller):
 
 
 def _read_deletion(name: str, raw: bytes) -> Replica:
-    """Returns the replica, or one that only says whether it is being deleted.
-
-    A replica that cannot be read still shows that, and more is not needed.
+    """Returns the replica, or one that only says whether it is being deleted, which a replica that cannot be read still
+    shows.
     """
     replica = read_replica(raw)
     if not isinstance(replica, Fault):

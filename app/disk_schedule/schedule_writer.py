@@ -1,6 +1,4 @@
-"""Writes DiskSchedules, each against its newest version.
-
-In this process each disk has one writer at a time.
+"""Writes DiskSchedules, each against its newest version, with one writer at a time per disk in this process.
 
 Data flow: a caller describes a change of one disk → it waits until no other write of this disk is under way → all changes that
 wait for the disk by then are applied to the newest cached version, in one PUT → the response is stored in the cache, before the
@@ -107,9 +105,8 @@ class ScheduleWriter:
             raise change.error
 
     async def write_status(self, name: str, decide: Decide) -> InformerObject[DiskSchedule] | None:
-        """Decides about the newest version and writes the status; after a conflict, decides again.
-
-        Returns the version after that; None if there is no DiskSchedule that can be read.
+        """Decides about the newest version and writes the status; after a conflict, decides again. Returns the version
+        after that; None if there is no DiskSchedule that can be read.
 
         Raises:
             ApiError: a call failed; `conflict` if other writers were faster every time
@@ -184,9 +181,8 @@ class ScheduleWriter:
 
 
 def _apply(changes: list[_Change], schedule: DiskSchedule) -> DiskScheduleSpec:
-    """Returns the spec with the changes that still apply.
-
-    A change applies if it was decided from the request and answer that `schedule` has. Every other change fails.
+    """Returns the spec with the changes that were decided from the request and answer that `schedule` has. Every other
+    change fails.
     """
     spec = schedule.spec
     for change in changes:

@@ -50,8 +50,8 @@ class VolumeController(Controller):
     def subscribe(self) -> None:
         """Subscribes to volumes, replicas, DiskSchedules and backing images.
 
-        Of a DiskSchedule matter the node, whether its disk is there, and the allocations of replicas. Those of backing images do
-        not: a replica's allocation follows from that of its image. Of a backing image matters whether its size is known.
+        A volume depends on the node of a DiskSchedule, on whether its disk is there, and on the allocations of
+        replicas, which follow from those of their images. It depends on whether the size of its backing image is known.
         """
         self.cache.volumes.subscribe(self._on_volume_change)
         self.cache.replicas.subscribe(self._on_replica_change)
@@ -59,7 +59,6 @@ class VolumeController(Controller):
         self.cache.images.subscribe(self._on_image_change)
 
     def all_keys(self) -> Iterable[str]:
-        """Returns the names of all volumes."""
         return self.cache.volumes.all()
 
     def _on_volume_change(
@@ -136,16 +135,15 @@ class VolumeController(Controller):
     def _record_events(
         self, raw: bytes, before: Condition | None, writes: Iterable[Write], places: Mapping[str, str]
     ) -> None:
-        """Records what a person must know of a decision that was carried out.
-
-        A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so. `places` are the
-        UUIDs of the replicas' disks before, by the replica's name.
+        """Records what a person must know of a decision that was carried out; `places` are the UUIDs of the replicas'
+        disks before.
         """
         for write in writes:
             match write:
                 case SetVolumeCondition(condition):
                     unchanged = before is not None and before.reason == condition.reason
                     expected = before is None or before.reason in {"", ALLOCATION_PENDING}
+                    # A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
                     if condition.status == "True" and not expected:
                         self.context.events.record("Volume", raw, "Allocated", "every replica holds its bytes")
                     elif condition.status != "True" and condition.reason != ALLOCATION_PENDING and not unchanged:
@@ -158,7 +156,6 @@ class VolumeController(Controller):
                     pass
 
     def _cached_replicas(self, volume: str) -> list[InformerObject[Replica]]:
-        """A volume's replicas as the cache has them, ordered by name."""
         cached = [self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(volume))]
         return [each for each in cached if each is not None]
 
@@ -168,7 +165,6 @@ class VolumeController(Controller):
         volume_object: InformerObject[VolumeObject],
         replica_objects: Iterable[InformerObject[Replica]],
     ) -> tuple[VolumeDecision, ReadObjects]:
-        """Decides about a volume and its replicas."""
         raw = volume_object.raw
         volume = volume_object.value
         replicas = {each.name: each.value for each in replica_objects}
@@ -196,12 +192,10 @@ class VolumeController(Controller):
         return decide_volume(snapshot, self.context.timestamp), read_objects
 
     def _image_fault(self, name: str) -> str:
-        """Why a backing image cannot be read; "" if it can, or does not exist."""
         image = self.cache.images.value(name) if name else None
         return str(image) if isinstance(image, Fault) else ""
 
     def _report_unreadable(self, raw: bytes, problem: str) -> tuple[Write, ...]:
-        """Returns the write of the condition that says what cannot be read."""
         wanted = Condition(DISK_ALLOCATION, "False", UNREADABLE, problem)
         current = condition_of(raw)
         if condition_matches(current, wanted):
@@ -212,14 +206,12 @@ class VolumeController(Controller):
 
 
 def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
-    """Returns the UUIDs of the replicas' disks, by the replica's name."""
     return {each.name: each.value.disk_id for each in replicas if isinstance(each.value, Replica)}
 
 
 def _disks_to_leave(
     writes: Iterable[Write], replicas: Iterable[InformerObject[Replica]], schedules: Mapping[str, DiskSchedule]
 ) -> frozenset[str]:
-    """Returns the UUIDs of disks where a replica holds bytes that it is to leave."""
     places = _places(replicas)
     leaving = {write.replica: places.get(write.replica, "") for write in writes if isinstance(write, AssignReplica)}
     allocations = {
@@ -229,24 +221,19 @@ def _disks_to_leave(
 
 
 def _needs_reading(writes: Iterable[Write]) -> bool:
-    """Whether a decision from caches must be made again from newer objects.
-
-    They are read, so that they are certainly newer than the cached DiskSchedules.
-
-    It need not be if every write finds out by itself that the cache is behind: the place of a replica is written against the
-    version of the Replica, and its request follows from that; a condition is written against the version of the volume; a
-    withdrawal reads its object. But a size, another request or the direction of an expansion follows from several objects
-    together.
-    """
+    """Whether a decision from caches must be made again from newer objects, read after the cached DiskSchedules."""
     assigned: set[str] = set()
     for write in writes:
         match write:
             case AssignReplica(name):
+                # Written against the version of the Replica, and its request follows from that.
                 assigned.add(name)
             case SetVolumeCondition(condition):
+                # Written against the version of the volume; the direction of an expansion follows from several objects together.
                 if condition.reason in _EXPANSION_REASONS:
                     return True
             case SetRequirement():
+                # A withdrawal reads its object; any other request follows from several objects together.
                 if write.size and write.name not in assigned:
                     return True
             case _:
@@ -255,13 +242,11 @@ def _needs_reading(writes: Iterable[Write]) -> bool:
 
 
 def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:
-    """Returns the cluster with its nodes as they are now.
-
-    A node that cannot be read is closed and lists all of `disks`, the disks without a DiskSchedule: a replica's place is given
-    up only if no node lists its disk, and whether this node does is not known.
-    """
+    """Returns the cluster with its nodes as they are now; `disks` are the disks without a DiskSchedule."""
     if not disks:
         return cluster
+    # A replica's place is given up only if no node lists its disk. Whether a node that cannot be read does is not known, so it is closed
+    # and lists them all.
     listed = tuple(Disk("", uuid=uuid) for uuid in sorted(disks))
     return cluster.with_nodes(
         Node(each.name, disks=listed) if isinstance(each.value, Fault) else each.value for each in nodes
@@ -269,17 +254,14 @@ def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]],
 
 
 def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
-    """Returns what a volume depends on of its backing image."""
     return image.copies.size if isinstance(image, ImageObject) else image
 
 
 def _problem(volume: VolumeObject | Fault, replicas: Mapping[str, Replica | Fault]) -> str:
-    """Returns what cannot be read of a volume, as a sentence.
-
-    An unreadable replica counts, because it may be anywhere and of any size.
-    """
+    """Returns what cannot be read of a volume, as a sentence."""
     if isinstance(volume, Fault):
         return f"the volume cannot be read: {volume}"
+    # An unreadable replica may be anywhere and of any size.
     faults = [
         f"replica {name} cannot be read: {each}" for name, each in sorted(replicas.items()) if isinstance(each, Fault)
     ]

@@ -91,17 +91,14 @@ class ControllerCache:
         watch(resources.NODES, _decoder("", "Node", kube.Node), self._kube_nodes)
 
     async def run(self) -> None:
-        """Watches every kind until cancelled."""
         await self._reflectors.run()
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        """The status of each kind's cache, by the kind's name."""
         return self._reflectors.statuses
 
     @property
     def problem(self) -> str:
-        """Why nothing can be decided now, in one sentence; "" if it can."""
         return self._reflectors.problem()
 
     def unreadable(self) -> Iterator[tuple[str, str, str]]:
@@ -122,9 +119,7 @@ class ControllerCache:
                 yield resources.LONGHORN_BACKING_IMAGES.label, name, "; ".join(map(str, image.copies.faults))
 
     def cluster(self) -> Cluster:
-        """Returns what Longhorn's placement rules read.
-
-        A setting that cannot be parsed is a fault there, not an error.
+        """Returns what Longhorn's placement rules read. A setting that cannot be parsed is a fault there, not an error.
 
         Volumes and replicas are as the caches have them while the caller uses it: valid until it awaits. What concerns nodes is
         up to `_MAX_AGE` seconds old, because making it takes long in a large cluster. The DiskSchedule of a chosen disk is read
@@ -169,11 +164,9 @@ class ReadableObjects(Mapping[str, _Value], Generic[_Value]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the names."""
         return (name for name, each in self._objects.items() if not isinstance(each.value, Fault))
 
     def __len__(self) -> int:
-        """Number of values that can be read."""
         return sum(1 for _ in self)
 
 
@@ -192,11 +185,9 @@ class ReadableValues(Mapping[str, _Model], Generic[_Value, _Model]):
         return self._convert(value)
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the names."""
         return iter(self._informer.readable())
 
     def __len__(self) -> int:
-        """Number of values that can be read."""
         return len(self._informer.readable())
 
 

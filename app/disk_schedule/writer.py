@@ -1,7 +1,6 @@
-"""Carries out decisions: one write after the other, until one fails.
-
-Each write is made against the version that was read. 409 means that another writer was faster. It is raised like every
-other failure; the work queue then requeues the key, and everything is read and decided again.
+"""Carries out decisions: one write after the other, until one fails. Each write is made against the version that was
+read. 409 means that another writer was faster. It is raised like every other failure; the work queue then requeues the
+key, and everything is read and decided again.
 """
 
 from __future__ import annotations
@@ -62,9 +61,8 @@ class NotNowError(CoreError):
 
 @dataclass(slots=True)
 class ReadObjects:
-    """The objects that a decision was made from.
-
-    A write stores its response here, for the next write of the same object.
+    """The objects that a decision was made from. A write stores its response here, for the next write of the same
+    object.
 
     Attributes:
         schedules: the DiskSchedules that the decision was made from, by disk UUID
@@ -118,9 +116,7 @@ class ObjectWriter:
             store_raw(self._cache.schedules, decode_schedule, raw)
 
     async def list_all(self, resource: Resource) -> list[bytes]:
-        """Returns all objects of a kind as the API server has them.
-
-        There are none if the kind does not exist.
+        """Returns all objects of a kind as the API server has them; none if the kind does not exist.
 
         Raises:
             ApiError: as read
@@ -135,9 +131,7 @@ class ObjectWriter:
         return items
 
     async def list_replicas(self, volume: str, cached_names: Iterable[str]) -> dict[str, bytes]:
-        """Returns a volume's replicas as they are now, by name.
-
-        They are found by Longhorn's label, and by the names in the cache if they lack it.
+        """Returns a volume's replicas as they are now, by name, found by Longhorn's label or by the names in the cache.
 
         Raises:
             ApiError: as read
@@ -188,9 +182,8 @@ class ObjectWriter:
         return written
 
     async def put_without_finalizer(self, resource: Resource, name: str, body: Mapping[str, Any]) -> None:
-        """Replaces an object by one without its finalizer.
-
-        The response is ignored: the object may be gone with this write.
+        """Replaces an object by one without its finalizer. The response is ignored: the object may be gone with this
+        write.
 
         Raises:
             ApiError: as read
@@ -238,15 +231,13 @@ class ObjectWriter:
             read_objects.schedules[write.disk] = newest
 
     async def _is_on_disk(self, write: SetRequirement) -> bool:
-        """Whether the object of a request is on the disk, as the API server has it now.
-
-        An object that is being deleted is not. If it cannot be read, it may be.
-        """
+        """Whether the object of a request is on the disk, as the API server has it now, and not being deleted."""
         raw = await self.read(_OBJECTS[write.kind], write.name)
         if raw is None or header(raw).deleting:
             return False
         if write.kind is RequestKind.BACKING_IMAGE:
             image = convert.backing_image_copies(raw)
+            # An object that cannot be read may be on the disk.
             return isinstance(image, Fault) or write.disk in image.wanted_disks or write.disk in image.copy_states
         replica = read_replica(raw)
         return isinstance(replica, Fault) or replica.disk_id == write.disk
@@ -270,16 +261,12 @@ class ObjectWriter:
         return await self._client.replace(resource.path(self._namespace, name, subresource), body)
 
     def _require_permission(self) -> None:
-        """Raises NotNowError if this process may not write."""
         if not self._allowed():
             raise NotNowError("this process may not write now")
 
 
 def store_raw(informer: Informer[_Value], decode: Decode[InformerObject[_Value]], raw: bytes) -> None:
-    """Stores in the cache an object that was just read or written.
-
-    A newer cached version stays.
-    """
+    """Stores in the cache an object that was just read or written; a newer cached version stays."""
     informer.store_written(decoded_object(decode, raw))
 
 

@@ -61,10 +61,7 @@ _CONNECTION_ERRORS: Final = (TimeoutError, aiohttp.ClientError, OSError)
 
 
 class ConnectError(CoreError):
-    """There is no cluster to connect to.
-
-    The kubeconfig is missing, cannot be used, or names no server.
-    """
+    """There is no cluster to connect to: the kubeconfig is missing, cannot be used, or names no server."""
 
 
 class ApiError(CoreError):
@@ -87,7 +84,6 @@ class ApiError(CoreError):
 
     @property
     def not_found(self) -> bool:
-        """Whether the object, or its kind, does not exist."""
         return self.status == 404
 
     @property
@@ -97,7 +93,6 @@ class ApiError(CoreError):
 
     @property
     def forbidden(self) -> bool:
-        """Whether RBAC or missing credentials forbid the call."""
         return self.status in (401, 403)
 
     @property
@@ -208,10 +203,8 @@ class KubeClient:
         limits: CallLimits | None = None,
         memory: int | None = None,
     ) -> KubeClient:
-        """Reads the credentials and returns a client.
-
-        Credentials come from the given kubeconfig or context; else from the pod's service account; else from $KUBECONFIG or
-        ~/.kube/config.
+        """Reads the credentials and returns a client. Credentials come from the given kubeconfig or context; else from
+        the pod's service account; else from $KUBECONFIG or ~/.kube/config.
 
         Raises:
             ConnectError: there are no credentials, or they cannot be read
@@ -234,7 +227,6 @@ class KubeClient:
 
     @property
     def server(self) -> str:
-        """The API server's address."""
         return str(self._api.configuration.host)
 
     async def get(
@@ -278,9 +270,7 @@ class KubeClient:
         return await self._request(_Call("PATCH", path, seconds, body=body, content_type=content_type))
 
     async def delete(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CALL_TIMEOUT) -> bytes:
-        """DELETEs an object; returns the body of the response.
-
-        `body` may hold DeleteOptions such as preconditions.
+        """DELETEs an object; returns the body of the response. `body` may hold DeleteOptions such as preconditions.
 
         Raises:
             ApiError: as get
@@ -289,10 +279,8 @@ class KubeClient:
 
     @asynccontextmanager
     async def watch(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
-        """Opens a watch and provides its events as a stream.
-
-        The response must begin within `CALL_TIMEOUT`, and the stream is cut off after `seconds`. A stream that breaks raises
-        aiohttp's or asyncio's own errors.
+        """Opens a watch and provides its events as a stream. The response must begin within `CALL_TIMEOUT`, and the
+        stream is cut off after `seconds`. A stream that breaks raises aiohttp's or asyncio's own errors.
 
         Raises:
             ApiError: any response but a success, or none
@@ -312,7 +300,6 @@ class KubeClient:
             response.close()
 
     async def close(self) -> None:
-        """Closes every connection."""
         await self._api.close()  # type: ignore[no-untyped-call]
 
     async def _request(self, call: _Call) -> bytes:
@@ -326,7 +313,6 @@ class KubeClient:
         return body
 
     async def _wait_for_token(self) -> None:
-        """Returns once the limits allow a call; first come, first served."""
         if self._bucket is None:
             return
         now = monotonic()
@@ -356,9 +342,8 @@ class KubeClient:
 
 
 def _environment_proxy(server: str) -> str | None:
-    """Returns the proxy that the environment names for a server.
-
-    HTTPS_PROXY or HTTP_PROXY name it. None if there is none, or if NO_PROXY excludes the server.
+    """Returns the proxy that HTTPS_PROXY or HTTP_PROXY names for a server; None if there is none, or if NO_PROXY
+    excludes the server.
     """
     address = urlsplit(server)
     return None if proxy_bypass(address.netloc) else getproxies().get(address.scheme)
@@ -376,9 +361,7 @@ async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, cont
 
 
 def _check_exists(kubeconfig: str | None) -> None:
-    """Checks that a kubeconfig exists.
-
-    Without one the client would use an empty configuration.
+    """Checks that a kubeconfig exists, because without one the client would use an empty configuration.
 
     Raises:
         ConnectError: none of the files that may hold credentials exists
@@ -408,10 +391,8 @@ def _connection_error(call: _Call, error: Exception) -> ApiError:
 
 
 def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorError) -> str:
-    """Returns the cause of a failed connection.
-
-    aiohttp's own texts contain the addresses of Python objects.
-    """
+    """Returns the cause of a failed connection."""
+    # aiohttp's own texts contain the addresses of Python objects.
     cause = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return cause.verify_message

@@ -1,6 +1,4 @@
-"""The cache of the live cluster: one reflector per kind.
-
-The reflectors keep the state current that decisions read.
+"""The cache of the live cluster: one reflector per kind keeps the state current that decisions read.
 
 Data flow: reflectors → `_FieldHandler` → `pending`, the latest value of each changed object → `state()` makes the next state from
 them when a request needs it. So an event costs one dictionary entry, and a burst of events costs one update.
@@ -71,10 +69,7 @@ class _FieldHandler:
 
 
 class ClusterCache:
-    """Owner of the live state.
-
-    Every method must be called on the event loop that runs `run`.
-    """
+    """Owner of the live state; every method must be called on the event loop that runs `run`."""
 
     def __init__(
         self, client: KubeClient, namespace: str, timing: Timing, now: Callable[[], datetime], stale_after: float
@@ -109,12 +104,10 @@ class ClusterCache:
             self._reflectors.add(field, member)
 
     async def run(self) -> None:
-        """Watches every kind until cancelled."""
         await self._reflectors.run()
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        """The status of each kind's cache, by the kind's name."""
         return self._reflectors.statuses
 
     @property
@@ -124,7 +117,6 @@ class ClusterCache:
 
     @property
     def problem(self) -> str:
-        """Why nothing can be decided now, or ""."""
         problem = self._reflectors.problem()
         if problem:
             return problem
@@ -132,11 +124,9 @@ class ClusterCache:
 
     @property
     def has_synced(self) -> bool:
-        """Whether every kind has been listed once."""
         return self._synced.is_set()
 
     async def wait_for_sync(self) -> None:
-        """Returns once every kind has been listed."""
         await self._synced.wait()
 
     def state(self) -> ClusterState:
@@ -155,10 +145,7 @@ class ClusterCache:
 
     @property
     def latest_state(self) -> ClusterState | None:
-        """The state that was read last, None before the first one.
-
-        May be read from any thread.
-        """
+        """The state that was read last, None before the first one. May be read from any thread."""
         return self._state
 
     @property
@@ -176,14 +163,14 @@ class ClusterCache:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """The newest version of each kind that the state has."""
         return self._reflectors.versions
 
     async def reach(self, versions: Mapping[str, str], seconds: float) -> bool:
-        """Returns whether the state has everything that a process with these versions had.
+        """Waits at most so many seconds until the state has everything that a process with these versions had; returns
+        whether it has.
 
-        Waits so many seconds for it. It takes milliseconds where `catch_up` takes a second, because nothing has to prove that nothing
-        else has happened.
+        It takes milliseconds where `catch_up` takes a second, because nothing has to prove that nothing else has
+        happened.
         """
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
@@ -253,10 +240,7 @@ class ClusterCache:
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
-        """Provides an event that is set when one of these objects changes.
-
-        Each of `keys` is a field of the snapshot and an object's key in it.
-        """
+        """Provides an event that is set when one of these objects (field of the snapshot, key in it) changes."""
         event = asyncio.Event()
         distinct = frozenset(keys)
         for key in distinct:
@@ -271,24 +255,19 @@ class ClusterCache:
                     del self.listeners[key]
 
     def subscribe(self, field: str, observer: ChangeObserver) -> None:
-        """Passes every later change of a field's objects to an observer.
-
-        The observer is called at the moment of the delivery.
-        """
+        """Passes every later change of a field's objects to an observer, at the moment of the delivery."""
         self._observers.setdefault(field, []).append(observer)
 
     def _decoder(self, kind: SnapshotKind) -> Decode[object]:
-        """Returns the function that decodes a kind's objects.
-
-        If an object is equal to the current one, the current one is returned; a new one shares its texts with other objects.
-        Pods that mount no claim occupy no volume. Most pods of a cluster mount none and are not kept.
-        """
+        """Returns the function that decodes a kind's objects."""
 
         def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
             key, value = kind.decode(raw)
+            # Pods that mount no claim occupy no volume, and most pods of a cluster are such.
             if isinstance(value, Pod) and not value.volumes:
                 return key, None
             current = self._objects(kind.field).get(key)
+            # Equal objects, and equal texts of different objects, are kept once.
             if current == value:
                 return key, current
             intern_texts(value)

@@ -33,26 +33,20 @@ class ConfigMapCache:
         )
 
     async def run(self) -> None:
-        """Watches until cancelled."""
         await self._reflector.run()
 
     @property
     def problem(self) -> str:
-        """Why the ConfigMap's data is unknown, or "".
-
-        Once it has been read, the latest data never counts as stale.
-        """
+        """Why the ConfigMap's data is unknown, or "". Once it has been read, the latest data never counts as stale."""
         status = self._reflector.status
         if status.phase is not Phase.STARTING:
             return ""
         return "ConfigMap not read yet" + (f": {status.problem}" if status.problem else "")
 
     def replace(self, objects: Mapping[Key, Mapping[str, str]]) -> None:
-        """Takes the listed ConfigMap, if it exists; called by the reflector."""
         self.data = next(iter(objects.values()), {})
 
     def change(self, key: Key, value: Mapping[str, str] | None) -> None:
-        """Takes the changed or deleted (None) ConfigMap; called by the reflector."""
         del key
         self.data = value or {}
 

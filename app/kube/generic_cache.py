@@ -1,8 +1,8 @@
-"""The cache of what a policy's rules read of a live cluster.
+"""The cache of what a policy's rules read of a live cluster, without Longhorn's objects. A kind is watched only while
+it is wanted.
 
-Longhorn's objects are in other caches. A kind is watched only while it is wanted. Data flow:
-reflectors → `_KindHandler` → the objects of each kind, and the keys of changed objects → `state()` updates the state
-from them when a request needs it. The cost is proportional to the changes.
+Data flow: reflectors → `_KindHandler` → the objects of each kind, and the keys of changed objects → `state()` updates
+the state from them when a request needs it. The cost is proportional to the changes.
 """
 
 from __future__ import annotations
@@ -42,22 +42,15 @@ _MAX_PENDING: Final = 10_000
 
 
 class CacheObserver(Protocol):
-    """Receives every change, and decides how a pod counts.
-
-    It may know more of a pod than the cache does, and must not block the event loop.
+    """Receives every change, and decides how a pod counts. It may know more of a pod than the cache does, and must not
+    block the event loop.
     """
 
     def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
-        """Called after an object was added, changed or deleted (None).
-
-        The next state has the change.
-        """
+        """Called after an object was added, changed or deleted (None). The next state has the change."""
 
     def effective_pod(self, pod: PendingPod) -> Pod:
-        """Returns the pod as the state counts it.
-
-        Called after each change and each `GenericCache.recount`.
-        """
+        """Returns the pod as the state counts it. Called after each change and each `GenericCache.recount`."""
 
 
 class _NoObserver:
@@ -167,9 +160,7 @@ class _KindHandler:
 
 
 class GenericCache:
-    """Owner of the objects and of the state.
-
-    Every method must be called on the event loop that runs `run`.
+    """Owner of the objects and of the state. Every method must be called on the event loop that runs `run`.
 
     Args:
         prefix: the beginning of every problem, which distinguishes the problems of several caches
@@ -206,7 +197,6 @@ class GenericCache:
             self._reflectors.add(kind, Member(reflector, kind, unreadable="" if kind == "pods" else None))
 
     async def run(self) -> None:
-        """Watches the wanted kinds until cancelled."""
         await self._reflectors.run()
 
     async def catch_up(self) -> None:
@@ -215,7 +205,6 @@ class GenericCache:
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        """The status of each watched kind's cache, by the kind's name."""
         return {f"{kind} (policy)": status for kind, status in self._reflectors.statuses.items()}
 
     def problem(self, kinds: frozenset[str]) -> str:
@@ -227,7 +216,6 @@ class GenericCache:
         return f"{self._prefix}{problem}" if problem else ""
 
     def pod(self, key: Key) -> PendingPod | None:
-        """Returns a pod as last delivered, None if there is none."""
         return self._objects.get("pods", {}).get(key)
 
     def state(self) -> GenericClusterState:

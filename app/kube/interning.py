@@ -1,6 +1,5 @@
-"""Interning of texts: equal texts in different objects become one, which saves memory.
-
-Names, images, labels and times occur in thousands of objects, and each occurrence was decoded into its own text.
+"""Interning of texts: equal texts in different objects become one, which saves memory. Names, images, labels and times
+occur in thousands of objects, and each occurrence was decoded into its own text.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ _FIELD_NAMES: Final[dict[type, tuple[str, ...]]] = {}
 
 
 def intern_texts(value: object) -> None:
-    """Replaces the texts inside a frozen value by interned ones.
-
-    The value stays equal to what it was; it must be new, because it is changed in place. Python drops an interned text that is not
-    used any more.
+    """Replaces the texts inside a frozen value by interned ones. The value stays equal to what it was; it must be new,
+    because it is changed in place. Python drops an interned text that is not used any more.
     """
     for name in _field_names(type(value)):
         current = getattr(value, name)
@@ -41,7 +38,6 @@ def _intern(value: Any) -> Any:
 
 
 def _field_names(kind: type) -> tuple[str, ...]:
-    """Returns the fields of a dataclass; none for any other type."""
     names = _FIELD_NAMES.get(kind)
     if names is None:
         names = tuple(entry.name for entry in fields(kind)) if is_dataclass(kind) else ()

@@ -19,9 +19,8 @@ _MOUNT: Final = Path("sys/fs/cgroup")
 
 
 def memory_limit(root: Path = Path("/")) -> int:
-    """Returns the memory that this process may use, in bytes.
-
-    It is the lowest limit of its control groups, without one `DEFAULT_LIMIT`, and never more than the machine has.
+    """Returns the memory that this process may use, in bytes. It is the lowest limit of its control groups, without one
+    `DEFAULT_LIMIT`, and never more than the machine has.
 
     Args:
         root: where /proc and /sys are
@@ -60,7 +59,6 @@ def _with_ancestors(mount: Path, path: str, file: str) -> Iterator[Path]:
 
 
 def _read_limit(file: Path) -> int | None:
-    """Returns the limit in a file; None without file or limit."""
     try:
         text = file.read_text().strip()
     except OSError:

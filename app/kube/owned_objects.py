@@ -16,10 +16,8 @@ _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 async def create_owned(client: KubeClient, path: str, namespace: str, body: Mapping[str, Any], seconds: float) -> bytes:
-    """POSTs an object that the process's ServiceAccount owns.
-
-    It returns the body of the response. Without a ServiceAccount in `namespace` the object has no owner. Each of the
-    two calls takes at most half of `seconds`.
+    """POSTs an object that the process's ServiceAccount owns. It returns the body of the response. Without a
+    ServiceAccount in `namespace` the object has no owner. Each of the two calls takes at most half of `seconds`.
 
     Raises:
         ApiError: as `KubeClient.create`

@@ -60,9 +60,8 @@ async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QU
 
 
 async def newest_version(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QUERY) -> str:
-    """Returns the current resourceVersion of a collection.
-
-    Everything that happened to the collection before this call has a resourceVersion up to it.
+    """Returns the current resourceVersion of a collection. Everything that happened to the collection before this call
+    has a resourceVersion up to it.
 
     Raises:
         ApiError: as pages

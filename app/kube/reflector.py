@@ -1,11 +1,9 @@
-"""A reflector lists and watches one kind of object.
+"""A reflector lists and watches one kind of object, and passes the objects and their changes to a handler.
 
-It passes the objects and their changes to a handler.
-
-Data flow: paged list → `WatchHandler.replace` with everything at once → watch from there → `WatchHandler.change` per event, in
-order. After a clean end, silence or a broken connection the reflector watches again from the last resource version. After 410, an error
-event or an event that cannot be understood it lists again. A kind that does not exist (its CRD is missing) counts as empty and is
-retried. One object that cannot be decoded is left out, counted and named; the others are read all the same.
+Data flow: paged list → `WatchHandler.replace` with everything at once → watch from there → `WatchHandler.change` per event, in order. After
+a clean end, silence or a broken connection the reflector watches again from the last resource version. After 410, an error event or an
+event that cannot be understood it lists again. A kind that does not exist (its CRD is missing) counts as empty and is retried. An object
+that cannot be decoded is left out, counted and named; the others are read.
 
 Facts: bookmarks come about every minute, so 90 s of silence mean a dead connection. The API server ends a watch at its
 `timeoutSeconds` and not before. `catch_up` reads the kind's newest version from etcd (a list of one object, for which the
@@ -59,19 +57,14 @@ class WatchHandler(Protocol[_Value_contra]):
     """Receives the results of list and watch."""
 
     def replace(self, objects: Mapping[Key, _Value_contra]) -> None:
-        """Takes all objects of the kind.
-
-        Every object that is not in `objects` was deleted.
-        """
+        """Takes all objects of the kind. Every object that is not in `objects` was deleted."""
 
     def change(self, key: Key, value: _Value_contra | None) -> None:
         """Takes one object that was added, changed or deleted (None)."""
 
 
 class Decode(Protocol[_Value_co]):
-    """Decodes one object.
-
-    A value of None means that the object does not matter, as if it were deleted.
+    """Decodes one object. A value of None means that the object does not matter, as if it were deleted.
 
     Raises:
         ObjectError: it cannot be read
@@ -98,9 +91,7 @@ class _WatchEnd(Enum):
 
 @dataclass(slots=True)
 class CacheStatus:
-    """The freshness of one cache, for readiness and metrics.
-
-    Only its reflector writes it.
+    """The freshness of one cache, for readiness and metrics. Only its reflector writes it.
 
     Attributes:
         disconnected_at: since when, on the reflector's clock, the cache may be behind; None while a watch is connected
@@ -122,9 +113,8 @@ class CacheStatus:
     unreadable: dict[Key | None, str] = field(default_factory=dict)
 
     def behind(self, now: float) -> float:
-        """Returns for how many seconds the cache may have been behind.
-
-        It may be behind while it is disconnected, or silent for longer than bookmarks take.
+        """Returns for how many seconds the cache may have been behind, because it is disconnected, or silent for longer
+        than bookmarks take.
         """
         quiet = max(0.0, now - self.last_line_at - QUIET_SECONDS) if self.phase is Phase.SYNCED else 0.0
         return quiet if self.disconnected_at is None else max(quiet, now - self.disconnected_at)
@@ -235,7 +225,6 @@ class Reflector(Generic[_Value]):
             await self._progress.wait()
 
     def reaches(self, version: str) -> bool:
-        """Whether the handler has everything up to a version of this kind."""
         return _reaches(self.status.resource_version, version)
 
     def _mark_caught_up(self, request: int) -> None:
@@ -299,10 +288,7 @@ class Reflector(Generic[_Value]):
         return CATCH_UP_SECONDS if short else int(self._timing.between(*WATCH_SECONDS))
 
     async def _watch(self, seconds: int, *, short: bool) -> _WatchEnd:
-        """Runs one watch.
-
-        A short one ends once it reaches the version that is the newest now.
-        """
+        """Runs one watch; a short one ends once it reaches the version that is the newest now."""
         query = {
             **self._query,
             "watch": "true",
@@ -380,14 +366,12 @@ class Reflector(Generic[_Value]):
         self._handler.change(key, None if event.type == "DELETED" else value)
 
     def _leave_out(self, meta: _Meta, problem: str) -> None:
-        """Removes an object that cannot be read, or that was deleted (no problem).
-
-        The next process would start without the object, so this one must not keep its last readable state.
-        """
+        """Removes an object that cannot be read, or that was deleted (no problem)."""
         self.status.unreadable.pop((meta.namespace, meta.name), None)
         if problem:
             self.status.unreadable[meta.namespace, meta.name] = problem
             log.warning("left out an object that cannot be read", problem=problem)
+        # The next process would start without the object, so this one must not keep its last readable state.
         if self._key_of is not None:
             self._handler.change(self._key_of(meta), None)
 
@@ -433,7 +417,6 @@ class Reflector(Generic[_Value]):
 
 
 def _key_function(key: Key) -> Callable[[_Meta], Key]:
-    """Returns how keys like this one are made of an object's metadata."""
     return _namespaced_key if isinstance(key, tuple) else _name_key
 
 

@@ -34,9 +34,8 @@ class Member:
 
 
 def cache_problem(label: str, status: CacheStatus, now: float, stale_after: float) -> str:
-    """Returns why a cache is not listed or too stale, or "".
-
-    `now` and `stale_after` are seconds on the reflector's clock.
+    """Returns why a cache is not listed or too stale, or "". `now` and `stale_after` are seconds on the reflector's
+    clock.
     """
     if status.phase is Phase.STARTING:
         return _unlisted_problem(label, status)
@@ -66,16 +65,13 @@ class ReflectorGroup:
         return self._members[key].reflector
 
     def keys(self) -> Iterable[str]:
-        """The keys of all members, in order."""
         return self._members.keys()
 
     def add(self, key: str, member: Member) -> None:
-        """Adds a reflector, which starts if the group runs."""
         self._members[key] = member
         self._changed.set()
 
     def remove(self, key: str) -> None:
-        """Removes a reflector, which stops if the group runs."""
         del self._members[key]
         self._changed.set()
 
@@ -93,14 +89,12 @@ class ReflectorGroup:
                 await self._changed.wait()
 
     async def catch_up(self) -> None:
-        """Returns once everything that happened before this call has been delivered."""
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(member.reflector.catch_up())
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """The newest version that each listed cache has, by key."""
         statuses = {key: member.reflector.status for key, member in self._members.items()}
         return {key: status.changed_version for key, status in statuses.items() if status.phase is Phase.SYNCED}
 
@@ -114,7 +108,6 @@ class ReflectorGroup:
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        """The status of each cache by its label."""
         return {member.label: member.reflector.status for member in self._members.values()}
 
     @property
@@ -128,10 +121,7 @@ class ReflectorGroup:
         return list(islice(problems, MAX_UNREADABLE_LISTED))
 
     def problem(self, keys: Iterable[str] | None = None) -> str:
-        """Returns why a member cannot be used now, or "".
-
-        With `keys` only these members are checked.
-        """
+        """Returns why a member cannot be used now, or "". With `keys` only these members are checked."""
         now = self._clock()
         for key in self._members if keys is None else keys:
             problem = self._problem(key, now)

@@ -21,7 +21,6 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """The apiVersion of the kind's objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -30,9 +29,8 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Returns the path of the collection, an object or its subresource.
-
-        Without `namespace` it is the collection of all namespaces.
+        """Returns the path of the collection, an object or its subresource. Without `namespace` it is the collection of
+        all namespaces.
         """
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if self.namespaced and namespace:

@@ -51,9 +51,7 @@ class SchedulingObjects:
 
     @classmethod
     def of(cls, objects: Iterable[tuple[str, str, Any]]) -> SchedulingObjects:
-        """Reads the objects of a snapshot.
-
-        Each is (kind, API group, undecoded object); other kinds are left out.
+        """Reads the objects of a snapshot. Each is (kind, API group, undecoded object); other kinds are left out.
 
         Raises:
             ObjectError: an object cannot be read

@@ -41,10 +41,7 @@ _Result = TypeVar("_Result")
 
 
 class SnapshotFileError(CoreError):
-    """A file cannot be read as Kubernetes objects.
-
-    The text names file, object and field.
-    """
+    """A file cannot be read as Kubernetes objects. The text names file, object and field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ def snapshot_of(
 ) -> LoadedSnapshot:
     """Returns the snapshot of objects that were read from `source`.
 
-    `skipped_kinds`, by kind and API group, are read by the caller, so no warning says that they are ignored.
+    The caller reads `skipped_kinds`, by kind and API group, so no warning says that they are ignored.
 
     Raises:
         SnapshotFileError: an object cannot be read
@@ -100,7 +97,6 @@ def snapshot_of(
 
 
 def _check_version(source: str, kind: SnapshotKind, raw: Any) -> None:
-    """Refuses another version of Longhorn's API, whose fields have other forms."""
     expected = f"{LONGHORN_NODES.group}/{LONGHORN_NODES.version}"
     version = raw.get("apiVersion") if isinstance(raw, dict) else None
     if kind.group == LONGHORN_NODES.group and version != expected:
@@ -111,10 +107,9 @@ def _check_version(source: str, kind: SnapshotKind, raw: Any) -> None:
 
 
 def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
-    """Returns the requested pod, and the snapshot with the file's other objects.
-
-    `source` is a file with one Pod or one workload, whose template is taken, and perhaps other objects, such as claims. Or it names a
-    pod of the snapshot, as ``name`` or ``namespace/name``.
+    """Returns the requested pod, and the snapshot with the file's other objects. `source` is a file with one Pod or one
+    workload, whose template is taken, and perhaps other objects, such as claims. Or it names a pod of the snapshot, as
+    ``name`` or ``namespace/name``.
 
     Raises:
         SnapshotFileError: no such file or pod, none or several pods in the file, or an object that cannot be read
@@ -126,9 +121,8 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
 
 
 def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[str, object]]:
-    """Returns the pod that a file describes.
-
-    With it come the snapshot with the file's other objects, and the undecoded pod or workload with its kind.
+    """Returns the pod that a file describes, the snapshot with the file's other objects, and the undecoded pod or
+    workload with its kind.
 
     Raises:
         SnapshotFileError: the file cannot be read, or holds none or several pods
@@ -166,9 +160,7 @@ def _decode_pod(kind: str, raw: object) -> Pod:
 
 
 def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Pod:
-    """Returns the pod of a name or ``namespace/name``.
-
-    A name alone is sought in `namespace`, if given.
+    """Returns the pod of a name or ``namespace/name``. A name alone is sought in `namespace`, if given.
 
     Raises:
         SnapshotFileError: there is no such pod, or there are several
@@ -284,17 +276,15 @@ def _check_keys(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Loads YAML as Kubernetes prints it.
-
-    `no` and dates stay texts, and numbers are decimal. PyYAML by itself reads YAML 1.1.
+    """Loads YAML as Kubernetes prints it: `no` and dates stay texts, and numbers are decimal. PyYAML by itself reads
+    YAML 1.1.
     """
 
     _depth = 0
 
     def descend_resolver(self, _node: object, _index: object) -> None:
-        """Called when the composer enters a node of the tree.
-
-        libyaml's composer recurses in C, where nothing else limits the depth.
+        """Called when the composer enters a node of the tree. libyaml's composer recurses in C, where nothing else
+        limits the depth.
 
         Raises:
             RecursionError: the text is nested too deeply
@@ -304,7 +294,6 @@ class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type:
             raise RecursionError
 
     def ascend_resolver(self) -> None:
-        """Called when the composer leaves a node of the tree."""
         self._depth -= 1
 
     def construct_mapping(  # PyYAML's signature
@@ -346,9 +335,7 @@ for _tag, _pattern, _first in (
 
 
 def read_from(source: str, read: Callable[[], _Result]) -> _Result:
-    """Returns the result of `read`.
-
-    An error gets the file's name, line and column.
+    """Returns the result of `read`, whose errors get the file's name, line and column.
 
     Raises:
         SnapshotFileError: an object or a setting cannot be read

@@ -1,6 +1,5 @@
-"""Reads snapshot files for the generic scheduler.
-
-It reads nodes with their capacity, all pods, services, and what single rules read.
+"""Reads snapshot files for the generic scheduler: nodes with their capacity, all pods, services, and what single rules
+read.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ class LoadedCluster:
 
 
 def load_cluster(source: str, policy: Policy, *, longhorn: bool) -> LoadedCluster:
-    """Reads a snapshot file ("-" for standard input) for a policy.
-
-    With `longhorn` the objects that Longhorn's rules read are included.
+    """Reads a snapshot file ("-" for standard input) for a policy. With `longhorn` the objects that Longhorn's rules
+    read are included.
 
     Raises:
         SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read

@@ -1,7 +1,4 @@
-"""Reads the live cluster as a snapshot.
-
-The snapshot has every object that decisions read, with only the fields that they read.
-"""
+"""Reads the live cluster as a snapshot: every object that decisions read, with only the fields that they read."""
 
 from __future__ import annotations
 
@@ -47,9 +44,8 @@ Redact = Callable[[bytes | msgspec.Raw], dict[str, Any]]
 
 
 async def read_cluster(client: KubeClient, namespace: str, progress: Report, warn: Report) -> list[dict[str, Any]]:
-    """Lists the objects, ordered by kind and name.
-
-    `namespace` is Longhorn's. `progress` receives the number of objects of each kind, `warn` what is missing or was left out.
+    """Lists the objects, ordered by kind and name. `namespace` is Longhorn's. `progress` receives the number of objects
+    of each kind, `warn` what is missing or was left out.
 
     Raises:
         ApiError: a list is refused, or a required kind does not exist

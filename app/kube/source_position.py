@@ -24,10 +24,8 @@ _FIELD_PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
 def position(text: bytes, loader: type, error: ObjectError) -> str:
-    """Returns the position of an object's wrong field: ``line 5, column 7``.
-
-    It is "" if the field cannot be located. Of several objects of the name the last one counts, because only a
-    duplicate makes that an error.
+    """Returns the position of an object's wrong field: ``line 5, column 7``. It is "" if the field cannot be located.
+    The last of several objects of the name counts, because only a duplicate makes that an error.
 
     Args:
         text: the file
@@ -94,7 +92,6 @@ def _nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
 
 
 def _plain(node: yaml.Node) -> object:
-    """Returns kind, apiVersion, namespace and name of an object."""
     entries = _entries(node)
     metadata = _entries(entries.get("metadata"))
     names = {key: value.value for key, value in metadata.items() if key in ("name", "namespace")}

@@ -1,7 +1,4 @@
-"""The kinds that decisions read.
-
-They are watched, and written into a snapshot of a live cluster.
-"""
+"""The kinds that decisions read, which are watched and written into a snapshot of a live cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ class WatchedKind:
 
     @property
     def kind(self) -> SnapshotKind:
-        """How its objects are decoded."""
         return KINDS[self.resource.group, self.resource.kind]
 
     def namespace(self, longhorn: str) -> str:

@@ -20,10 +20,7 @@ log = structlog.get_logger("policy")
 
 
 class PolicyFileError(CoreError):
-    """A policy file cannot be used.
-
-    The text names the file and each wrong entry.
-    """
+    """A policy file cannot be used; the text names the file and each wrong entry."""
 
 
 class PolicyFile:
@@ -50,7 +47,6 @@ class PolicyFile:
         self._observer = observer
 
     async def run(self) -> None:
-        """Reads the file every `RELOAD_INTERVAL` until cancelled."""
         while True:
             await asyncio.sleep(RELOAD_INTERVAL)
             await self.reload()

@@ -54,7 +54,6 @@ class SnapshotGenericState:
         return ""
 
     def state(self) -> GenericClusterState:
-        """Returns the same state every time."""
         return self._state
 
 
@@ -91,19 +90,16 @@ class PolicyInForce:
 
     @property
     def policy(self) -> Policy:
-        """The policy in force."""
         self._update()
         return self._policy
 
     @property
     def problem(self) -> str:
-        """Why the policy in force cannot be evaluated now, or ""."""
         self._update()
         return self._source.problem(self._reads)
 
     @property
     def waiting_for(self) -> str:
-        """Why a newer policy is not in force yet, or ""."""
         if self._file is None or self.policy is self._file.policy:
             return ""
         return self._source.problem(self._needs(self._file.policy))
@@ -121,10 +117,7 @@ class PolicyInForce:
             self._source.want(kinds)
 
     def state(self, names: Sequence[str]) -> Cooperative[GenericClusterState]:
-        """Returns the state that the policy's rules read.
-
-        If the rules read nothing, it has just nodes of these names.
-        """
+        """Returns the state that the policy's rules read, just nodes of these names if they read nothing."""
         if self._reads:
             return self._source.state()
         if not self._names.issuperset(names):

@@ -1,6 +1,5 @@
-"""Loads rules from outside the package, and contains their failures.
-
-A rule that fails or hangs neither ends nor blocks the program.
+"""Loads rules from outside the package, and contains their failures: a rule that fails or hangs neither ends nor blocks
+the program.
 
 Rules come from entry points of installed packages (`PREDICATES_GROUP`, `PRIORITIES_GROUP`), and from modules that the command line
 names, which have them in the sequences `PREDICATES` and `PRIORITIES`.
@@ -194,7 +193,6 @@ class PluginThreads:
             raise UndecidableError(str(error)) from error
 
     def _contain(self, rule: str, call: Callable[[], _Result]) -> _Result:
-        """Calls a rule in the thread of the call."""
         failure = f"plugin rule {rule} failed"
         try:
             return contain(call, failure)

@@ -50,7 +50,6 @@ class BrowserRules:
         self._hosts = None if hosts is None else {_LOCALHOST, *names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
         headers = Headers(scope=scope)
         host = next((host for host in headers.getlist("host") if not self._answers_to(host)), None)
         if host is not None and NO_BROWSER not in headers:

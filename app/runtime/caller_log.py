@@ -30,9 +30,8 @@ class _Period:
 
 
 class CallerLog:
-    """A log for refusals and hang-ups, whose number callers choose.
-
-    The first line of a second is written at once, and the others as one line at its end, with `count`.
+    """A log for refusals and hang-ups, whose number callers choose. The first line of a second is written at once, and
+    the others as one line at its end, with `count`.
     """
 
     def __init__(self, log: structlog.stdlib.BoundLogger) -> None:
@@ -40,11 +39,9 @@ class CallerLog:
         self._periods: dict[tuple[str, str], _Period] = {}
 
     def warning(self, event: str, *, client: str, **fields: Any) -> None:
-        """Logs what an administrator should see."""
         self._write(self._log.warning, event, client, fields)
 
     def info(self, event: str, *, client: str, **fields: Any) -> None:
-        """Logs what is part of normal operation."""
         self._write(self._log.info, event, client, fields)
 
     def _write(self, log: Callable[..., None], event: str, client: str, fields: dict[str, Any]) -> None:

@@ -52,10 +52,7 @@ class Connection(Protocol):
 
 
 def owner_of(address: str) -> str:
-    """Returns the caller that an address counts for.
-
-    That is the IPv4 address itself, or the /64 network of an IPv6 address.
-    """
+    """Returns the caller that an address counts for: the IPv4 address itself, or the /64 network of an IPv6 address."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -87,11 +84,9 @@ class ServerMetrics:
             self._ended.labels(reason=reason)
 
     def end(self, reason: str) -> None:
-        """Counts one connection that the server ended."""
         self._ended.labels(reason=reason).inc()
 
     def exhaust_files(self) -> None:
-        """Counts one shortage of file descriptors."""
         self._exhausted.inc()
 
 
@@ -134,7 +129,6 @@ class Connections:
             del self._by_owner[connection.owner]
 
     def touch(self, connection: Connection) -> None:
-        """Notes that bytes arrived."""
         own = self._by_owner.get(connection.owner)
         if own is not None and connection in own:
             own.move_to_end(connection)

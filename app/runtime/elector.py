@@ -67,10 +67,7 @@ def boot_clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _ElectionStatus:
-    """The status that other threads read.
-
-    It is one immutable value, replaced in one assignment.
-    """
+    """The status that other threads read: one immutable value, replaced in one assignment."""
 
     leading_until: float = -float("inf")
     term: int = 0
@@ -82,10 +79,8 @@ class _ElectionStatus:
 
 
 class Elector:
-    """One candidate for a Lease.
-
-    `leading`, `term`, `undisturbed`, `predecessor`, `transitions`, `holder`, `problem`, `alive` and `enable` may be used from any
-    thread.
+    """One candidate for a Lease. `leading`, `term`, `undisturbed`, `predecessor`, `transitions`, `holder`, `problem`,
+    `alive` and `enable` may be used from any thread.
 
     Args:
         connect: opens a connection; called in the elector's thread, and again after every failed call to get fresh credentials
@@ -130,10 +125,7 @@ class Elector:
         self._thread = threading.Thread(target=self._main, name="elector", daemon=True)
 
     def leading(self) -> bool:
-        """Whether this process may answer now.
-
-        Callers check it before they decide, and again before they answer.
-        """
+        """Whether this process may answer now. Callers check it before they decide, and again before they answer."""
         return self._enabled and self._stop_at is None and self._clock() < self._status.leading_until
 
     @property
@@ -143,67 +135,48 @@ class Elector:
 
     @property
     def undisturbed(self) -> float:
-        """Seconds since a previous leader may last have answered.
-
-        Infinite if the Lease was released.
-        """
+        """Seconds since a previous leader may last have answered, infinite if the Lease was released."""
         return self._clock() - self._status.answered_until
 
     @property
     def predecessor(self) -> LeaseRecord | None:
-        """The Lease as it was before this process took it last.
-
-        None if it has never led.
-        """
+        """The Lease as it was before this process took it last, None if it has never led."""
         return self._status.predecessor
 
     @property
     def transitions(self) -> int:
-        """How often the Lease was taken, as last observed."""
         return self._status.transitions
 
     @property
     def holder(self) -> str:
-        """Identity of the last observed holder of the Lease, "" for none."""
         return self._status.holder
 
     @property
     def problem(self) -> str:
-        """The last problem as one line, "" if the last call succeeded."""
         return self._status.problem
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs.
-
-        Once it has died, this process can never lead again and should end.
-        """
+        """Whether the thread runs. Once it has died, this process can never lead again and should end."""
         return self._thread.is_alive()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Registers a callback for each won or lost lead, before `start`.
-
-        The callback runs in the elector's thread and must not block.
+        """Registers a callback for each won or lost lead, before `start`. It runs in the elector's thread and must not
+        block.
         """
         self._callbacks.append(callback)
 
     def start(self) -> None:
-        """Starts to compete."""
         self._thread.start()
 
     def enable(self, enabled: bool) -> None:  # noqa: FBT001 # reads well where it is used: enable(setting)
-        """Sets whether to compete.
-
-        A disabled elector stops leading at once, and then releases the Lease.
-        """
+        """Sets whether to compete. A disabled elector stops leading at once, and then releases the Lease."""
         if enabled != self._enabled:
             self._enabled = enabled
             self._wake_up()
 
     def stop(self, *, release: bool, seconds: float) -> None:
-        """Stops leading at once, and ends the thread.
-
-        Blocks at most `seconds` and a little.
+        """Stops leading at once, and ends the thread. Blocks at most `seconds` and a little.
 
         Args:
             release: whether to release the Lease, so that a successor need not wait
@@ -306,11 +279,9 @@ class Elector:
         return CallFailed(self._clock(), self._random(), attempt)
 
     def _call_timeout(self, now: float) -> float:
-        """Returns the time-out of one call in seconds.
-
-        It never passes the fence, so that a loss of the lead is reported when it happens and not when the call ends.
-        """
+        """Returns the time-out of one call in seconds."""
         seconds = self._state.timing.call_timeout
+        # It never passes the fence, so that a loss of the lead is reported when it happens and not when the call ends.
         if self._state.leading(now):
             seconds = min(seconds, self._state.leading_until - now)
         if self._stop_at is not None:
@@ -362,7 +333,6 @@ class Elector:
         self._problem = problem
 
     def _publish(self) -> None:
-        """Publishes the status to other threads; reports a won or lost lead."""
         state = self._state
         self._status = _ElectionStatus(
             state.leading_until,

@@ -118,7 +118,6 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def answering(self) -> bool:
-        """Whether a request has arrived as a whole and is being answered."""
         return self._serving and self._message_complete and not self.cycle.response_complete
 
     def expiry(self, now: float) -> str:
@@ -138,7 +137,6 @@ class LimitedProtocol(HttpToolsProtocol):
         return ""
 
     def abort(self) -> None:
-        """Ends the connection without sending what is left."""
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn
@@ -150,7 +148,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends to count the connection."""
         self._connections.remove(self)
         super().connection_lost(exc)
 
@@ -183,7 +180,6 @@ class LimitedProtocol(HttpToolsProtocol):
         return self._refusal is not None or self.transport.is_closing()
 
     def hold(self) -> None:
-        """Stops to read from the connection."""
         self._flow.held = True
         if not self.transport.is_closing():
             self._flow.pause_reading()
@@ -246,7 +242,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
-        """Takes a part of the request line."""
         self._count_head(len(url))
         super().on_url(url)
 
@@ -276,7 +271,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._fields = 0
 
     def on_chunk_complete(self) -> None:
-        """Counts one chunk."""
         self._chunks += 1
 
     def on_body(self, body: bytes) -> None:
@@ -311,18 +305,15 @@ class LimitedProtocol(HttpToolsProtocol):
             self._rest_since = self.loop.time()
 
     def pause_writing(self) -> None:
-        """Begins to watch whether the caller reads."""
         super().pause_writing()
         self._unread_since = self.loop.time()
         self._unread_bytes = self.transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
-        """Ends to watch: the caller has read."""
         super().resume_writing()
         self._unread_since = None
 
     def send_400_response(self, msg: str) -> None:
-        """Answers a request that cannot be parsed or breaks a limit."""
         self._refuse(self._refusal or _RefusedError(HTTPStatus.BAD_REQUEST, msg))
 
     def _refuse(self, refusal: _RefusedError) -> None:

@@ -1,6 +1,4 @@
-"""One loop that leads or follows.
-
-It competes for a Lease, and runs a program while this process leads.
+"""One loop that leads or follows: it competes for a Lease, and runs a program while this process leads.
 
     program can work → compete for the Lease → elected → catch up with everything that happened before → adopt → start
     Lease lost, or the program must stop → stop
@@ -62,10 +60,7 @@ class Election(Protocol):
 
 
 class NoElection:
-    """An election that this process has always won.
-
-    For a program that needs no Lease.
-    """
+    """An election that this process has always won, for a program that needs no Lease."""
 
     term = 1
     problem = ""
@@ -73,7 +68,6 @@ class NoElection:
     holder = ""
 
     def leading(self) -> bool:
-        """Returns True."""
         return True
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -90,9 +84,8 @@ class NoElection:
 
 
 class Program:
-    """The work of a process while it leads.
-
-    Subclasses define `run_tasks`, `competes`, `start` and `stop`; every other method may stay as it is.
+    """The work of a process while it leads. Subclasses define `run_tasks`, `competes`, `start` and `stop`; every other
+    method may stay as it is.
     """
 
     async def run_tasks(self) -> None:
@@ -180,12 +173,10 @@ class LeaderLoop:
 
     @property
     def term(self) -> int | None:
-        """The term that the program runs in, None if it does not run."""
         return self._term
 
     @property
     def leading(self) -> bool:
-        """Whether the program runs and this process still leads."""
         return self._term is not None and self._election.leading()
 
     async def run(self) -> None:
@@ -210,9 +201,8 @@ class LeaderLoop:
             await asyncio.to_thread(self._election.stop, release=self._release_after_crash, seconds=_CRASH_TIMEOUT)
 
     async def drain(self) -> None:
-        """Finishes accepted work, bounded, and hands over.
-
-        When this returns, the Lease is free, or runs out by itself if the program says so.
+        """Finishes accepted work, bounded, and hands over. When this returns, the Lease is free, or runs out by itself
+        if the program says so.
         """
         self._program.begin_drain()
         # The loop would go on competing, and the program must not start again.

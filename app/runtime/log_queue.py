@@ -1,6 +1,5 @@
-"""Writes log lines in a thread of its own, through a bounded queue.
-
-A log reader that stalls fills the queue and stops the thread, never the event loop. Lines that find the queue full are dropped and counted.
+"""Writes log lines in a thread of its own, through a bounded queue. A log reader that stalls fills the queue and stops
+the thread, never the event loop. Lines that find the queue full are dropped and counted.
 """
 
 from __future__ import annotations
@@ -61,10 +60,7 @@ class QueuedLogHandler(logging.Handler):
             self._changed.wait_for(lambda: not self._lines and not self._writing, timeout=_CLOSE_SECONDS)
 
     def close(self) -> None:
-        """Ends the thread once every queued line is written.
-
-        `logging` calls this at the end of the process.
-        """
+        """Ends the thread once every queued line is written. `logging` calls this at the end of the process."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,6 +1,5 @@
-"""Structured logs on standard output: one JSON object per line, or readable lines on a terminal.
-
-A command that prints a result has its log on standard error instead.
+"""Structured logs on standard output: one JSON object per line, or readable lines on a terminal. A command that prints
+a result has its log on standard error instead.
 
 Every field is bounded, because callers choose what some of them say.
 """
@@ -72,9 +71,8 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
 
 
 def configure_for_results() -> None:
-    """Configures the logs of a command that prints its result on standard output.
-
-    Warnings and errors are readable lines on standard error.
+    """Configures the logs of a command that prints its result on standard output: warnings and errors are readable
+    lines on standard error.
     """
     structlog.configure(
         processors=[
@@ -94,18 +92,15 @@ def configure_for_results() -> None:
 
 
 def dropped_lines() -> int:
-    """Returns how many lines this process did not write."""
     return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedLogHandler))
 
 
 def flush() -> None:
-    """Waits until every line is written, bounded."""
     for handler in logging.getLogger().handlers:
         handler.flush()
 
 
 def limit_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Cuts every field of a log line to a bounded size."""
     return {
         _limit_text(key, MAX_TEXT): _limit_value(value, _limit_of(key))
         for key, value in list(fields.items())[:MAX_ITEMS]

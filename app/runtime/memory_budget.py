@@ -1,8 +1,8 @@
-"""One budget of memory for all requests.
+"""One budget of memory for all requests: what arrives and what is made of it is charged before it is kept.
 
-What arrives and what is made of it is charged before it is kept. A request holds a lease, which ends when its answer is
-sent. A request that needs more than is left takes it from a body that does not arrive any more, then from the caller
-that holds the most; otherwise it is refused, and the caller tries again.
+A request holds a lease, which ends when its answer is sent. A request that needs more than is left takes it from a body
+that does not arrive any more, then from the caller that holds the most; otherwise it is refused, and the caller tries
+again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ class Lease:
 
     @property
     def evictable(self) -> bool:
-        """Whether its body is still being received."""
         return self._timeout is not None and not self._evicted and self.held > 0
 
     @property
@@ -121,14 +120,12 @@ class Lease:
         return self._last_progress
 
     def evict(self) -> int:
-        """Ends the receiving of its body; returns the bytes it no longer holds."""
         self._evicted = True
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
         return self.release()
 
     def release(self) -> int:
-        """Returns everything to the budget; returns how much that was."""
         held = self.held
         self.held = 0
         self._budget.give_back(held)
@@ -176,14 +173,10 @@ class MemoryBudget:
         self.used += size
 
     def give_back(self, size: int) -> None:
-        """Returns memory to the budget."""
         self.used -= size
 
     def _victim(self, lease: Lease, size: int) -> Lease | None:
-        """Returns the request that gives way to another one.
-
-        A silent request comes first, then the largest one of the caller that holds the most.
-        """
+        """Returns the request that gives way: a silent one, else the largest one of the caller that holds the most."""
         others = [other for other in self._leases if other is not lease and other.evictable]
         if not others:
             return None

@@ -1,7 +1,4 @@
-"""What the metrics of several programs share.
-
-These are names, buckets, a registry, and the metrics of watch caches.
-"""
+"""What the metrics of several programs share: names, buckets, a registry, and the metrics of watch caches."""
 
 from __future__ import annotations
 
@@ -51,7 +48,6 @@ class _LogCollector(Collector):
     """Counts of log lines, read when Prometheus scrapes."""
 
     def collect(self) -> Iterable[Metric]:
-        """Returns the number of lines that were dropped."""
         help_text = "Log lines that were not written, because their reader stalls or the target fails"
         yield CounterMetricFamily(f"{PREFIX}_log_lines_dropped", help_text, value=dropped_lines())
 

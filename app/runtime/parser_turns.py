@@ -1,6 +1,5 @@
-"""Shares each turn of the event loop among the connections whose input is to be parsed.
-
-uvloop hands over up to 256 KiB of every connection in one turn. Chunks of one byte make that 40,000 calls of the parser.
+"""Shares each turn of the event loop among the connections whose input is to be parsed. uvloop hands over up to 256 KiB
+of every connection in one turn. Chunks of one byte make that 40,000 calls of the parser.
 """
 
 from __future__ import annotations

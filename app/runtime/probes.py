@@ -39,9 +39,8 @@ class LeaderHealth(Health):
 
 
 def install_probes(app: FastAPI, readiness: Callable[[], Health], model: type[Health] = Health) -> None:
-    """Adds /healthz and /readyz to an application.
-
-    `readiness` returns an instance of `model`, or raises `UnavailableError` with why the process is not ready.
+    """Adds /healthz and /readyz to an application. `readiness` returns an instance of `model`, or raises
+    `UnavailableError` with why the process is not ready.
     """
 
     async def healthz() -> Health:

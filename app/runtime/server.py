@@ -1,7 +1,5 @@
-"""Serves HTTP next to a long-running service, until a signal.
-
-The first signal drains the service and then stops the servers, the second ends the drain, and SIGINT after the first signal also cuts off
-open requests.
+"""Serves HTTP next to a long-running service, until a signal. The first signal drains the service and then stops the
+servers, the second ends the drain, and SIGINT after the first signal also cuts off open requests.
 
 uvicorn is set up for kube-scheduler: one process, and connections that outlive its idle ones.
 """
@@ -66,7 +64,6 @@ class Service(Protocol):
 
 
 def run_process(main: Coroutine[Any, Any, None]) -> None:
-    """Runs a program's main coroutine on uvloop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
 
@@ -78,16 +75,13 @@ def exit_quietly() -> None:
 
 
 def freeze_heap() -> None:
-    """Exempts every existing object from garbage collection.
-
-    What was read of a large cluster mostly stays, and the collector would look at it again and again, 0.1 s each time.
-    """
+    """Exempts every existing object from garbage collection."""
+    # What was read of a large cluster mostly stays, and the collector would look at it again and again, 0.1 s each time.
     gc.collect()
     gc.freeze()
 
 
 def _server_config(server: HttpServer, connections: Connections) -> uvicorn.Config:
-    """Returns how an application is served."""
     # uvicorn only calls it, with the arguments that follow.
     protocol = cast("type[asyncio.Protocol]", functools.partial(LimitedProtocol, connections, server.keeps_idle))
     return uvicorn.Config(
@@ -222,7 +216,6 @@ class _Signals:
         self._changed = asyncio.Event()
 
     def count(self, number: int) -> None:
-        """Counts one signal."""
         self.interrupted = self.interrupted or (self.counted > 0 and number == signal.SIGINT)
         self.counted += 1
         self._changed.set()

@@ -1,7 +1,4 @@
-"""Runs long computations in slices.
-
-The event loop serves others in between.
-"""
+"""Runs long computations in slices, between which the event loop serves others."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ class Slicer:
         self._slice_ends_at = clock() + seconds
 
     async def pause_if_due(self) -> None:
-        """Lets other tasks run if the slice is over."""
         if self._clock() >= self._slice_ends_at:
             await asyncio.sleep(0)
             self._slice_ends_at = self._clock() + self._seconds
@@ -39,9 +35,8 @@ class Slicer:
 async def run_in_slices(
     computation: Cooperative[_Result], clock: Callable[[], float] = perf_counter, idle: asyncio.Event | None = None
 ) -> _Result:
-    """Runs a computation to its end and returns its result.
-
-    With `idle` it goes on only while that event is set, and in shorter slices, so that more urgent computations come first.
+    """Runs a computation to its end and returns its result. With `idle` it goes on only while that event is set, and in
+    shorter slices, so that more urgent computations come first.
     """
     slicer = Slicer(clock, SLICE_SECONDS if idle is None else _SHORT_SLICE_SECONDS)
     while True:
@@ -63,10 +58,7 @@ async def run_in_background(
     idle: Callable[[], Awaitable[object]],
     pause_per_second: float = PAUSE_PER_SECOND,
 ) -> _Result:
-    """Runs a computation in a tenth of the time, or in what `pause_per_second` leaves.
-
-    Each slice begins after `idle` has returned.
-    """
+    """Runs a computation in a tenth of the time, or in what `pause_per_second` leaves, each slice after `idle` has returned."""
     while True:
         await idle()
         began = clock()

@@ -1,7 +1,5 @@
-"""Accepts TLS connections; each counts as a connection from its first byte on.
-
-asyncio's own servers give a connection to its protocol after the handshake. Callers that never finish a handshake would then be
-without any limit.
+"""Accepts TLS connections; each counts as a connection from its first byte on. asyncio's own servers give a connection
+to its protocol after the handshake. Callers that never finish a handshake would then be without any limit.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class _Handshake:
         self._socket = accepted
 
     def expiry(self, now: float) -> str:  # noqa: ARG002 # as Connection
-        """Returns "": the handshake has a time-out of its own."""
+        # The handshake has a time-out of its own.
         return ""
 
     def abort(self) -> None:
@@ -77,7 +75,6 @@ class TlsListener:
         self._handshakes: dict[asyncio.Task[None], _Handshake] = {}
 
     def start(self) -> None:
-        """Starts to accept connections."""
         self._accepting = asyncio.create_task(self._accept(), name="accepting TLS connections")
 
     def close(self) -> None:
@@ -88,7 +85,6 @@ class TlsListener:
             handshake.abort()
 
     async def wait_closed(self) -> None:
-        """Returns once nothing of this listener runs any more."""
         tasks = [*self._handshakes, *([self._accepting] if self._accepting else [])]
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -130,5 +126,4 @@ class TlsListener:
 
 
 def _reason(error: OSError) -> str:
-    """Returns OpenSSL's word for it, or else the kind of error."""
     return (error.reason if isinstance(error, ssl.SSLError) else "") or type(error).__name__

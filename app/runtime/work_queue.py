@@ -1,7 +1,5 @@
-"""A keyed work queue: one worker handles a key at a time.
-
-A key that changed meanwhile is handled once more. Keys that may not have changed (a sweep over all objects at the
-start) are handled when no changed key is due.
+"""A keyed work queue: one worker handles a key at a time. A key that changed meanwhile is handled once more. Keys that
+may not have changed (a sweep over all objects at the start) are handled when no changed key is due.
 
 A key whose handling has to be repeated without an event waits for longer each time: shortly after a conflict, longer
 when something is refused, longest after a failure. One run without such a result resets its back-off. A problem with
@@ -61,9 +59,8 @@ class QueueObserver(Protocol):
 
 
 class WorkQueue(Generic[_Key]):
-    """Keys to handle, and the workers that handle them.
-
-    A subclass may set `backoffs` and `events_end_delays`, and override `choose`.
+    """Keys to handle, and the workers that handle them. A subclass may set `backoffs` and `events_end_delays`, and
+    override `choose`.
 
     Attributes:
         backoffs: the pauses after each result that asks for a repetition
@@ -107,14 +104,10 @@ class WorkQueue(Generic[_Key]):
         self._not_empty = asyncio.Event()
 
     def __len__(self) -> int:
-        """The number of keys that are due or in work."""
         return len(self.due) + len(self._sweep) + len(self._busy)
 
     def add(self, key: _Key) -> None:
-        """Handles a key as soon as a worker is free.
-
-        A key in work is handled once more afterwards.
-        """
+        """Handles a key as soon as a worker is free, and once more afterwards if it is in work."""
         if self.events_end_delays:
             timer = self._delayed.pop(key, None)
             if timer is not None:
@@ -150,10 +143,7 @@ class WorkQueue(Generic[_Key]):
         return next(iter(due))
 
     async def run(self) -> None:
-        """Runs until cancelled, and then forgets all keys.
-
-        Before the next run every key has to be added again.
-        """
+        """Runs until cancelled, and then forgets all keys; before the next run every key has to be added again."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._workers):
@@ -240,9 +230,7 @@ class WorkQueue(Generic[_Key]):
 
 
 def jitter(seconds: float, chance: float) -> float:
-    """Returns a pause in the upper half of `seconds`.
-
-    Writers that collided then pause for different times.
+    """Returns a pause in the upper half of `seconds`, different for writers that collided.
 
     Args:
         seconds: the longest pause

@@ -3,8 +3,8 @@
 A few are made at a time, urgent ones first, and only the latest of each key. The client limits how many calls are made
 per second. A call that fails stops no other. A call without an answer, or with an answer that may change later, is
 repeated after a pause that doubles, while other calls go on. Answers count: after `MAX_REFUSALS` that say "not now" the
-call is given up, because some say so for ever (a webhook that fails). Without any answer the call is repeated until
-there is one.
+call is given up, because some never change (a webhook that fails). Without any answer the call is repeated until there
+is one.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ class _QueuedCall(Generic[_Call]):
 
 
 class ApiDispatcher(Generic[_Key, _Call]):
-    """Owner of the calls that are not written yet.
-
-    At most `MAX_CALLS_IN_FLIGHT` are in flight, and one of each key.
+    """Owner of the calls that are not written yet. At most `MAX_CALLS_IN_FLIGHT` are in flight, and one of each key.
 
     Args:
         kind: what the calls write, for logs and `on_failure`
@@ -86,13 +84,11 @@ class ApiDispatcher(Generic[_Key, _Call]):
         self._idle.set()
 
     def __len__(self) -> int:
-        """The number of calls that wait to be written."""
         return len(self._calls)
 
     def put(self, key: _Key, call: _Call, *, urgent: bool = False) -> None:
-        """Queues a call in place of an earlier call of the key.
-
-        The new call is made when the earlier one would have been.
+        """Queues a call in place of an earlier call of the key. The new call is made when the earlier one would have
+        been.
         """
         queued = self._calls.get(key)
         if queued is not None:
@@ -105,7 +101,6 @@ class ApiDispatcher(Generic[_Key, _Call]):
             self._enqueue(key)
 
     def discard(self, key: _Key) -> None:
-        """Removes the call of a key, if there is one."""
         self._calls.pop(key, None)
         self._set_idle()
 
@@ -157,7 +152,6 @@ class ApiDispatcher(Generic[_Key, _Call]):
         return None
 
     def _pop_ready(self) -> _Key | None:
-        """Returns the key of the next call, None if no call is ready."""
         while self._ready:
             _, stamp, key = heapq.heappop(self._ready)
             if self._is_valid(key, stamp):

@@ -61,7 +61,6 @@ class _UncertainBinding:
         self.add(error)
 
     def add(self, error: ApiError) -> None:
-        """Counts an attempt that ended with this error."""
         self._attempts += 1
         self._refused = not error.unreachable
         if error.unreachable and error.status not in _FINISHED_STATUSES:
@@ -69,7 +68,6 @@ class _UncertainBinding:
 
     @property
     def may_retry(self) -> bool:
-        """Whether to post the Binding once more."""
         return not self._refused and self._attempts < _MAX_ATTEMPTS
 
     @property
@@ -161,9 +159,7 @@ class Binder:
                 uncertain.add(error)
 
     async def _read_node(self, pod: Pod) -> str | None:
-        """Reads the pod's node.
-
-        Returns "" if the pod has none, and None if the API server does not answer.
+        """Reads the pod's node. Returns "" if the pod has none, and None if the API server does not answer.
 
         Raises:
             CoreError: the pod does not exist any more, or cannot be read
@@ -185,7 +181,6 @@ class Binder:
         return next((earlier for earlier in attempts if earlier.node != attempt.node), None)
 
     def _unregister(self, claim: _ClaimKey, attempt: _BindingAttempt) -> None:
-        """Removes an attempt that has ended."""
         remaining = [entry for entry in self._attempts.pop(claim) if entry is not attempt]
         if remaining:
             self._attempts[claim] = remaining

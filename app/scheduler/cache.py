@@ -1,6 +1,4 @@
-"""The cluster as the stand-alone scheduler sees it.
-
-It has watched nodes, services and pods, with assumed pods on their nodes.
+"""The cluster as the stand-alone scheduler sees it: watched nodes, services and pods, with assumed pods on their nodes.
 
 Data flow: `GenericCache` watches, and asks `SchedulerCache` how each pod counts → `GenericClusterState`; and a `PodQueueHandler`
 receives the pods that need a node, and a call whenever something has changed that may help unschedulable pods.
@@ -27,10 +25,7 @@ from scheduler_core.model.generic import Pod, PodKey
 
 
 class PodQueueHandler(Protocol):
-    """Receives changes for the scheduling queue.
-
-    Called on the event loop; must not block.
-    """
+    """Receives changes for the scheduling queue. Called on the event loop; must not block."""
 
     def enqueue(self, pending: PendingPod) -> None:
         """A pod needs a node, or has changed while it does."""
@@ -43,9 +38,8 @@ class PodQueueHandler(Protocol):
 
 
 class BindingObserver(Protocol):
-    """Notified when an assumed pod is bound, and when a pod is gone.
-
-    It is called as a `PodQueueHandler` is. It is for a cache that watches pods itself, and may see their nodes later than `SchedulerCache`.
+    """Notified when an assumed pod is bound, and when a pod is gone, as a `PodQueueHandler` is. It is for a cache that
+    watches pods itself, and may see their nodes later than `SchedulerCache`.
     """
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
@@ -78,9 +72,7 @@ class _AssumedPod:
 
 
 class SchedulerCache:
-    """Owner of the watched objects and the assumed pods.
-
-    Everything happens on the event loop that runs `run`.
+    """Owner of the watched objects and the assumed pods. Everything happens on the event loop that runs `run`.
 
     Args:
         scheduler_name: the `spec.schedulerName` of this scheduler's pods
@@ -99,15 +91,12 @@ class SchedulerCache:
         self.want(SERVICES)
 
     def subscribe(self, observer: BindingObserver) -> None:
-        """Sets the observer of assumed pods."""
         self._observer = observer
 
     async def run(self) -> None:
-        """Watches until cancelled."""
         await self.objects.run()
 
     async def catch_up(self) -> None:
-        """Returns once everything that happened before this call is in the state."""
         await self.objects.catch_up()
 
     def want(self, kinds: frozenset[str]) -> None:
@@ -115,29 +104,23 @@ class SchedulerCache:
         self.objects.want(kinds | SERVICES)
 
     def problem(self, kinds: frozenset[str]) -> str:
-        """Returns why nothing can be decided by rules that read these kinds; "" if it can."""
         return self.objects.problem(kinds | SERVICES)
 
     @property
     def state(self) -> GenericClusterState:
-        """The cluster now, with assumed pods on their nodes."""
         return self.objects.state()
 
     @property
     def assumed_nodes(self) -> Mapping[PodKey, str]:
-        """The node of each assumed pod."""
         return {key: assumed.node for key, assumed in self._assumed.items()}
 
     def pod(self, key: PodKey) -> PendingPod | None:
-        """Returns a pod as it was seen last."""
         return self.objects.pod(key)
 
     def needs_scheduling(self, pending: PendingPod | None) -> bool:
-        """Whether a pod is one of this scheduler's and needs a node."""
         return pending is not None and pending.needs_node and pending.scheduler_name == self._scheduler_name
 
     def assume(self, pending: PendingPod, node: str) -> None:
-        """Counts a pod, which the cache has, on this node."""
         self._assumed[pending.pod.key] = _AssumedPod(pending, node)
         self.objects.recount(pending.pod.key)
 
@@ -152,7 +135,6 @@ class SchedulerCache:
         self._handler.retry_unschedulable()
 
     def effective_pod(self, pod: PendingPod) -> Pod:
-        """Returns a pod as it counts in the state; called by `GenericCache`."""
         assumed = self._assumed.get(pod.pod.key)
         return pod.pod if assumed is None else replace(assumed.pod, node_name=assumed.node)
 

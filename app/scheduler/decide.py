@@ -33,9 +33,8 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     facts_for: FactsFor | None,
     closed: Mapping[str, str] = _NONE,
 ) -> Cooperative[ScheduleResult]:
-    """Selects a node for the pod.
-
-    A policy with Longhorn's rules needs `facts_for`. Nodes that are `closed`, each with its reason, are left out.
+    """Selects a node for the pod. A policy with Longhorn's rules needs `facts_for`. Nodes that are `closed`, each with
+    its reason, are left out.
 
     Raises:
         ResolutionError: `facts_for` fails, because the pod names an object that does not exist or contradicts it
@@ -63,9 +62,8 @@ def _is_longhorns(entry: PolicyPredicate) -> bool:
 
 
 def message(result: ScheduleResult) -> str:
-    """Returns why no node fits the pod, in kube-scheduler's form.
-
-    Equal reasons are counted together. Where nothing can be decided at all, the message is that problem alone.
+    """Returns why no node fits the pod, in kube-scheduler's form. Equal reasons are counted together. Where nothing can
+    be decided at all, the message is that problem alone.
     """
     if result.error not in ("", NO_NODES):
         return result.error

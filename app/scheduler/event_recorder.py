@@ -75,7 +75,6 @@ class EventRecorder:
         self._on_failure = on_failure
 
     def record_failure(self, pod: Pod, reason: str, message: str) -> None:
-        """Records a failed attempt to schedule a pod; `reason` is the condition's."""
         text = truncate_message(message)
         self.record(pod, "FailedScheduling", text, normal=False)
         self._conditions.put(pod, reason, text)
@@ -100,15 +99,11 @@ class EventRecorder:
             self._dispatcher.put(key, recorded, urgent=not normal)
 
     def clear_conditions(self) -> None:
-        """Drops conditions that are not written yet; Events are still written.
-
-        For a process that does not schedule any more. The attempts of its successor decide what conditions say, while an Event
-        reports what has happened.
-        """
+        """Drops conditions that are not written yet."""
+        # Attempts of a successor decide what conditions say. Events are still written: an Event reports what has happened.
         self._conditions.clear()
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._dispatcher.run())
             tasks.create_task(self._conditions.run())

@@ -1,6 +1,5 @@
-"""The stand-alone scheduler as a process: when it competes and schedules.
-
-It also says how a leader hands over, and what the probes answer.
+"""The stand-alone scheduler as a process: when it competes and schedules, how a leader hands over, and what the probes
+answer.
 
     caches filled → compete for the Lease → elected → catch up with everything that happened before → schedule
     Lease lost, or caches stale → no more decisions and Bindings
@@ -85,7 +84,6 @@ class SchedulerLifecycle(Program):
         return LeaderHealth(status="ok", role="leader" if self._loop.leading else "follower")
 
     async def run(self) -> None:
-        """Competes, and schedules while this process leads, until cancelled."""
         await self._loop.run()
 
     async def drain(self) -> None:
@@ -93,23 +91,17 @@ class SchedulerLifecycle(Program):
         await self._loop.drain()
 
     def log_failure(self, error: BaseException) -> None:
-        """Logs the error that ended the scheduler or the leader loop."""
         process_log.error("the scheduler has failed", exc_info=error)
 
     def log_drain_failure(self, error: BaseException) -> None:
-        """Logs that handing over failed."""
         process_log.error("handing over failed; the Lease runs out by itself", exc_info=error)
 
     async def run_tasks(self) -> None:
-        """Runs caches and scheduler; it decides nothing unless it is active."""
         await self._scheduler.run()
 
     @property
     def competes(self) -> bool:
-        """Whether the cluster is known well enough to schedule.
-
-        A leader whose caches become stale gives up the Lease.
-        """
+        # A leader whose caches become stale gives up the Lease.
         return not self._scheduler.problem
 
     async def before_step(self) -> None:
@@ -124,20 +116,16 @@ class SchedulerLifecycle(Program):
             log.info("trouble is over")
 
     async def catch_up(self) -> None:
-        """Returns once the caches have everything that happened before this call."""
         await self._scheduler.catch_up()
 
     def start(self, term: int) -> None:
-        """Starts to schedule."""
         self._scheduler.activate()
         log.info("scheduling", term=term)
 
     async def stop(self) -> None:
-        """Stops scheduling."""
         self._scheduler.deactivate()
 
     def log_lead_lost(self, term: int) -> None:
-        """Logs that another process may lead now."""
         log.warning("no longer the leader", term=term)
 
     def begin_drain(self) -> None:
@@ -150,16 +138,14 @@ class SchedulerLifecycle(Program):
         await self._scheduler.wait_until_settled()
 
     def log_unsettled(self) -> None:
-        """Logs that a Binding or an Event was not finished in time."""
         log.warning("a pod is still being bound, or an event written; handing over without it")
 
 
 def run_scheduler(
     config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
 ) -> None:
-    """Schedules until a signal.
-
-    Without a listener the probes are not served. `on_connect` is called once there is a connection to the cluster.
+    """Schedules until a signal. Without a listener the probes are not served. `on_connect` is called once there is a
+    connection to the cluster.
 
     Raises:
         ConnectError: there is no cluster to talk to

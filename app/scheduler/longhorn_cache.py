@@ -1,8 +1,8 @@
-"""What a policy's Longhorn rules read, with pods bound before.
+"""What a policy's Longhorn rules read of a live cluster or a snapshot, with pods bound before.
 
-It is read from a live cluster, or from a snapshot. A bound pod is all that its volumes need to count: the demand on
-nodes is derived from pods with a node (`scheduler_core/demand/derive.py`). So a pod that was bound and is not seen on
-its node yet is put on it in a state for one decision.
+A bound pod is all that its volumes need to count: the demand on nodes is derived from pods with a node
+(`scheduler_core/demand/derive.py`). So a pod that was bound and is not seen on its node yet is put on it in a state for
+one decision.
 
 `SchedulerCache` watches pods itself, and so does `ClusterCache`, whose watch may lag. A pod that the first watch shows on its node is put
 there in the state, too, until the second watch shows that, or a later pod of the name, or the first watch shows that the pod is gone.
@@ -40,7 +40,6 @@ _PODS: Final = "pods"
 
 
 def binding_changes(pods: Iterable[tuple[kube.Pod | None, str]]) -> Changes:
-    """Returns the changes that put pods with claims on their nodes."""
     return {
         (_PODS, (pod.namespace, pod.name)): replace(pod, node_name=node) for pod, node in pods if pod and pod.volumes
     }
@@ -61,17 +60,14 @@ class LonghornCache:
         self.bound: dict[PodKey, kube.Pod] = {}
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
-        """Counts a pod on its node before this cache shows it there."""
         if pending.kube_pod is not None and pending.kube_pod.volumes:
             self.bound[pending.pod.key] = replace(pending.kube_pod, node_name=node)
             self._drop_shown_pods()
 
     def on_gone(self, key: PodKey) -> None:
-        """Counts a pod no more, whatever this cache still shows of it."""
         self.bound.pop(key, None)
 
     def _drop_shown_pods(self) -> None:
-        """Drops the bound pods that the cache shows by now."""
         pods = self.cache.state().view.snapshot.pods
         shown = [key for key, pod in self.bound.items() if key in pods and _shows_binding(pods[key], pod)]
         for key in shown:
@@ -79,7 +75,6 @@ class LonghornCache:
 
     @property
     def version(self) -> int:
-        """Differs whenever something that decisions read has changed."""
         return self.cache.state().view.version
 
     async def fetch_missing(self, pending: PendingPod) -> None:
@@ -92,9 +87,8 @@ class LonghornCache:
             await self._evaluator.fetch_missing(pending.kube_pod)
 
     def facts_for(self, pending: PendingPod, assumed: Changes) -> FactsFor:
-        """Returns how to compute facts about a pod's volumes.
-
-        `assumed` puts the assumed pods on their nodes; see `binding_changes`.
+        """Returns how to compute facts about a pod's volumes. `assumed` puts the assumed pods on their nodes; see
+        `binding_changes`.
         """
         self._drop_shown_pods()
         bound = binding_changes((pod, pod.node_name) for pod in self.bound.values())
@@ -102,9 +96,8 @@ class LonghornCache:
 
 
 def _shows_binding(shown: kube.Pod, bound: kube.Pod) -> bool:
-    """Whether the cache shows a pod's Binding, or something later.
-
-    The shown pod has a node or has ended, or it is a later pod of the name.
+    """Whether the cache shows a pod's Binding, or something later: the pod has a node or has ended, or is a later pod
+    of the name.
     """
     if shown.uid == bound.uid:
         return bool(shown.node_name) or not shown.live
@@ -121,11 +114,9 @@ class LonghornSnapshot:
         self._state = ClusterState.of(View.of(replace(snapshot, pods=HashTrieMap(snapshot.pods)), now))
 
     def facts_for(self, pending: PendingPod) -> FactsFor:
-        """Returns how to compute facts about a pod's volumes."""
         return self._facts.of(pending, self._state)
 
     def bind(self, pending: PendingPod, node: str) -> None:
-        """Puts a pod on this node."""
         self._state = _bind(self._state, binding_changes([(pending.kube_pod, node)]), self._now)
 
 
@@ -151,7 +142,6 @@ class _FactsEvaluator:
 
 
 def _bind(state: ClusterState, changes: Changes, now: datetime) -> ClusterState:
-    """Returns the state with pods on their nodes; see `binding_changes`."""
     if not changes:
         return state
     # Derived before the update, so that the update takes it over. Otherwise it would be derived for every decision.

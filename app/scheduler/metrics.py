@@ -53,21 +53,16 @@ class SchedulerMetrics:
             self._reloads.labels(result)
 
     def count_attempt(self, result: str) -> None:
-        """Counts an attempt to schedule a pod."""
         self._attempts.labels(result).inc()
 
     def count_write_failure(self, kind: str) -> None:
-        """Counts an EVENT or a CONDITION that was not written."""
         self._failures.labels(kind).inc()
 
     def count_policy_reload(self, result: str) -> None:
-        """Counts a changed policy file, LOADED or REFUSED."""
         self._reloads.labels(result).inc()
 
     def observe_decision(self, seconds: float) -> None:
-        """Records how long a decision took."""
         self._seconds.observe(seconds)
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Adds a number that is read at every scrape."""
         Gauge(f"{PREFIX}_{name}", text, registry=self.registry).set_function(read)

@@ -1,4 +1,4 @@
-"""The condition PodScheduled of unschedulable pods, which `kubectl describe` shows and a cluster autoscaler goes by.
+"""The condition PodScheduled of unschedulable pods, which `kubectl describe` shows and a cluster autoscaler reads.
 
 It is written only when it differs. The pod is read first, so that the condition of a pod that was bound meanwhile, by whichever scheduler,
 is never touched. Binding makes the condition True, which the API server does itself.
@@ -55,12 +55,11 @@ class Conditions:
         self._dispatcher.put(pod.uid, condition)
 
     def clear(self) -> None:
-        """Forgets all conditions: a different process schedules, and writes its own."""
+        # A different process schedules, and writes its own conditions.
         self._latest.clear()
         self._dispatcher.clear()
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         await self._dispatcher.run()
 
     async def wait_until_written(self) -> None:

@@ -35,10 +35,7 @@ LOG_INTERVAL: Final = 10.0
 
 
 def kinds_required(policy: Policy) -> frozenset[str]:
-    """Returns the kinds that a policy needs.
-
-    Nodes, services and pods are always needed; Longhorn's kinds count as one.
-    """
+    """Returns the kinds that a policy needs; nodes, services and pods always, and Longhorn's kinds as one."""
     kinds = SERVICES | kinds_read(policy)
     return kinds | {LONGHORN} if policy.reads_longhorn else kinds
 
@@ -59,13 +56,11 @@ class PolicyInputs:
         cluster.subscribe(self)
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
-        """Passes a bound pod on; called by `SchedulerCache`."""
         # A cache that is not listed yet catches up with this Binding once it is.
         if self._longhorn is not None and self._longhorn.cache.has_synced:
             self._longhorn.on_bound(pending, node)
 
     def on_gone(self, key: PodKey) -> None:
-        """Passes on that a pod is gone; called by `SchedulerCache`."""
         if self._longhorn is not None:
             self._longhorn.on_gone(key)
 
@@ -90,12 +85,10 @@ class PolicyInputs:
         return "" if self._caught_up is self._longhorn else "Longhorn's objects not caught up with yet"
 
     def state(self) -> GenericClusterState:
-        """Returns the cluster now."""
         return self._cluster.state
 
     @property
     def longhorn(self) -> LonghornCache | None:
-        """The cache of Longhorn's objects, None while no policy needs it."""
         return self._longhorn
 
     async def run(self) -> None:
@@ -122,7 +115,6 @@ class PolicyInputs:
             self._caught_up = longhorn
 
     async def catch_up(self) -> None:
-        """Returns once everything before this call is known of listed kinds."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cluster.catch_up())
             if self._longhorn is not None and self._longhorn.cache.has_synced:
@@ -143,7 +135,6 @@ class PolicySources:
 
     @property
     def problem(self) -> str:
-        """Why nothing can be decided now, "" if it can."""
         return self._in_force.problem
 
     @property
@@ -152,15 +143,11 @@ class PolicySources:
         return bool(self._in_force.waiting_for)
 
     def current(self) -> tuple[Policy, LonghornCache | None]:
-        """Returns the policy in force, and Longhorn's cache if it needs that.
-
-        Callers check `problem` first.
-        """
+        """Returns the policy in force, and Longhorn's cache if it needs that. Callers check `problem` first."""
         policy = self._in_force.policy
         return policy, self._inputs.longhorn if policy.reads_longhorn else None
 
     async def catch_up(self) -> None:
-        """Returns once everything that happened before this call is known."""
         await self._inputs.catch_up()
 
     async def run(self, on_change: Callable[[], None]) -> None:
@@ -176,11 +163,11 @@ class PolicySources:
             tasks.create_task(self._poll(on_change))
 
     async def _poll(self, on_change: Callable[[], None]) -> None:
-        """Compares policy and caches now and then, because neither calls back."""
         last_policy = self._in_force.policy
         last_version = 0
         pending_log = _PendingLog()
         while True:
+            # Neither policy nor caches call back.
             await asyncio.sleep(POLL_INTERVAL)
             policy, longhorn = self.current()
             if policy is not last_policy:

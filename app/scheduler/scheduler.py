@@ -152,15 +152,12 @@ class GenericScheduler:
 
     @property
     def problem(self) -> str:
-        """Why nothing can be decided now; "" if it can."""
         return self.policy_sources.problem
 
     async def catch_up(self) -> None:
-        """Returns once everything that happened before this call is known."""
         await self.policy_sources.catch_up()
 
     def activate(self) -> None:
-        """Starts to schedule."""
         self._active = True
         self._wake.set()
 
@@ -170,29 +167,22 @@ class GenericScheduler:
         self.recorder.clear_conditions()
 
     async def wait_until_settled(self) -> None:
-        """Returns once no pod is being bound and every Event is written.
-
-        Call `deactivate` first.
-        """
+        """Returns once no pod is being bound and every Event is written. Call `deactivate` first."""
         async with self._deciding:
             pass
         await self._no_bindings.wait()
         await self.recorder.wait_until_written()
 
     def enqueue(self, pending: PendingPod) -> None:
-        """Adds a pod to the queue; called by the cache."""
         self.queue.put(pending, self._clock())
         self._wake.set()
 
     def dequeue(self, key: PodKey) -> None:
-        """Removes a pod from the queue; called by the cache."""
         self.queue.discard(key)
 
     def retry_unschedulable(self) -> None:
-        """Notes a change that may help unschedulable pods; called by the cache.
-
-        This may happen a thousand times a second. The queue gets the change once per attempt.
-        """
+        """Notes a change that may help unschedulable pods; called by the cache."""
+        # The queue gets the change once per attempt: there may be a thousand in a second.
         self._changed = True
         self._wake.set()
 
@@ -210,7 +200,6 @@ class GenericScheduler:
         self.queue.back_off(key, self._clock())
 
     async def _pause(self, due: float | None) -> None:
-        """Returns once a pod is due or something happens."""
         # At the latest after the interval, because nothing wakes this task when the process gains the lead.
         seconds = _POLL_INTERVAL if due is None else min(_POLL_INTERVAL, max(0.0, due - self._clock()))
         try:
@@ -257,9 +246,8 @@ class GenericScheduler:
         return await run_in_slices(decision)
 
     def _unsupported_problem(self, pending: PendingPod) -> str:
-        """Returns why constraints that the policy does not read refuse a pod.
-
-        It is "" if there are none, or if they do not matter (`UnsupportedMode`).
+        """Returns why constraints that the policy does not read refuse a pod; "" if there are none, or if they do not
+        matter (`UnsupportedMode`).
         """
         if self._config.unsupported is not UnsupportedMode.REFUSE:
             return ""
@@ -268,14 +256,12 @@ class GenericScheduler:
         return f"{unsupported_message(constraints)}; see --unsupported-constraints" if constraints else ""
 
     def _closed_nodes(self, pod: Pod, state: GenericClusterState, policy: Policy) -> Mapping[str, str]:
-        """Returns the nodes that what the policy does not read closes to the pod, and why."""
         if self._config.unsupported is not UnsupportedMode.REFUSE:
             return {}
         closed = unsupported_nodes(pod, state, policy)
         return {name: node_refusal(constraint) for name, constraint in closed.items()}
 
     def _warn_about_constraints(self, pending: PendingPod, node: str) -> None:
-        """Logs and records what the policy did not read when it selected a node."""
         if self._config.unsupported is not UnsupportedMode.WARN:
             return
         policy, _ = self.policy_sources.current()
@@ -286,7 +272,6 @@ class GenericScheduler:
             log.warning("constraints ignored", pod="/".join(pending.pod.key), node=node, why=why)
 
     def _assumed_changes(self) -> Changes:
-        """Returns the changes that put assumed pods on their nodes."""
         assumed = ((self.cache.pod(key), node) for key, node in self.cache.assumed_nodes.items())
         return binding_changes((pending.kube_pod, node) for pending, node in assumed if pending is not None)
 

@@ -53,12 +53,10 @@ class _QueuedPod:
 
     @property
     def sort_key(self) -> _SortKey:
-        """Sorts due pods by priority, last attempt, age and name."""
         priority, age, key = self.pending.queue_key
         return priority, self.last_attempt, age, key
 
     def delay(self, backoff: Backoff) -> float:
-        """Returns how long to wait after the latest attempt."""
         return backoff.delay(max(0, self.attempts - 1))
 
 
@@ -78,10 +76,7 @@ class SchedulingQueue:
         return len(self.pods)
 
     def put(self, pending: PendingPod, now: float) -> None:
-        """Adds or updates a pod.
-
-        A new pod is tried at once, even if there was one of its name.
-        """
+        """Adds or updates a pod. A new pod is tried at once, even if there was one of its name."""
         key = pending.pod.key
         queued = self.pods.get(key)
         if queued is None or queued.pending.pod.uid != pending.pod.uid:
@@ -95,14 +90,10 @@ class SchedulingQueue:
             self._shorten_backoff(queued, now)
 
     def discard(self, key: PodKey) -> None:
-        """Removes a pod that needs no node any more."""
         self.pods.pop(key, None)
 
     def pop(self, now: float) -> PendingPod | None:
-        """Returns the next pod to try, None if no pod is due.
-
-        `back_off` or `discard` ends the attempt.
-        """
+        """Returns the next pod to try, None if no pod is due. `back_off` or `discard` ends the attempt."""
         while self._backoff_queue and self._backoff_queue[0][0] <= now:
             _, stamp, key = heapq.heappop(self._backoff_queue)
             if (queued := self._valid(key, stamp)) is not None:
@@ -121,10 +112,7 @@ class SchedulingQueue:
         return queued.pending
 
     def is_unchanged(self, pending: PendingPod) -> bool:
-        """Whether a popped pod still needs a node and has not changed.
-
-        Changes that an attempt does not depend on do not count.
-        """
+        """Whether a popped pod still needs a node and has not changed in what an attempt depends on."""
         queued = self.pods.get(pending.pod.key)
         return queued is not None and _schedules_alike(queued.pending, pending)
 
@@ -190,16 +178,13 @@ class SchedulingQueue:
         return None
 
     def _valid(self, key: PodKey, stamp: int) -> _QueuedPod | None:
-        """Returns the pod of an entry, None if the entry is outdated."""
         queued = self.pods.get(key)
         return queued if queued is not None and queued.stamp == stamp else None
 
 
 def _schedules_alike(first: PendingPod, second: PendingPod) -> bool:
-    """Whether nothing differs that an attempt depends on.
-
-    The condition that an attempt leaves on its pod must not cause the next attempt.
-    """
+    """Whether nothing differs that an attempt depends on."""
+    # The condition that an attempt leaves on its pod must not cause the next attempt.
     return first == second or _without_condition(first) == _without_condition(second)
 
 

@@ -75,7 +75,6 @@ class UnplacedPod:
     reasons: Mapping[str, int]
 
     def data(self) -> dict[str, Any]:
-        """Returns what is printed."""
         return {"pod": self.pod, "message": self.message, "reasons": dict(self.reasons)}
 
 
@@ -99,7 +98,6 @@ Progress = Callable[[Sequence[PendingPod]], Iterable[PendingPod]]
 
 
 def without_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
-    """Returns the pods and shows nothing."""
     return pods
 
 
@@ -112,10 +110,7 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     unsupported: UnsupportedMode = UnsupportedMode.WARN,
     progress: Progress = without_progress,
 ) -> WhatIfReport:
-    """Schedules the pods by priority, age and name.
-
-    Each pod is bound before the next decision.
-    """
+    """Schedules the pods by priority, age and name, and binds each before the next decision."""
     refuse = unsupported is UnsupportedMode.REFUSE
     placed: list[PlacedPod] = []
     unplaced: list[UnplacedPod] = []

@@ -23,19 +23,13 @@ class ChangeLog:
     steps: int = 0
 
     def append(self, names: frozenset[str] | None) -> ChangeLog:
-        """Returns the log after these nodes changed.
-
-        None: any node may have changed.
-        """
+        """Returns the log after these nodes changed; None for any node."""
         if names is None or self.steps >= MAX_STEPS:
             return ChangeLog()
         return ChangeLog(names, self, self.steps + 1) if names else self
 
     def since(self, mark: ChangeLog) -> frozenset[str] | None:
-        """Names of the nodes that changed since `mark`.
-
-        None if that is not recorded.
-        """
+        """Names of the nodes that changed since `mark`. None if that is not recorded."""
         step: ChangeLog | None = self
         changes: list[frozenset[str]] = []
         while step is not None and step is not mark:
@@ -45,10 +39,7 @@ class ChangeLog:
 
 
 def nodes_changed_since(marks: Sequence[ChangeLog], logs: Sequence[ChangeLog]) -> frozenset[str] | None:
-    """Names of the nodes that changed in some log since its mark.
-
-    None if that is not recorded.
-    """
+    """Names of the nodes that changed in some log since its mark. None if that is not recorded."""
     changed: frozenset[str] = frozenset()
     for log, mark in zip(logs, marks, strict=True):
         names = log.since(mark)

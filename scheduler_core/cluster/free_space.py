@@ -45,9 +45,8 @@ def free_space_of(
     schedules: Mapping[str, DiskSchedule],
     growth: Mapping[str, int] = _NO_GROWTH,
 ) -> FreeSpace:
-    """Returns the space left on a node's disks.
-
-    `unlisted` has `unlisted_replicas` by disk UUID, `growth` the bytes that claims request in addition.
+    """Returns the space left on a node's disks. `unlisted` has `unlisted_replicas` by disk UUID, `growth` the bytes
+    that claims request in addition.
     """
     disks: dict[str, DiskSpace] = {}
     for disk in node.disks:
@@ -64,15 +63,13 @@ def free_space_of(
 
 
 def _less(space: DiskSpace, size: int) -> DiskSpace:
-    """Returns the space of a disk after `size` bytes are promised."""
     grants = None if space.grants is None else space.grants - size
     return replace(space, free=space.free - size, grants=grants, uncounted=space.uncounted + size)
 
 
 def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule]) -> DiskSchedule | None:
-    """Returns the DiskSchedule through which a disk's space is allocated.
-
-    None without one. A DiskSchedule that only mirrors what Longhorn allocates by itself does not count.
+    """Returns the DiskSchedule through which a disk's space is allocated, or None without one. A DiskSchedule that only
+    mirrors what Longhorn allocates by itself does not count.
     """
     schedule = schedules.get(disk.uuid) if schedules and disk.uuid else None
     return None if schedule is None or schedule.mirrored else schedule
@@ -81,34 +78,28 @@ def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule
 def _disk_schedule_space(
     node: longhorn.Node, disk: longhorn.Disk, settings: Settings, replicas: Replicas, schedule: DiskSchedule
 ) -> DiskSpace:
-    """Returns the space of a disk with a DiskSchedule.
-
-    No bytes are free where its controller would refuse every request.
-    """
+    """Returns the space of a disk with a DiskSchedule."""
     accounting = account(disk, schedule, replicas)
     free = accounting.free
     if schedule.owned_by_longhorn:
         # longhorn-manager grants up to its over-provisioning limit, not up to the available bytes (GetDiskOverProvisionLimit).
         free += scheduling_limit(disk, settings) - disk.storage_available
     limit = limit_of(schedule, node if schedule.spec.node == node.name else None)
+    # No bytes are free where its controller would refuse every request.
     refuses = limit.reason != "" or any(fault.field in _ACCOUNTED_FIELDS for fault in schedule.faults)
     grants = min(free, 0) if refuses else free
     return disk_space(disk, settings, accounting.uncounted, grants)
 
 
 def unlisted_bytes(disk: longhorn.Disk, replicas: Replicas) -> int:
-    """Bytes of the replicas beyond what the status lists.
-
-    A replica that is listed with its size before it grew counts with the difference.
+    """Bytes of the replicas beyond what the status lists; one that is listed with its size before it grew counts with
+    the difference.
     """
     return sum(replica.size - disk.scheduled_replicas.get(replica.name, 0) for replica in replicas)
 
 
 def unlisted_replicas(disk: longhorn.Disk, replicas: Replicas) -> Replicas:
-    """Returns the replicas that the disk's status does not list yet.
-
-    A replica that is listed with its size before it grew counts as unlisted.
-    """
+    """Returns the replicas that the disk's status does not list yet, or lists with their size before they grew."""
     if not disk.uuid:
         return ()
     listed = disk.scheduled_replicas

@@ -1,11 +1,9 @@
-"""Growth of volumes that claims request.
-
-It counts on the disks of a volume's replicas from the request on, before Longhorn grows them.
+"""Growth of volumes that claims request, which counts on the disks of their replicas before Longhorn grows them.
 
 Data flow: a claim that requests more than its PersistentVolume has → the size that Longhorn's CSI driver makes of the request → volumes
 that grow → bytes by disk. Kubernetes admits such a request only where the StorageClass allows expansion. Longhorn grows all replicas or
-none, and refuses if one disk lacks the space (`longhorn/volume_expansion.py`). The request then stays, and would block its disks for
-ever. So growth counts only while every disk has space for it, also together with the other growth that counts, by volume name.
+none, and refuses if one disk lacks the space (`longhorn/volume_expansion.py`). The request then stays, and would block its disks without
+end. So growth counts only while every disk has space for it, also together with the other growth that counts, by volume name.
 """
 
 from __future__ import annotations
@@ -25,10 +23,9 @@ from scheduler_core.model.snapshot import Snapshot
 
 
 def requested_size(handle: str, persistent_volumes: Iterable[str], replicas: Replicas, snapshot: Snapshot) -> int:
-    """Returns the size to which a Longhorn volume has to grow.
-
-    In bytes, 0 if neither its claim nor the volume asks for more than the volume and its placed replicas have. `persistent_volumes` are the
-    names of those with this handle. An expansion that Longhorn has admitted shows in the volume before it shows in its replicas.
+    """Returns the size to which a Longhorn volume has to grow. In bytes, 0 if neither its claim nor the volume asks for
+    more than the volume and its placed replicas have. `persistent_volumes` are the names of those with this handle. An
+    expansion that Longhorn has admitted shows in the volume before it shows in its replicas.
     """
     volume = snapshot.volumes.get(handle)
     if volume is None or volume.deleting:
@@ -40,10 +37,7 @@ def requested_size(handle: str, persistent_volumes: Iterable[str], replicas: Rep
 
 
 def _request(persistent_volume: str, snapshot: Snapshot) -> int:
-    """Returns what a PersistentVolume's claim requests, 0 if it needs no growth.
-
-    A PersistentVolume that was created by hand may be larger than its claim requests.
-    """
+    """Returns what a PersistentVolume's claim requests, 0 if it needs no growth."""
     volume = snapshot.persistent_volumes.get(persistent_volume)
     if volume is None or volume.driver != DRIVER or volume.claim is None:
         return 0
@@ -57,6 +51,7 @@ def _request(persistent_volume: str, snapshot: Snapshot) -> int:
         return 0
     request = claim.spec.request or 0
     # The minimum of other file systems is smaller, and a volume has at least that of its own.
+    # A PersistentVolume that was created by hand may be larger than its claim requests.
     return csi_size(request, "") if request > volume.capacity else 0
 
 
@@ -100,7 +95,6 @@ class Growth:
         return max(0, size - counted)
 
     def _has_space(self, uuid: str, increase: int) -> bool:
-        """Whether a disk can take an increase in addition to other growth."""
         located = self.space_of(uuid)
         if located is None:
             return False

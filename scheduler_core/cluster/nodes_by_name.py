@@ -8,10 +8,7 @@ from scheduler_core.model import longhorn
 
 
 class NodesByName(Mapping[str, longhorn.Node]):
-    """Longhorn's nodes, sorted by name.
-
-    A changed node costs nothing, an added or deleted node costs a sort.
-    """
+    """Longhorn's nodes, sorted by name. A changed node costs nothing, an added or deleted node costs a sort."""
 
     __slots__ = ("_names", "_nodes")
 
@@ -34,9 +31,6 @@ class NodesByName(Mapping[str, longhorn.Node]):
     def with_nodes(
         self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]
     ) -> NodesByName:
-        """Returns the mapping over `nodes`.
-
-        Only the `changed` nodes may be new or deleted.
-        """
+        """Returns the mapping over `nodes`, of which only the `changed` ones may be new or deleted."""
         same_names = all((name in self._nodes) == (node is not None) for name, node in changed.items())
         return NodesByName(self._names if same_names else tuple(sorted(nodes)), nodes)

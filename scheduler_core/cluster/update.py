@@ -1,6 +1,4 @@
-"""Makes the next view from the previous one and the changes.
-
-The cost follows the changes, not the size of the cluster.
+"""Makes the next view from the previous one and the changes, at a cost that follows the changes.
 
 Data flow: changes by (field of Snapshot, key) → changes that make no difference are dropped → each kind updates the indexes it
 affects → disks whose replicas or status changed are evaluated again → a new View, and the Longhorn nodes whose disk profiles may
@@ -56,18 +54,12 @@ class Update:
 
 
 def empty_snapshot() -> Snapshot:
-    """Returns an empty snapshot, to which `update` can add objects.
-
-    Every kind counts as listed.
-    """
+    """Returns an empty snapshot, in which every kind counts as listed, so that `update` can add objects."""
     return Snapshot(**{entry.name: HashTrieMap() for entry in fields(Snapshot)})
 
 
 def update(view: View, changes: Changes, now: datetime) -> Update:
-    """Returns the view at `now` after the changes.
-
-    A value of None means that the object was deleted.
-    """
+    """Returns the view at `now` after the changes; None means that the object was deleted."""
     builder = _Builder(view)
     rebuild = False
     for (field, key), value in changes.items():
@@ -84,10 +76,7 @@ def update(view: View, changes: Changes, now: datetime) -> Update:
 
 
 def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
-    """Builds a view that `update` can continue from.
-
-    Settings that do not parse are faults, as in Longhorn.
-    """
+    """Builds a view that `update` can continue from. Settings that do not parse are faults, as in Longhorn."""
     view = View.of(snapshot, now, version, Settings.read(snapshot.settings))
     cluster = view.cluster
     return replace(
@@ -103,10 +92,7 @@ def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
 
 
 def _persistent(objects: Mapping[Any, Any] | None) -> HashTrieMap[Any, Any] | None:
-    """Returns a persistent map, or None for None.
-
-    Where a kind was not listed (None), every object of it counts as ready.
-    """
+    """Returns a persistent map; None if the kind was not listed, and every object of it counts as ready."""
     return None if objects is None else HashTrieMap(objects)
 
 
@@ -145,7 +131,6 @@ class _Builder:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The objects after the changes."""
         if self._snapshot is None:
             changes: dict[str, Any] = dict(self._maps)
             self._snapshot = replace(self._view.snapshot, **changes)
@@ -186,10 +171,7 @@ class _Builder:
         return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
 
     def _updated_free_space(self, nodes: Mapping[str, longhorn.Node]) -> Mapping[str, FreeSpace]:
-        """Returns a copy with the changed nodes.
-
-        Every request reads all nodes, and updates are few.
-        """
+        # A plain copy, because every request reads all nodes, and updates are few.
         free_space = dict(self.free_space)
         settings = self._view.settings
         schedules = self.snapshot.disk_schedules
@@ -202,11 +184,7 @@ class _Builder:
         return free_space
 
     def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
-        """Updates the growth that claims request.
-
-        Whether one volume can grow depends on several disks, so all growth is counted again as long as there is any: it lasts for
-        seconds, and is rare.
-        """
+        """Updates the growth that claims request."""
         snapshot = self.snapshot
         for handle in self.handles:
             names = self.volumes_by_handle.get(handle) or ()
@@ -217,6 +195,7 @@ class _Builder:
         cluster = replace(
             self._view.cluster, snapshot=snapshot, nodes=nodes, replicas_by_volume=self.replicas_by_volume
         )
+        # Whether one volume can grow depends on several disks, so all growth is counted again: it lasts for seconds, and is rare.
         growth = count_growth(self.requested_sizes, cluster, self.unlisted_replicas, self.node_of_disk)
         for uuid in {*self.growth, *growth.by_disk}:
             if self.growth.get(uuid) != growth.by_disk.get(uuid):

@@ -119,9 +119,8 @@ class Indexes:
 def count_growth(
     sizes: Mapping[str, int], cluster: Cluster, unlisted: Mapping[str, Replicas], node_of_disk: Mapping[str, str]
 ) -> Growth:
-    """Returns the growth that counts, of volumes by name.
-
-    `sizes` has `requested_size` by Longhorn volume, `unlisted` has `unlisted_replicas` by disk UUID.
+    """Returns the growth that counts, of volumes by name. `sizes` has `requested_size` by Longhorn volume, `unlisted`
+    has `unlisted_replicas` by disk UUID.
     """
     spaces: dict[str, FreeSpace] = {}
 
@@ -142,9 +141,8 @@ def count_growth(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A snapshot prepared for deciding.
-
-    Everything that a request reads comes from one view, so the request never sees the cluster change.
+    """A snapshot prepared for deciding. Everything that a request reads comes from one view, so the request never sees
+    the cluster change.
 
     Attributes:
         version: grows with every change; 0 for a snapshot file
@@ -159,9 +157,7 @@ class View:
 
     @classmethod
     def of(cls, snapshot: Snapshot, now: datetime, version: int = 0, settings: Settings | None = None) -> View:
-        """Builds the view of a snapshot taken at `now`.
-
-        `settings` replaces those of the snapshot.
+        """Builds the view of a snapshot taken at `now`; `settings` replaces those of the snapshot.
 
         Raises:
             SettingError: a Longhorn setting of the snapshot cannot be read
@@ -171,32 +167,25 @@ class View:
 
     @property
     def settings(self) -> Settings:
-        """Longhorn's settings, parsed."""
         return self.cluster.settings
 
     def free_space(self, node: str) -> FreeSpace:
-        """Bytes that each disk can still take, by name."""
         return self.indexes.free_space[node]
 
     def volume(self, name: str) -> longhorn.Volume | None:
-        """Returns a Longhorn volume, with the size that it grows to.
-
-        None if there is none of this name.
-        """
+        """Returns a Longhorn volume, with the size that it grows to."""
         return self.indexes.growing_volumes.get(name) or self.snapshot.volumes.get(name)
 
     def unlisted_replicas_on(self, disk: longhorn.Disk) -> Replicas:
-        """Returns the replicas on a disk that Longhorn's status does not list.
-
-        A replica that is listed with its size before it grew is included.
+        """Returns the replicas that Longhorn's status does not list on a disk, or lists with their size before they
+        grew.
         """
         return self.indexes.unlisted_replicas.get(disk.uuid) or ()
 
     def uncounted_bytes(self, node: str, disk: longhorn.Disk) -> int:
-        """Bytes that Longhorn's status of a disk does not count.
-
-        Without a DiskSchedule these are the bytes of unlisted replicas and of requested growth. With one they are the difference between what Longhorn's scheduling
-        limit leaves free and what `free_space` does.
+        """Bytes that Longhorn's status of a disk does not count. Without a DiskSchedule these are the bytes of unlisted
+        replicas and of requested growth. With one they are the difference between what Longhorn's scheduling limit
+        leaves free and what `free_space` does.
         """
         if self.schedule_of(disk) is None:
             growth = self.indexes.growth.get(disk.uuid) or 0
@@ -204,29 +193,24 @@ class View:
         return scheduling_limit(disk, self.settings) - disk.storage_scheduled - self.free_space(node)[disk.name].free
 
     def schedule_of(self, disk: longhorn.Disk) -> DiskSchedule | None:
-        """Returns the DiskSchedule through which a disk's space is allocated.
-
-        None without one.
-        """
+        """Returns the DiskSchedule through which a disk's space is allocated, or None."""
         return effective_schedule(disk, self.snapshot.disk_schedules)
 
     def pre_bound_volume(self, claim: kube.Claim) -> str:
-        """Returns the PersistentVolume whose claimRef names an unbound claim.
-
-        "" for none. Kubernetes will bind the claim to that volume.
+        """Returns the PersistentVolume whose claimRef names an unbound claim, so that Kubernetes will bind the claim to
+        it; "" for none.
         """
         volumes = self.indexes.volumes_by_claim_ref
         names = volumes.get((claim.namespace, claim.name, claim.uid)) or volumes.get((claim.namespace, claim.name, ""))
         return names[0] if names else ""
 
     def replicas_of(self, volume: str) -> Replicas:
-        """Returns a Longhorn volume's replicas, sorted by name."""
         return self.cluster.replicas_by_volume.get(volume, ())
 
     def selected_node(self, pod: kube.Pod) -> str:
-        """Returns the node that kube-scheduler selected for the pod's claims.
+        """Returns the node that kube-scheduler selected for the pod's claims, "" for none.
 
-        "" for none. In a burst seconds lie between the binding of the last claim and that of the pod. So a bound claim still counts if it
+        In a burst seconds lie between the binding of the last claim and that of the pod, so a bound claim counts if it
         was provisioned for this pod. A claim older than the pod only says where an earlier pod was first scheduled.
         """
         provisioned = ""
@@ -251,22 +235,17 @@ class View:
         return bool(pod.created) and volume.created >= pod.created
 
     def pods_of(self, namespace: str, claim: str) -> tuple[kube.Pod, ...]:
-        """Returns a claim's pods, sorted by name."""
         return self.indexes.pods_by_claim.get((namespace, claim)) or ()
 
 
 def default_class(snapshot: Snapshot) -> kube.StorageClass | None:
-    """Returns the StorageClass of claims that name none.
-
-    It is the newest default class (Kubernetes' GetDefaultClass).
-    """
+    """Returns the StorageClass of claims that name none: the newest default class (Kubernetes' GetDefaultClass)."""
     defaults = [entry for entry in snapshot.storage_classes.values() if entry.is_default]
     newest = max((entry.created for entry in defaults), default="")
     return min((entry for entry in defaults if entry.created == newest), key=lambda entry: entry.name, default=None)
 
 
 def by_capacity(volume: kube.PersistentVolume) -> tuple[int, str]:
-    """Sorts free PersistentVolumes by capacity, ties by name."""
     return volume.available.capacity if volume.available else 0, volume.name
 
 
@@ -277,9 +256,8 @@ def count_to_schedule(keys: Iterable[NamespacedName], snapshot: Snapshot) -> int
 
 
 def _is_to_schedule(pod: kube.Pod, snapshot: Snapshot) -> bool:
-    """Whether a pod with claims is neither decided nor refused.
-
-    The selected node of an unbound claim is a decision. Before Kubernetes 1.35 no nomination shows it while the claim is provisioned.
+    """Whether a pod with claims is neither decided nor refused. The selected node of an unbound claim is a decision.
+    Before Kubernetes 1.35 no nomination shows it while the claim is provisioned.
     """
     if not (pod.volumes and pod.live) or pod.node_name or pod.nominated_node or pod.unschedulable:
         return False
@@ -288,5 +266,4 @@ def _is_to_schedule(pod: kube.Pod, snapshot: Snapshot) -> bool:
 
 
 def claims_of(pod: kube.Pod) -> set[NamespacedName]:
-    """Returns the claims that a pod mounts."""
     return {(pod.namespace, volume.claim) for volume in pod.volumes}

@@ -1,6 +1,4 @@
-"""Derives the demand of one volume from the cluster.
-
-Demand is space that it will take on a node where it has no replica yet.
+"""Derives from the cluster the demand of one volume: the space that it will take on a node where it has no replica yet.
 
 Data flow: a local Longhorn volume, or an unbound claim that will become one, over a view → its node (the first `DemandSource` that
 names one) → if no replica is kept on that node, the volume *demands* space there. A kept replica on that node ends the demand and
@@ -31,10 +29,7 @@ from scheduler_core.volumes.resolve import PodVolume, domain_of_node, future_vol
 
 
 class DemandSource(IntEnum):
-    """What ties a volume to a node.
-
-    If several sources name a node, the one with the lowest value counts.
-    """
+    """What ties a volume to a node. If several sources name a node, the one with the lowest value counts."""
 
     POD = 1
     """spec.nodeName of a live pod."""
@@ -65,10 +60,7 @@ class Demand:
 
     @property
     def order(self) -> tuple[str, str, str]:
-        """Sorts older demand first, ties by name.
-
-        A volume without a claim is oldest.
-        """
+        """Older demand first, a volume without a claim before all, ties by name."""
         return self.since, self.volume.claim, self.volume.name
 
 
@@ -91,8 +83,9 @@ class _NodeTie(NamedTuple):
 def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
     """Returns an unbound claim's future volume if any node may hold it.
 
-    None if the volume needs space on its pod's node, or if no live pod with the claim has a node or a selected node. A nomination does not
-    suffice: such a volume counts for a limited time, which begins with its provisioning. The pod's offer counts it until then.
+    None if the volume needs space on its pod's node, or if no live pod with the claim has a node or a selected node. A
+    nomination does not suffice: such a volume counts for a limited time, which begins with its provisioning. The pod's
+    offer counts it until then.
     """
     future = _future_volume(claim, view)
     if future is None:
@@ -102,12 +95,11 @@ def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
 
 
 def unplaced_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
-    """Returns a Longhorn volume that any node may still hold.
-
-    None if a replica is placed, if the volume needs space on its pod's node, or if it is being deleted. Longhorn places the shards of a
-    sharded volume before its claim is bound, and the claim counts until then.
+    """Returns a Longhorn volume that any node may still hold; None if a replica is placed, if the volume needs space on
+    its pod's node, or if it is being deleted.
     """
     replicas = view.replicas_of(volume.name)
+    # Longhorn places the shards of a sharded volume before its claim is bound, and the claim counts until then.
     if volume.deleting or volume.has_shards or is_local(volume) or any(replica.node_id for replica in replicas):
         return None
     return PodVolume(name=volume.name, claim="", volume=volume, bound=True, local=False, replicas=replicas)
@@ -145,24 +137,20 @@ def volume_demand(volume: longhorn.Volume, view: View, users: VolumeUsers) -> De
 
 
 def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: View) -> bool:
-    """Whether one of the replicas stays on a node that is not ready.
-
-    Another manager may mark the node as ready before its own writes the disks.
-    """
+    """Whether one of the replicas stays on a node that is not ready."""
     node = view.cluster.nodes.get(name)
     if node is None:
         return False
+    # Another manager may mark the node as ready before its own writes the disks.
     disks = {disk.uuid for disk in node.disks if awaits_own_manager(disk)}
     kept = (replica for replica in replicas if replica.node_id == name and stays(replica) and not replica.failed_at)
     return any(not node.ready or replica.disk_id in disks for replica in kept)
 
 
 def _future_volume(claim: kube.Claim, view: View) -> tuple[PodVolume, _NodeTie] | None:
-    """Returns a claim's future volume and its pod's node.
-
-    A claim that is bound to a volume no watch has delivered yet counts too: its demand must not vanish between two watches.
-    """
+    """Returns a claim's future volume and its pod's node."""
     persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim)
+    # A claim that is bound to a volume no watch has delivered yet counts: its demand must not vanish between two watches.
     if claim.deleting or claim.lost or (persistent_volume and is_in_view(persistent_volume, view)):
         return None
     tie = _node_of_pods(claim, view)
@@ -209,19 +197,17 @@ def _node_of(
 
 
 def _is_attached_for_its_data(volume: longhorn.Volume) -> bool:
-    """Whether a strict-local volume is attached to be restored or cloned.
-
-    Longhorn chooses the node for that, and keeps the replica there, whichever node the pod is on (docs/placement-policy.md).
+    """Whether a strict-local volume is attached to be restored or cloned. Longhorn chooses the node for that, and keeps
+    the replica there, whichever node the pod is on (docs/placement-policy.md).
     """
     awaits_data = volume.restore_required or awaits_copy(volume)
     return volume.data_locality == longhorn.STRICT_LOCAL and volume.node_id != "" and awaits_data
 
 
 def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
-    """Returns the node of a live pod that mounts the claim.
-
-    If no such pod has a node, returns the node selected for one of them, then the node that one of them is nominated to. In a large burst
-    kube-scheduler writes a nomination minutes before the rest. A nomination together with PodScheduled=False comes from preemption.
+    """Returns the node of a live pod that mounts the claim. If no such pod has a node, returns the node selected for
+    one of them, then the node that one of them is nominated to. In a large burst kube-scheduler writes a nomination
+    minutes before the rest. A nomination together with PodScheduled=False comes from preemption.
     """
     live = [pod for pod in view.pods_of(claim.namespace, claim.name) if pod.live]
     for pod in live:

@@ -49,10 +49,7 @@ class DemandIndex:
 
     @classmethod
     def of(cls, view: View, unplaced: UnplacedVolumes = _NO_UNPLACED) -> DemandIndex:
-        """Derives all demand of a view.
-
-        `unplaced` are the unplaced volumes of an earlier view.
-        """
+        """Derives all demand of a view. `unplaced` are the unplaced volumes of an earlier view."""
         snapshot = view.snapshot
         volumes = ((entry.handle, entry) for entry in snapshot.persistent_volumes.values() if entry.handle)
         attachments = ((entry.persistent_volume, entry) for entry in snapshot.volume_attachments.values())
@@ -78,13 +75,11 @@ class DemandIndex:
 
     @property
     def all(self) -> tuple[Demand, ...]:
-        """Every demand, sorted by node and age."""
         return tuple(demand for node in sorted(self.by_node) for demand in self.by_node[node])
 
     def node_of(self, volume: PodVolume) -> str:
-        """Returns the node that a volume demands, or "".
-
-        A volume that was matched with an unbound claim may still be demanded as that claim.
+        """Returns the node that a volume demands, or "". A volume that was matched with an unbound claim may still be
+        demanded as that claim.
         """
         namespace, _, name = volume.claim.partition("/")
         demand = self._by_subject.get(volume.volume.name if volume.bound else (namespace, name))
@@ -93,17 +88,14 @@ class DemandIndex:
         return demand.node if demand is not None else ""
 
     def persistent_volumes_of(self, handle: str) -> tuple[kube.PersistentVolume, ...]:
-        """Returns a volume's PersistentVolumes, sorted by name."""
         return self._volumes.get(handle) or ()
 
     def attachments_of(self, persistent_volume: str) -> tuple[kube.VolumeAttachment, ...]:
-        """Returns the VolumeAttachments of a PersistentVolume, sorted by name."""
         return self._attachments.get(persistent_volume) or ()
 
     def update(self, before: View, changes: Changes, view: View) -> DemandIndex:
-        """Returns the demand of `view`.
-
-        `self` is the demand of the view `before`, and `changes` are the difference between the two views.
+        """Returns the demand of `view`. `self` is the demand of the view `before`, and `changes` are the difference
+        between the two views.
         """
         if any(kind in _REBUILDING_KINDS for kind, _ in changes):
             return DemandIndex.of(view, self.unplaced)
@@ -135,10 +127,7 @@ class DemandIndex:
         )
 
     def _with_users(self, before: View, changes: Changes) -> DemandIndex:
-        """Returns this demand with the users after the changes.
-
-        Users are PersistentVolumes and VolumeAttachments.
-        """
+        """Returns this demand with the PersistentVolumes and VolumeAttachments after the changes."""
         volumes = self._volumes
         attachments = self._attachments
         for (kind, key), value in changes.items():
@@ -166,10 +155,8 @@ def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
 
 
 def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
-    """Names of volumes that began or ceased to grow.
-
-    Other objects than theirs may be the cause, such as the disk of a replica.
-    """
+    """Names of volumes that began or ceased to grow."""
+    # Other objects than theirs may be the cause, such as the disk of a replica.
     old = before.indexes.growing_volumes
     new = view.indexes.growing_volumes
     if old is new:
@@ -178,9 +165,8 @@ def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
 
 
 def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> Iterator[Subject]:
-    """Yields the volumes and claims whose demand may have changed.
-
-    They are found through the objects of this view, so the caller passes the views before and after the changes.
+    """Yields the volumes and claims whose demand may have changed, as this view shows them; the caller passes the views
+    before and after the changes.
     """
     for kind, key in changes:
         affected_by = _AFFECTED.get(kind)
@@ -229,10 +215,7 @@ def _by_attachment(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subje
 
 
 def _by_node(key: Key, view: View, _demand: DemandIndex) -> Iterator[Subject]:
-    """Yields the volumes with a replica on a node.
-
-    The node's state decides whether the replica is kept.
-    """
+    """Yields the volumes with a replica on a node, whose state decides whether the replica is kept."""
     node = view.cluster.nodes.get(str(key))
     for disk in node.disks if node else ():
         for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():

@@ -1,11 +1,9 @@
-"""Volumes without a placed replica that need no local space.
-
-Longhorn may place them on any node.
+"""Volumes without a placed replica that need no local space, so that Longhorn may place them on any node.
 
 Data flow: what is unplaced now, by volume or claim (`unplaced_volume`, `unplaced_claim`) → volumes that are newly placed or newly unplaced
-since the last view → `UnplacedVolumes`. A volume counts for `UNPLACED_LIFETIME`: one that finds no place would count for ever and block
-others. The cluster does not say since when a volume is unplaced, so a new leader counts from when it first sees it. A claim and the volume
-that is provisioned for it are one; the volume continues from when the claim began.
+since the last view → `UnplacedVolumes`. A volume counts for `UNPLACED_LIFETIME`, because one that finds no place would otherwise block
+others without end. No object records since when a volume is unplaced, so a new leader counts from when it first sees the volume. A claim
+and the volume that is provisioned for it are one; the volume continues from when the claim began.
 
 Cost: O(changes) plus one copy of the list; no change costs nothing.
 """
@@ -47,15 +45,10 @@ class UnplacedVolume:
 
     @property
     def age(self) -> tuple[datetime, str]:
-        """Sorts volumes by when they were first seen.
-
-        Ties by key.
-        """
         return self.since, self.key
 
     @property
     def largest_first(self) -> tuple[int, str]:
-        """Sorts the largest volume first, ties by key."""
         return -self.volume.volume.size, self.key
 
 
@@ -83,10 +76,7 @@ class UnplacedVolumes:
     _claims_by_future_volume: HashTrieMap[str, str] = field(default_factory=HashTrieMap, compare=False)
 
     def update(self, subjects: Iterable[Subject], view: View) -> UnplacedVolumes:
-        """Returns the unplaced volumes of a later view.
-
-        Only `subjects` may have changed.
-        """
+        """Returns the unplaced volumes of a later view. Only `subjects` may have changed."""
         now = view.cluster.now
         unplaced = self.all
         expired = takewhile(lambda entry: now - entry.since >= UNPLACED_LIFETIME, self.counted)
@@ -115,17 +105,13 @@ class UnplacedVolumes:
         return self if not changes and unplaced is self.all else self._with_changes(changes, unplaced)
 
     def _counted_claim_of(self, volume: str, changes: Mapping[str, UnplacedVolume | None]) -> UnplacedVolume | None:
-        """Returns the claim of a new volume if it still counts."""
         claim = self.by_key.get(self._claims_by_future_volume.get(volume) or "")
         return claim if claim is not None and claim.key not in changes else None
 
     def _with_changes(
         self, changes: Mapping[str, UnplacedVolume | None], unplaced: HashTrieSet[Subject]
     ) -> UnplacedVolumes:
-        """Returns these volumes with new entries by key.
-
-        None: the volume no longer counts.
-        """
+        """Returns these volumes with new entries by key, None for a volume that no longer counts."""
         counted = list(self.counted)
         by_size = list(self.by_size)
         by_key = self.by_key
@@ -149,15 +135,11 @@ class UnplacedVolumes:
 
 
 def replica_count(volume: PodVolume) -> int:
-    """Returns how many replicas a volume will have."""
     return 0 if volume.volume.has_shards else max(1, volume.volume.number_of_replicas)
 
 
 def claim_identity(claim: str) -> str:
-    """Returns the identity of a claim without a volume.
-
-    The claim is given as ``namespace/name``.
-    """
+    """Returns the identity of a claim without a volume. The claim is given as ``namespace/name``."""
     return f"{claim} (claim)"
 
 
@@ -166,7 +148,6 @@ def _key(subject: Subject) -> str:
 
 
 def _future_volume_name(subject: Subject, view: View) -> str:
-    """Returns the name of a claim's future Longhorn volume, "" for none."""
     claim = None if isinstance(subject, str) else view.snapshot.claims.get(subject)
     return "" if claim is None else future_volume_name(claim)
 

@@ -1,8 +1,7 @@
-"""The allocation rule: which requests of a DiskSchedule are granted.
+"""The allocation rule: which requests of a DiskSchedule are granted, and which bytes count on the disk.
 
-It also says which bytes count on the disk. After `allocate` the sum of everything held exceeds `storageAvailable` only
-if it did before: then nothing is granted, and nothing is taken back either, because the bytes may be written. A
-rejected request is decided again each time.
+After `allocate` the sum of everything held exceeds `storageAvailable` only if it did before: then nothing is granted,
+and nothing is taken back either, because the bytes may be written. A rejected request is decided again each time.
 
 Requests come from objects that have data on the disk (`occupancy`), and from newcomers. The bytes that an object with data
 lacks are reserved: no newcomer and no growth gets them, whether the object has requested them already or not. A new replica
@@ -54,7 +53,6 @@ class Limit:
         return self.deferred or (self.available is None and not self.reason)
 
     def grants(self, held: int, additional: int) -> bool:
-        """Whether `additional` bytes may be granted on top of `held` bytes."""
         return not self.reason and self.available is not None and held + additional <= self.available
 
 
@@ -106,7 +104,6 @@ class _Draft:
         self._occupancy = occupancy
 
     def size(self, key: _Key) -> int:
-        """The bytes that are held."""
         return self.held.get(key, _HOLDS_NOTHING).size
 
     def restores(self, key: _Key) -> bool:
@@ -128,10 +125,7 @@ class _Draft:
             self._grant_together([key])
 
     def _serve_image(self, key: _Key) -> None:
-        """Grants a new copy together with a replica that waits for it.
-
-        A copy that no replica waits for is granted alone.
-        """
+        """Grants a new copy together with a replica that waits for it, or alone if none does."""
         waiting = self._waiting_replicas(key[1]) if not self.size(key) and key not in self.lacking else []
         requests = [name for name in waiting if self._spec.replicas.get(name)]
         if waiting and not requests:
@@ -141,7 +135,6 @@ class _Draft:
             self._reject(key)
 
     def _waiting_replicas(self, image: str) -> list[str]:
-        """The replicas on this disk that need a backing image and hold nothing."""
         return sorted(
             name
             for name, occupant in self._occupancy.replicas.items()
@@ -149,10 +142,7 @@ class _Draft:
         )
 
     def _may_decide_replica(self, replica: str) -> bool:
-        """Whether a replica's request can be decided as far as its backing image is concerned.
-
-        If the image is refused here, so is the replica.
-        """
+        """Whether a replica's request can be decided as far as its backing image is concerned."""
         key = (RequestKind.REPLICA, replica)
         occupant = self._occupancy.replicas.get(replica)
         if occupant is None or not occupant.waits_for or self.size(key):
@@ -161,11 +151,11 @@ class _Draft:
         if self.size(image):
             return True
         if image in self.held:
+            # The image is refused here, and so is the replica.
             self._reject(key)
         return False
 
     def _grant_together(self, keys: Sequence[_Key]) -> bool:
-        """Grants some requests if all of them fit; otherwise rejects them. Returns whether it granted them."""
         sizes = {key: self._spec.requests(key[0])[key[1]] or 0 for key in keys}
         growth = {key: size - self.size(key) for key, size in sizes.items()}
         reserved = 0
@@ -195,10 +185,7 @@ class _Draft:
 
 
 def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> Iterable[tuple[_Key, Allocation]]:
-    """Yields the current allocations without what was withdrawn.
-
-    A smaller request shrinks its allocation.
-    """
+    """Yields the current allocations without what was withdrawn; a smaller request shrinks its allocation."""
     for kind in RequestKind:
         for name, size in spec.requests(kind).items():
             entry = status.allocations(kind).get(name)
@@ -210,7 +197,6 @@ def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> 
 
 
 def _unsatisfied_requests(spec: DiskScheduleSpec, draft: _Draft) -> list[_Key]:
-    """Returns requests for more than is held, as they are served."""
     requests = [
         (kind, name)
         for kind in RequestKind
@@ -225,20 +211,15 @@ def _allocations_of(held: Mapping[_Key, Allocation], kind: RequestKind) -> Alloc
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
-    """Returns the bytes that count against the disk, by name.
-
-    They are what is held or may still be granted: a pending request and a pending growth count in full, a rejected request
-    only what it holds: 0 if it is new. A withdrawn request counts until it is released.
-    """
+    """Returns the bytes that are held or may still be granted on the disk, by name."""
     return {
         name: claim(requests.get(name), allocations.get(name)) for name in sorted(requests.keys() | allocations.keys())
     }
 
 
 def claim(size: int | None, entry: Allocation | None) -> int:
-    """Returns the bytes of one name that count against the disk.
-
-    `size` is the requested size, None without a request that can be read; `entry` is its allocation.
+    """Returns the bytes of one name that count against the disk. `size` is the requested size, None without a request
+    that can be read; `entry` is its allocation.
     """
     if entry is None:
         return size or 0
@@ -246,25 +227,22 @@ def claim(size: int | None, entry: Allocation | None) -> int:
 
 
 def claimed_bytes(schedule: DiskSchedule) -> int:
-    """Returns the sum of `claims` of a disk."""
     return sum(
         sum(claims(schedule.spec.requests(kind), schedule.status.allocations(kind)).values()) for kind in RequestKind
     )
 
 
 def would_grant(schedule: DiskSchedule, limit: Limit, additional: int) -> bool:
-    """Whether a disk has space for `additional` bytes.
-
-    Everything held or pending counts. Only the DiskSchedule controller grants the space.
+    """Whether a disk has space for `additional` bytes, everything held or pending included. Only the DiskSchedule
+    controller grants the space.
     """
     return not schedule.deleting and limit.grants(claimed_bytes(schedule), additional)
 
 
 def taken_bytes(schedule: DiskSchedule, occupancy: DiskOccupancy) -> int:
-    """Returns the bytes of a disk that a newcomer cannot get.
-
-    They are what is held or pending, what occupants with data lack, and what the other occupants will yet request. A new
-    request that was rejected counts 0: its replica is about to leave.
+    """Returns the bytes of a disk that a newcomer cannot get. They are what is held or pending, what occupants with
+    data lack, and what the other occupants will yet request. A new request that was rejected counts 0: its replica is
+    about to leave.
     """
     lacking = 0
     for kind in RequestKind:

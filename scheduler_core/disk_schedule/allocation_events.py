@@ -1,7 +1,4 @@
-"""Sentences about what a new status of a DiskSchedule changes.
-
-They say which requests were granted, rejected or released.
-"""
+"""Sentences about what a new status of a DiskSchedule grants, rejects or releases."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ class AllocationEvent:
 
     @property
     def normal(self) -> bool:
-        """Whether it is no warning."""
         return self.reason != REJECTED
 
 

@@ -1,6 +1,4 @@
-"""Finds the disks that need a backing image.
-
-It also finds the disks where a further copy may be made.
+"""Finds the disks that need a backing image, and those where a further copy may be made.
 
 Pure; the rules are Longhorn's for a further copy. Source: longhorn-manager datastore, GetReadyNodeDiskForBackingImage: nodes
 that are ready and schedulable, disks that are ready, open and not evicted, tags of both, the disk's type. Longhorn takes any
@@ -32,7 +30,8 @@ def disks_that_need_image(volumes: Iterable[Volume], replicas: Iterable[Replica]
 def candidate_disks(cluster: Cluster, space: Mapping[str, DiskSpace], image: BackingImage) -> tuple[str, ...]:
     """Returns the UUIDs of disks for a further copy, best first.
 
-    Nodes without a copy come before others, then disks with the most bytes left, ties by node and disk name. There are no candidates while a setting about tags cannot be read, because Longhorn then places no copies.
+    Nodes without a copy come before others, then disks with the most bytes left, ties by node and disk name. There are
+    no candidates while a setting about tags cannot be read, because Longhorn then places no copies.
     """
     if cluster.settings.first_fault(_ALLOW_EMPTY) is not None:
         return ()
@@ -53,7 +52,6 @@ def candidate_disks(cluster: Cluster, space: Mapping[str, DiskSpace], image: Bac
 
 
 def _eligible_disks(cluster: Cluster, image: BackingImage) -> Iterator[tuple[Node, Disk]]:
-    """Yields nodes and disks where Longhorn's rules allow a further copy."""
     settings = cluster.settings
     disk_type = BLOCK if image.data_engine == V2 else FILESYSTEM
     for node in cluster.nodes.values():

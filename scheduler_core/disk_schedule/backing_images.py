@@ -1,7 +1,4 @@
-"""Decides where copies of a backing image are wanted.
-
-It also decides which requests they need, and where copies may be made.
-"""
+"""Decides where copies of a backing image are wanted, which requests they need, and where copies may be made."""
 
 from __future__ import annotations
 
@@ -104,9 +101,8 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
 
 
 def _shortage(snapshot: ImageSnapshot, copies: int) -> str:
-    """Returns for which copies there is no room, as a sentence.
-
-    The sentence also says what the disks with the most space have left. It is "" if every copy has room.
+    """Returns for which copies there is no room, and what the disks with the most space have left, as a sentence; "" if
+    every copy has room.
     """
     refused = [
         uuid for uuid in sorted(snapshot.needed_disks & snapshot.schedules.keys()) if _rejects_request(snapshot, uuid)
@@ -126,7 +122,6 @@ def _copy_changes(
 
 
 def _withdrawals(snapshot: ImageSnapshot, disks: AbstractSet[str]) -> tuple[Write, ...]:
-    """Returns withdrawals of the image's requests on some disks."""
     name = snapshot.image.name
     return tuple(
         SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0)
@@ -145,9 +140,8 @@ def _refuses_copy(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _may_list(node: NodeLookup, uuid: str) -> bool:
-    """Whether a node's status lists, or may list, a disk.
-
-    If so, node sync will create the disk's DiskSchedule, or has created it and the cache does not show it yet.
+    """Whether a node's status lists, or may list, a disk: node sync will then create its DiskSchedule, or the cache
+    does not show it yet.
     """
     if isinstance(node, Node):
         return any(disk.uuid == uuid and disk.in_status for disk in node.disks)
@@ -155,22 +149,19 @@ def _may_list(node: NodeLookup, uuid: str) -> bool:
 
 
 def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether the image's request on a disk must be written.
-
-    A request is not made or enlarged while the DiskSchedule is being deleted, because that is to become empty.
-    """
+    """Whether the image's request on a disk must be written."""
     schedule = snapshot.schedules.get(uuid)
     size = snapshot.image.size
     if schedule is None:
         return False
     requested = schedule.spec.backing_images.get(snapshot.image.name)
+    # A DiskSchedule that is being deleted gets no new or larger request: it is to become empty.
     return requested != size and not (schedule.deleting and (requested or 0) < size)
 
 
 def _needs_requeue(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether a copy waits for something that no event may show.
-
-    It waits for space on its disk, for a DiskSchedule that does not exist yet, or for the successor of one that is being deleted.
+    """Whether a copy waits for something that no event may show: space on its disk, a DiskSchedule that does not exist
+    yet, or the successor of one that is being deleted.
     """
     schedule = snapshot.schedules.get(uuid)
     if schedule is None:
@@ -187,7 +178,6 @@ def _rejects_request(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _holds_space(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether a disk has granted at least the image's size."""
     schedule = snapshot.schedules.get(uuid)
     allocation = schedule.status.backing_images.get(snapshot.image.name) if schedule else None
     return allocation is not None and allocation.size >= snapshot.image.size

@@ -1,7 +1,5 @@
-"""Chooses a disk where a replica may request space.
-
-The choice is Longhorn's own, among the disks whose DiskSchedule would grant the request, together with the backing image that the
-replica needs there.
+"""Chooses a disk where a replica may request space: Longhorn's own choice among the disks whose DiskSchedule would
+grant the request, together with the backing image that the replica needs there.
 """
 
 from __future__ import annotations
@@ -61,9 +59,9 @@ class PlacementView:
 def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
     """Chooses the disk where a replica requests space, if any.
 
-    The replica's present place is disregarded and not chosen again: it was refused there. A disk that it has left is chosen again
-    once its bytes there are released. Of the disks Longhorn might pick,
-    the one with the most bytes left wins, ties by node and disk name. `replicas` are all of the volume.
+    The replica's present place is disregarded and not chosen again: it was refused there. A disk that it has left is chosen again once its
+    bytes there are released. The disk with the most bytes left wins among those Longhorn might pick, ties by node and disk name. `replicas`
+    are all of the volume.
     """
     if waits_for_attachment(volume):
         return DiskChoice(None, "the volume is not attached")
@@ -83,14 +81,11 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
 
 
 def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]) -> Iterator[Mapping[str, Node]]:
-    """Yields the nodes to evaluate: first few, then more, then all.
-
-    "All" are those that would grant the request. As in kube-scheduler (percentageOfNodesToScore), few nodes suffice,
-    and those with the most space left come first. The nodes of the volume's replicas are always there, because
-    anti-affinity depends on them.
-    """
+    """Yields the nodes to evaluate: first few, then more, then all that would grant the request."""
+    # As in kube-scheduler (percentageOfNodesToScore), few nodes suffice, those with the most space left first.
     for limit in _EVALUATED_NODES:
         names, complete = _roomiest_nodes(view, needs, hosts, limit)
+        # Anti-affinity depends on the nodes of the volume's replicas.
         yield needs.closed_nodes(hosts | names)
         if complete:
             return
@@ -99,9 +94,8 @@ def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]
 def _roomiest_nodes(
     view: PlacementView, needs: _Needs, hosts: AbstractSet[str], limit: float
 ) -> tuple[AbstractSet[str], bool]:
-    """Returns the first `limit` nodes that would grant the request, and whether there are no others.
-
-    Some of them are in zones without replicas, if there are any.
+    """Returns the first `limit` nodes that would grant the request, some of them in zones without replicas if there are
+    any, and whether there are no others.
     """
     nodes = view.cluster.nodes
     used_zones = _zones_of(view.cluster, hosts)
@@ -123,16 +117,14 @@ def _roomiest_nodes(
 
 
 def _zones_of(cluster: Cluster, names: Iterable[str]) -> AbstractSet[str]:
-    """Returns the zones of some nodes."""
     return {cluster.nodes[name].zone for name in names if name in cluster.nodes}
 
 
 def _is_first_choice(
     cluster: Cluster, evaluated: Mapping[str, Node], hosts: AbstractSet[str], best: DiskCandidate
 ) -> bool:
-    """Whether no node outside the evaluated ones could be in an earlier tier (see `anti_affinity.Tier`).
-
-    Such a node is in a zone without replicas, or itself without.
+    """Whether no node outside the evaluated ones could be in an earlier tier (see `anti_affinity.Tier`). Such a node is
+    in a zone without replicas, or itself without.
     """
     if len(evaluated) >= len(cluster.nodes):
         return True
@@ -159,10 +151,7 @@ class _Needs:
         self._image_size = image.real_size if image else 0
 
     def of(self, uuid: str) -> int:
-        """The bytes that the replica needs on a disk.
-
-        The bytes of its backing image are included if that claims nothing there yet.
-        """
+        """The bytes that the replica needs on a disk, with its backing image if that claims nothing there yet."""
         if not self._image:
             return self.size
         return self.size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
@@ -178,39 +167,29 @@ class _Needs:
         )
 
     def _has_old_answer(self, uuid: str) -> bool:
-        """Whether the disk, which the replica has left, has yet to release its answer.
-
-        It looks like a grant: placed there again, the replica could start on it before the new request is written.
-        """
+        """Whether the disk, which the replica has left, has yet to release its answer."""
         schedule = self._view.schedules.get(uuid)
+        # The answer looks like a grant: placed there again, the replica could start before the new request is written.
         return schedule is not None and self._replica.name in schedule.status.replicas
 
     def _close(self, node: Node) -> Iterator[Disk]:
-        """Yields a node's disks, closed if their DiskSchedule would not grant the request.
-
-        A UUID that is listed twice (its disk was moved) is a disk only where its DiskSchedule says: the other entry may look
-        open while every request is refused, and the replica would choose it again for ever.
-        """
+        """Yields a node's disks, closed if their DiskSchedule would not grant the request."""
         for disk in node.disks:
             space = self._view.space.get(disk.uuid)
+            # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
+            # refused, and the replica would choose it again and again.
             able = space is not None and (space.node, space.disk) == (node.name, disk.name) and self.grants(disk.uuid)
             yield disk if able else replace(disk, allow_scheduling=False)
 
     def closed_nodes(self, names: AbstractSet[str]) -> dict[str, Node]:
-        """Returns these nodes with every disk closed that would reject the request.
-
-        They are in order of their names.
-        """
+        """Returns these nodes, in order of their names, with every disk closed that would reject the request."""
         nodes = self._view.cluster.nodes
         return {
             name: replace(nodes[name], disks=tuple(self._close(nodes[name]))) for name in sorted(names) if name in nodes
         }
 
     def explain(self) -> DiskChoice:
-        """Returns why no disk is chosen.
-
-        The message names the disks with the most free space, and the obstacle on each.
-        """
+        """Returns why no disk is chosen, as the disks with the most free space and the obstacle on each."""
         ranked = sorted(self._view.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
         wanted = format_bytes(self.size)
         if self._image:
@@ -230,9 +209,8 @@ class _Needs:
 
 
 def unclaimed_image_bytes(schedule: DiskSchedule | None, image: str, size: int) -> int:
-    """Returns the bytes that a backing image still needs on a disk.
-
-    It needs 0 if it claims some there already, or if `image` is "".
+    """Returns the bytes that a backing image still needs on a disk: 0 if it claims some there already, or if `image` is
+    "".
     """
     if schedule is None or not image:
         return size if image else 0

@@ -1,7 +1,4 @@
-"""Conditions of DiskSchedules and volumes: types and reasons.
-
-The module also sets a condition, and says why a disk grants nothing.
-"""
+"""Conditions of DiskSchedules and volumes: their types and reasons, and why a disk grants nothing."""
 
 from __future__ import annotations
 
@@ -42,18 +39,16 @@ _GONE: Final = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
 
 
 def gone_disk(schedule: DiskSchedule) -> str:
-    """Returns why a DiskSchedule's disk is gone; "" if it exists.
-
-    Its node is gone, or lists no such disk, or lists a different one under its name: nothing on it can be reached.
+    """Returns why nothing on a DiskSchedule's disk can be reached: its node is gone, lists no such disk, or lists a
+    different one under its name. "" if it exists.
     """
     schedulable = condition(schedule.status.conditions, SCHEDULABLE)
     return schedulable.message if schedulable.status == "False" and schedulable.reason in _GONE else ""
 
 
 def with_condition(conditions: tuple[Condition, ...], wanted: Condition, now: str) -> tuple[Condition, ...]:
-    """Returns the conditions with one set, in its place.
-
-    Its transition time changes only with its status. Conditions of other types stay as they are.
+    """Returns the conditions with one set, in its place. Its transition time changes only with its status. Conditions
+    of other types stay as they are.
     """
     current = next((entry for entry in conditions if entry.type == wanted.type), None)
     since = current.last_transition_time if current and current.status == wanted.status else ""
@@ -66,7 +61,6 @@ def with_condition(conditions: tuple[Condition, ...], wanted: Condition, now: st
 
 
 def without_condition(conditions: tuple[Condition, ...], kind: str) -> tuple[Condition, ...]:
-    """Returns the conditions without one type."""
     return tuple(entry for entry in conditions if entry.type != kind)
 
 
@@ -76,10 +70,7 @@ def condition_matches(current: Condition | None, wanted: Condition) -> bool:
 
 
 def disk_problem(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
-    """Returns why a disk grants nothing at all, or "".
-
-    A sentence for a volume's condition; "" if only space is lacking.
-    """
+    """Returns why a disk grants nothing at all, as a sentence for a volume's condition; "" if only space is lacking."""
     schedule = schedules.get(uuid)
     if schedule is None:
         return f"no node lists disk {uuid}"
@@ -88,5 +79,4 @@ def disk_problem(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
 
 
 def disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
-    """Returns the disk's name; its UUID if it has no DiskSchedule."""
     return schedules[uuid].spec.disk if uuid in schedules else uuid

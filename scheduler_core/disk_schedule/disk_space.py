@@ -36,20 +36,17 @@ class DiskSpace:
     undecided: bool = False
 
     def grants(self, size: int) -> bool:
-        """Whether a newcomer of `size` bytes would be granted."""
         return not self.problem and size <= self.free
 
     def __str__(self) -> str:
-        """What is free there, for a message."""
         if self.problem:
             return self.problem
         return f"disk {self.disk} on node {self.node} has {format_bytes(max(0, self.free))} left"
 
 
 class DiskSpaces(Mapping[str, DiskSpace]):
-    """The space of every disk by UUID, kept in the order of the free bytes.
-
-    So the disks with the most space are found without looking at the others.
+    """The space of every disk by UUID, in the order of the free bytes, so that the disks with the most space are found
+    without looking at the others.
     """
 
     def __init__(self, spaces: Mapping[str, DiskSpace] | None = None) -> None:
@@ -57,15 +54,12 @@ class DiskSpaces(Mapping[str, DiskSpace]):
         self._ranking = sorted(_rank(uuid, space) for uuid, space in self._spaces.items())
 
     def __getitem__(self, uuid: str) -> DiskSpace:
-        """Returns the space of a disk; KeyError if it is not known."""
         return self._spaces[uuid]
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the UUIDs."""
         return iter(self._spaces)
 
     def __len__(self) -> int:
-        """Number of disks."""
         return len(self._spaces)
 
     def set(self, uuid: str, space: DiskSpace | None) -> None:
@@ -78,10 +72,7 @@ class DiskSpaces(Mapping[str, DiskSpace]):
             insort(self._ranking, _rank(uuid, space))
 
     def roomiest(self, size: int) -> Iterator[tuple[str, str]]:
-        """Yields node and UUID of disks with at least `size` free bytes.
-
-        The disks with the most free bytes come first, and equal ones in order of node and UUID.
-        """
+        """Yields node and UUID of disks with at least `size` free bytes, most free bytes first, ties by node and UUID."""
         for free, node, uuid in self._ranking:
             if -free < size:
                 return

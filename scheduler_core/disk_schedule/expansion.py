@@ -1,6 +1,4 @@
-"""Decides about a volume that grows.
-
-No replica gets the new size before all disks have granted it.
+"""Decides about a volume that grows: no replica gets the new size before all disks have granted it.
 
 The direction is in the volume's condition, so that a controller that was stopped half-way goes on in the same direction:
 
@@ -62,10 +60,9 @@ def expand(
     space: Mapping[str, DiskSpace],
     current_condition: Condition | None,
 ) -> Expansion:
-    """Decides what to write while `volume.size` exceeds the size of some replica.
-
-    All replicas with a place grow together, or none does: a replica that does not even hold its current size must be granted
-    the new size, too. A replica without a place just takes the new size when the others do.
+    """Decides what to write while `volume.size` exceeds the size of some replica. All replicas with a place grow
+    together, or none does: a replica that does not even hold its current size must be granted the new size, too. A
+    replica without a place just takes the new size when the others do.
     """
     allocations = list(allocations)
     unplaced = [entry for entry in allocations if entry.stage is Stage.UNPLACED and entry.current_size < volume.size]
@@ -92,12 +89,10 @@ def expand(
 
 
 def _is_at_current_size(entry: ReplicaAllocation) -> bool:
-    """Whether a replica requests and holds exactly its current size."""
     return entry.stage is Stage.ALLOCATED and entry.in_sync and entry.requested == entry.current_size
 
 
 def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
-    """Whether a replica's disk has granted or rejected the new size."""
     if entry.stage is Stage.REFUSED:
         # A disk without a request from a replica with data, which gets none either, is gone.
         return not entry.has_request or entry.requested == size
@@ -106,35 +101,28 @@ def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
 
 
 def _may_request_growth(entry: ReplicaAllocation) -> bool:
-    """Whether the new size may be requested now.
-
-    A replica that never ran is granted its current size first: if the new size were refused, it would leave a disk that has
-    space for its current size, and might come back for ever.
-    """
+    """Whether the new size may be requested now."""
+    # A replica that never ran is granted its current size first: if the new size were refused, it would leave a disk that has space for its
+    # current size, and might come back again and again.
     return entry.stage is Stage.ALLOCATED or (
         entry.stage in {Stage.PENDING, Stage.REFUSED} and entry.has_request and has_run(entry.replica)
     )
 
 
 def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
-    """Returns requests for the new size.
-
-    A rejection of a size that is not requested any more must go first, or it would look like the answer to the new request.
-    """
+    """Returns requests for the new size."""
     return tuple(
         SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, volume.size)
         for entry in growing
         if _may_request_growth(entry)
         and entry.requested != volume.size
+        # A rejection of a size that is not requested any more goes first: it would look like the answer to the new request.
         and (entry.in_sync or entry.requested != entry.held)
     )
 
 
 def _rollback_requests(allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
-    """Returns requests for the current size where more is requested.
-
-    More is requested when an expansion failed or was called off.
-    """
+    """Returns requests for the current size where more is requested, because an expansion failed or was called off."""
     return tuple(
         SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
         for entry in allocations
@@ -147,10 +135,7 @@ def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[W
 
 
 def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
-    """Returns the bytes that the volume's growing replicas lack, by disk UUID.
-
-    Replicas on one disk count together.
-    """
+    """Returns the bytes that the volume's growing replicas lack, by disk UUID, those on one disk in sum."""
     growth = Counter[str]()
     for entry in growing:
         growth[entry.replica.disk_id] += max(0, volume.size - _taken_by(entry))
@@ -158,7 +143,6 @@ def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Cou
 
 
 def _taken_by(entry: ReplicaAllocation) -> int:
-    """The bytes of its disk that count as taken by a replica (see `allocation.taken_bytes`)."""
     claimed = claim(entry.requested, entry.allocation)
     return max(claimed, entry.current_size) if has_run(entry.replica) else claimed
 
@@ -166,7 +150,6 @@ def _taken_by(entry: ReplicaAllocation) -> int:
 def _disks_without_space(
     volume: Volume, growing: Iterable[ReplicaAllocation], space: Mapping[str, DiskSpace]
 ) -> frozenset[str]:
-    """Returns the UUIDs of disks that cannot grant the growth."""
     growth = _growth_by_disk(volume, growing)
     return frozenset(uuid for uuid, size in growth.items() if uuid in space and not space[uuid].grants(size))
 
@@ -210,14 +193,11 @@ class _Causes:
 def _rejected_condition(
     volume: Volume, growing: Iterable[ReplicaAllocation], causes: _Causes, current_condition: Condition | None = None
 ) -> Condition:
-    """Returns the condition that names the disks refusing an expansion.
-
-    A disk is named if it refused a request or is one of `full_disks`. While replicas go back to the old size there may be no such
-    disk: the message of the current condition then stays.
-    """
+    """Returns the condition that names the disks that refused an expansion or would refuse it (`full_disks`)."""
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
     growing = list(growing)
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
+    # While replicas go back to the old size there may be no such disk: the message stays.
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
         return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, current_condition.message)
     lacking = _growth_by_disk(volume, growing)

@@ -18,10 +18,7 @@ _MAX_OBJECT_NAME: Final = 253
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a disk's DiskSchedule, as `new_schedule` describes it.
-
-    Its name is the UUID.
-    """
+    """Create a disk's DiskSchedule, as `new_schedule` describes it, named by the disk's UUID."""
 
     uuid: str
     disk: str
@@ -30,10 +27,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSpec:
-    """Write disk and node into the spec and add the finalizer.
-
-    The write is against the version that was read.
-    """
+    """Write disk and node into the spec and add the finalizer, against the version that was read."""
 
     schedule: DiskSchedule
     disk: str
@@ -42,20 +36,15 @@ class UpdateSpec:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the DiskSchedule at the version that was read.
-
-    A request that was written since must keep it.
-    """
+    """Delete the DiskSchedule at the version that was read: a request that was written since must keep it."""
 
     schedule: DiskSchedule
 
 
 @dataclass(frozen=True, slots=True)
 class Recreate:
-    """Remove the finalizer of a DiskSchedule whose disk still exists.
-
-    The DiskSchedule is being deleted, so this lets a successor be created, which gets its requests and grants
-    (`new_schedule`).
+    """Remove the finalizer of a DiskSchedule whose disk still exists. The DiskSchedule is being deleted, so this lets a
+    successor be created, which gets its requests and grants (`new_schedule`).
     """
 
     schedule: DiskSchedule
@@ -108,10 +97,9 @@ def sync_disks(
 
 
 def new_schedule(create: Create, occupancy: DiskOccupancy, predecessor: DiskSchedule | None = None) -> DiskSchedule:
-    """Returns the DiskSchedule to create, with the requests of everything that is on the disk.
-
-    So no newcomer can request the bytes of a replica that runs there before the replica does. A replica or copy that the
-    disk's earlier DiskSchedule knew keeps its request and what it was granted.
+    """Returns the DiskSchedule to create, with the requests of everything that is on the disk. So no newcomer can
+    request the bytes of a replica that runs there before the replica does. A replica or copy that the disk's earlier
+    DiskSchedule knew keeps its request and what it was granted.
 
     Args:
         create: the disk
@@ -139,7 +127,6 @@ def new_schedule(create: Create, occupancy: DiskOccupancy, predecessor: DiskSche
 def _locate_disks(
     nodes: Iterable[Node], schedules: Mapping[str, DiskSchedule]
 ) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
-    """Returns each UUID's node and disk name, and the problems."""
     entries: dict[str, list[tuple[str, str]]] = {}
     for node in nodes:
         for disk in node.disks:

@@ -24,9 +24,8 @@ _Named = TypeVar("_Named", Replica, BackingImage)
 def mirror_spec(
     schedule: DiskSchedule, replicas: Iterable[Replica], images: Iterable[BackingImage]
 ) -> DiskScheduleSpec:
-    """Returns the spec that requests what is on the disk.
-
-    That is every Replica object placed there, and every backing image with the disk in its spec.
+    """Returns the spec that requests what is on the disk: every Replica object placed there, and every backing image
+    with the disk in its spec.
     """
     return replace(
         schedule.spec,
@@ -38,10 +37,8 @@ def mirror_spec(
 
 
 def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskScheduleStatus | None:
-    """Returns the next status of a mirrored spec, if it differs.
-
-    Everything counts as scheduled, whatever the limit. More than storageAvailable is an over-allocation: condition Schedulable
-    is False with reason OverAllocated.
+    """Returns the next status of a mirrored spec, if it differs. Everything counts as scheduled, whatever the limit.
+    More than storageAvailable is an over-allocation: condition Schedulable is False with reason OverAllocated.
     """
     held = {
         kind: {

@@ -40,10 +40,7 @@ class Occupant:
 
     @property
     def waits_for(self) -> str:
-        """The backing image that must be granted together with a replica.
-
-        "" if it needs none, or if it has data.
-        """
+        """The backing image that must be granted together with a replica; "" if it needs none, or if it has data."""
         return "" if self.has_data else self.backing_image
 
 
@@ -55,13 +52,11 @@ class DiskOccupancy:
     backing_images: Mapping[str, Occupant] = field(default_factory=dict[str, Occupant])
 
     def occupants(self, kind: RequestKind) -> Mapping[str, Occupant]:
-        """The occupants of one kind."""
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
     def with_adoption(self, adoption: Adoption, spec: DiskScheduleSpec) -> DiskOccupancy:
-        """The occupancy, in which the adopted objects that still request space have data.
-
-        The caches of Replicas may be older than the DiskSchedule, which knew better when it was created.
+        """The occupancy, in which the adopted objects that still request space have data. The caches of Replicas may be
+        older than the DiskSchedule, which knew better when it was created.
         """
         if not adoption.replicas and not adoption.backing_images:
             return self
@@ -86,10 +81,8 @@ NO_OCCUPANTS: Final = DiskOccupancy()
 
 
 def replica_occupant(replica: Replica, volume: Volume | None) -> Occupant | None:
-    """Returns a placed replica as an occupant of its disk.
-
-    A replica without a size of its own needs its volume's. None if it is being deleted, has no place, or needs no
-    bytes.
+    """Returns a placed replica as an occupant of its disk. A replica without a size of its own needs its volume's. None
+    if it is being deleted, has no place, or needs no bytes.
     """
     size = replica.size or (volume.size if volume else 0)
     if replica.deleting or not replica.disk_id or not replica.node_id or size <= 0:

@@ -63,10 +63,9 @@ class Reconciliation:
 def reconcile(
     schedule: DiskSchedule, node: NodeLookup, now: str, occupancy: DiskOccupancy = NO_OCCUPANTS
 ) -> Reconciliation:
-    """Decides the next status of a DiskSchedule.
-
-    `node` is the Longhorn node that `spec.node` names; `now` is RFC 3339; `occupancy` is what is on the disk. An object that is
-    being deleted grants nothing more and goes when it has no requests and nothing is held.
+    """Decides the next status of a DiskSchedule. `node` is the Longhorn node that `spec.node` names; `now` is RFC 3339;
+    `occupancy` is what is on the disk. An object that is being deleted grants nothing more and goes when it has no
+    requests and nothing is held.
     """
     limit = limit_of(schedule, node)
     occupancy = occupancy.with_adoption(schedule.adoption, schedule.spec)
@@ -83,9 +82,8 @@ def reconcile(
 
 
 def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStatus) -> bool:
-    """Whether two statuses differ by less than a hundredth of storageAvailable.
-
-    Messages that name storageAvailable may differ as well. Any other difference counts.
+    """Whether two statuses differ by less than a hundredth of storageAvailable, and in messages that name it, and in
+    nothing else.
     """
     if current.storage_available is None or wanted.storage_available is None:
         return False
@@ -102,12 +100,10 @@ def _without_limit(status: DiskScheduleStatus) -> DiskScheduleStatus:
 
 
 def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
-    """Returns the status to start from.
-
-    The first decision about a new DiskSchedule starts from the grants of its predecessor.
-    """
+    """Returns the status to start from."""
     if schedule.decided:
         return schedule.status
+    # A new DiskSchedule's first decision starts from the grants of its predecessor.
     held = {
         kind: {name: Allocation(AllocationState.SCHEDULED, size) for name, size in adopted.items() if size}
         for kind in RequestKind
@@ -117,10 +113,9 @@ def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
 
 
 def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
-    """Returns how much a DiskSchedule may grant.
-
-    Only a node that cannot be read leaves requests undecided: its disks are unknown, but they may be known soon. A node or
-    disk that does not exist refuses, so that its requests are made on other disks; what is held stays held.
+    """Returns how much a DiskSchedule may grant. Only a node that cannot be read leaves requests undecided: its disks
+    are unknown, but they may be known soon. A node or disk that does not exist refuses, so that its requests are made
+    on other disks; what is held stays held.
     """
     disk = _find_disk(node, schedule.spec.disk)
     where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
@@ -147,10 +142,8 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
 
 
 def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: Limit, now: str) -> DiskScheduleStatus:
-    """Returns a status with its limit and its conditions.
-
-    The limit is the one it was decided by. The conditions say whether the disk grants anything at all, and which fields of
-    the object cannot be read.
+    """Returns a status with its limit and its conditions. The limit is the one it was decided by. The conditions say
+    whether the disk grants anything at all, and which fields of the object cannot be read.
     """
     available = status.storage_available if limit.available is None else limit.available
     status = replace(status, storage_available=available)
@@ -182,7 +175,6 @@ def _find_disk(node: NodeLookup, name: str) -> Disk | None:
 
 
 def _has_status_faults(faults: Iterable[Fault]) -> bool:
-    """Whether some field of the status cannot be read."""
     return any(fault.in_status for fault in faults)
 
 

@@ -1,7 +1,4 @@
-"""Releases what a deleted replica held.
-
-It also names the objects to reconcile when allocations change.
-"""
+"""Releases what a deleted replica held, and names the objects to reconcile when allocations change."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ from scheduler_core.model.longhorn import Replica
 
 
 def release_replica(replica: Replica, schedules: Mapping[str, DiskSchedule]) -> tuple[Write, ...]:
-    """Returns the writes that release a replica that is being deleted; none for any other replica.
-
-    The finalizer is removed last, so that a replica never disappears while it has a request.
+    """Returns the writes that release a replica that is being deleted; none for any other replica. The finalizer is
+    removed last, so that a replica never disappears while it has a request.
     """
     if not replica.deleting:
         return ()
@@ -29,8 +25,5 @@ def release_replica(replica: Replica, schedules: Mapping[str, DiskSchedule]) -> 
 
 
 def changed_names(before: Allocations, after: Allocations) -> frozenset[str]:
-    """Returns the names whose allocation differs.
-
-    Only their volumes (or backing images) are reconciled.
-    """
+    """Returns the names whose allocation differs: only their volumes (or backing images) are reconciled."""
     return frozenset(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

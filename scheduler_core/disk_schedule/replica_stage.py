@@ -19,10 +19,7 @@ from scheduler_core.model.quantity import format_bytes
 
 
 class Stage(Enum):
-    """How far the allocation of a replica's current size is.
-
-    `expansion` decides about growth.
-    """
+    """How far the allocation of a replica's current size is; `expansion` decides about growth."""
 
     UNPLACED = auto()
     UNREQUESTED = auto()
@@ -57,20 +54,16 @@ class ReplicaAllocation:
 
     @property
     def name(self) -> str:
-        """The replica's name."""
         return self.replica.name
 
     @property
     def held(self) -> int:
-        """The bytes it holds."""
         return self.allocation.size if self.allocation else 0
 
     @property
     def in_sync(self) -> bool:
-        """Whether exactly the requested bytes are scheduled.
-
-        False while the request is pending, when a different size is granted, and after a rejection, which may answer an
-        earlier request.
+        """Whether exactly the requested bytes are scheduled; not after a rejection, which may answer an earlier
+        request.
         """
         scheduled = self.allocation is not None and self.allocation.state is AllocationState.SCHEDULED
         return scheduled and self.held == self.requested
@@ -79,9 +72,7 @@ class ReplicaAllocation:
 def replica_allocation(
     volume: Volume, replica: Replica, schedules: Mapping[str, DiskSchedule], disks: Collection[str]
 ) -> ReplicaAllocation:
-    """Determines the stage of a replica.
-
-    `disks` are the UUIDs that some node's status lists.
+    """Determines the stage of a replica. `disks` are the UUIDs that some node's status lists.
 
     REFUSED_NEW has never run, so it can go elsewhere: its request was rejected, its DiskSchedule is being deleted, there is
     none and no node lists the disk, its disk is gone, or the backing image that it needs is refused there. REFUSED is a
@@ -122,9 +113,8 @@ def replica_allocation(
 
 
 def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
-    """Returns why a replica's backing image cannot be used on its disk.
-
-    None if it can be used, or if the replica needs none.
+    """Returns why a replica's backing image cannot be used on its disk, or None if it can, or if the replica needs
+    none.
     """
     allocation = schedule.status.backing_images.get(image)
     if not image or (allocation is not None and allocation.size > 0):
@@ -149,8 +139,7 @@ def _refuses_image(schedule: DiskSchedule, image: str) -> bool:
 
 
 def has_run(replica: Replica) -> bool:
-    """Whether a replica may have data, because it runs or ran.
-
-    A replica with data never leaves its disk for lack of space.
+    """Whether a replica may have data, because it runs or ran. A replica with data never leaves its disk for lack of
+    space.
     """
     return bool(replica.healthy_at or replica.failed_at) or replica.current_state not in {"", "stopped"}

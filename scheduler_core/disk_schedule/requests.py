@@ -8,10 +8,8 @@ from scheduler_core.model.disk_schedule import DiskScheduleSpec, RequestKind, Re
 
 
 def set_requirement(spec: DiskScheduleSpec, kind: RequestKind, name: str, size: int) -> DiskScheduleSpec:
-    """Returns the spec with `size` bytes requested; 0 withdraws the request.
-
-    The same spec object if nothing changes. A backing image's name is the key on every disk, because all of its copies are
-    equally large.
+    """Returns the spec with `size` bytes requested; 0 withdraws the request. The same spec object if nothing changes. A
+    backing image's name is the key on every disk, because all of its copies are equally large.
 
     Raises:
         ValueError: the size is negative, which is a caller's fault and never written

@@ -29,11 +29,9 @@ class DiskAccounting:
 
 
 def account(disk: Disk, schedule: DiskSchedule, unlisted_replicas: Iterable[Replica]) -> DiskAccounting:
-    """Returns what the DiskSchedule of a disk adds.
-
-    A new request that the DiskSchedule rejected counts 0 there, and so does its Replica, which is about to leave; if
-    Longhorn's status lists the replica, it still counts for Longhorn's rules. A replica that is not in the DiskSchedule
-    will be requested, so it counts for both.
+    """Returns what the DiskSchedule of a disk adds. A new request that the DiskSchedule rejected counts 0 there, and so
+    does its Replica, which is about to leave; if Longhorn's status lists the replica, it still counts for Longhorn's
+    rules. A replica that is not in the DiskSchedule will be requested, so it counts for both.
 
     Args:
         disk: the disk, as the node's status describes it

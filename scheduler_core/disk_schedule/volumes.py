@@ -74,17 +74,13 @@ class VolumeSnapshot:
     requested_disks: Mapping[str, AbstractSet[str]] | None = None
 
     def disks_with_request(self, replica: str) -> AbstractSet[str]:
-        """The UUIDs of the DiskSchedules that have a request for a replica."""
         if self.requested_disks is not None:
             return self.requested_disks.get(replica, frozenset())
         return {uuid for uuid, schedule in self.schedules.items() if replica in schedule.spec.replicas}
 
     @property
     def image_problem(self) -> Condition | None:
-        """The condition of a volume whose backing image is not known.
-
-        None if the image and its size are known, or if the volume needs none.
-        """
+        """The condition of a volume whose backing image or the image's size is not known, or None."""
         name = self.volume.backing_image
         image = self.cluster.backing_image(name) if name else None
         if not name or (image is not None and image.real_size > 0):
@@ -163,15 +159,14 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
 
 
 def _listed_disks(cluster: Cluster) -> frozenset[str]:
-    """Returns the UUIDs that some node's status lists."""
     return frozenset(disk.uuid for node in cluster.nodes.values() for disk in node.disks if disk.in_status)
 
 
 def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> ReplicaAllocation:
     """Returns the allocation, refused if the disk cannot grant it any more.
 
-    It is refused only for a replica that never ran. Either its place was noted, and then the process ended, and
-    meanwhile the space was given to another; or its backing image was deleted while it waited.
+    Only a replica that never ran is refused. Its place was noted before the process ended, and the space was given to
+    another meanwhile; or its backing image was deleted while it waited.
     """
     if entry.stage not in {Stage.UNREQUESTED, Stage.PENDING} or has_run(entry.replica):
         return entry
@@ -191,20 +186,17 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
 
 
 def _needs_requeue(entry: ReplicaAllocation) -> bool:
-    """Whether a replica waits for something that no event may show.
-
-    Its disk has no DiskSchedule yet, or does not answer, or refuses a replica with data, or its backing image is missing.
+    """Whether a replica waits for something that no event may show: its disk has no DiskSchedule yet, does not answer,
+    or refuses a replica with data, or its backing image is missing.
     """
     return entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle is not None
 
 
 def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
-    """Returns the write of a condition that changed.
-
-    While a volume is being placed, its message would change with every step; it is updated only once that takes long.
-    """
+    """Returns the write of a condition that changed."""
     if condition_matches(current, wanted):
         return ()
+    # While a volume is being placed, its message would change with every step; it is updated only once that takes long.
     if (
         current is not None
         and current.reason == wanted.reason == ALLOCATION_PENDING
@@ -226,9 +218,8 @@ def _is_recent(time: str, now: str) -> bool:
 
 
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
-    """Returns withdrawals of requests on other disks than the replica's.
-
-    The replica has left such a disk, or the request is from a controller whose cache was behind.
+    """Returns withdrawals of requests on disks that the replica has left, or that a controller requested while its
+    cache was behind.
     """
     return tuple(
         SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
@@ -256,11 +247,7 @@ class _Placement:
 
 
 def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> _Placement:
-    """Places the first replica that can be placed.
-
-    Only one is placed, because the next one's place depends on it. Nothing is placed while the backing image is missing or
-    cannot be read.
-    """
+    """Places the first replica that can be placed, if the backing image can be read."""
     writes: list[Write] = []
     without_disk: list[str] = []
     explanation = ""
@@ -279,6 +266,7 @@ def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaA
                 AssignReplica(entry.name, choice.candidate.node.name, disk.uuid, disk.path),
                 SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
             ]
+            # Only one is placed, because the next one's place depends on it.
             break
         if entry.replica.node_id or entry.replica.disk_id:
             writes.append(AssignReplica(entry.name))
@@ -294,15 +282,13 @@ def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
 
 
 def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> Iterable[str]:
-    """Yields replicas whose node is not their disk's node, as sentences.
-
-    The place was edited by hand, or the disk was moved. It is only reported: the disk is where the data is.
-    """
+    """Yields replicas whose node is not their disk's node, as sentences."""
     for entry in allocations:
         replica = entry.replica
         schedule = snapshot.schedules.get(replica.disk_id)
         moves = entry.stage in {Stage.UNPLACED, Stage.REFUSED_NEW}
         if schedule is not None and not moves and replica.node_id != schedule.spec.node:
+            # The place was edited by hand, or the disk was moved. It is only reported: the disk is where the data is.
             disk = f"disk {replica.disk_id} is on node {schedule.spec.node}"
             yield f"replica {entry.name} is said to be on node {replica.node_id}, but its {disk}"
 
@@ -313,9 +299,8 @@ def _condition(
     placement: _Placement,
     contradictions: tuple[str, ...],
 ) -> Condition:
-    """Returns the condition DiskAllocation of a volume that does not grow.
-
-    It is True only if every replica holds its size on a disk that is there, together with the volume's backing image.
+    """Returns the condition DiskAllocation of a volume that does not grow: True only if every replica holds its size on
+    a disk that is there, together with the volume's backing image.
     """
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
@@ -349,10 +334,7 @@ def _condition(
 
 
 def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAllocation]) -> Condition:
-    """Returns the condition of a volume whose replicas wait for an answer.
-
-    The message names each replica's bytes and disk.
-    """
+    """Returns the condition of a volume whose replicas wait for an answer, with each replica's bytes and disk."""
     waiting: list[str] = []
     for entry in pending:
         schedule = snapshot.schedules.get(entry.replica.disk_id)
@@ -362,7 +344,6 @@ def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAlloca
 
 
 def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
-    """Says what a disk refuses to a replica with data, and what is left there."""
     uuid = entry.replica.disk_id
     request = f"{format_bytes(entry.current_size)} for replica {entry.name}, which has data there"
     cause = disk_problem(snapshot.schedules, uuid)

@@ -1,7 +1,4 @@
-"""Writes that decisions about volumes, replicas and backing images return.
-
-The caller carries them out in order.
-"""
+"""Writes that decisions about volumes, replicas and backing images return, and callers carry out in order."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ class SetRequirement:
 
 @dataclass(frozen=True, slots=True)
 class AssignReplica:
-    """Write a replica's place into the Replica; "" removes it.
-
-    The write is against the version that was read.
-    """
+    """Write a replica's place into the Replica, "" for none, against the version that was read."""
 
     replica: str
     node: str = ""
@@ -47,10 +41,7 @@ class AssignReplica:
 
 @dataclass(frozen=True, slots=True)
 class SetReplicaSize:
-    """Write a replica's new size.
-
-    Its disk has granted the size, or no grant is needed, because the replica has no place yet.
-    """
+    """Write a replica's new size, which its disk has granted, or which needs no grant without a place."""
 
     replica: str
     size: int
@@ -65,10 +56,7 @@ class SetVolumeCondition:
 
 @dataclass(frozen=True, slots=True)
 class ChangeCopies:
-    """Add and remove disks in a backing image's spec.
-
-    The write is against the version that was read.
-    """
+    """Add and remove disks in a backing image's spec, against the version that was read."""
 
     image: str
     added: tuple[str, ...] = ()
@@ -77,10 +65,7 @@ class ChangeCopies:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFinalizer:
-    """Remove Longhorn's finalizer from the Replica or BackingImage.
-
-    Everything that it held is released before.
-    """
+    """Remove Longhorn's finalizer from the Replica or BackingImage, once everything that it held is released."""
 
     kind: RequestKind
     name: str

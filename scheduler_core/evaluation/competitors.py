@@ -1,7 +1,7 @@
 """The volumes of other pods on one node, and the pod that they are compared with.
 
-Volumes are identified by the Longhorn volume, or by the claim while there is none. So a claim that two pods share counts once, and so
-does a pod's own demand.
+The Longhorn volume identifies a volume, or the claim while there is none. So a claim that two pods share counts once,
+as does a pod's own demand.
 """
 
 from __future__ import annotations
@@ -27,23 +27,17 @@ Volumes = tuple[PodVolume, ...]
 
 
 def identity(volume: PodVolume) -> str:
-    """Returns the key that identifies a volume.
-
-    The key is the name of the Longhorn volume, or the claim's identity while there is none.
-    """
+    """Returns the name of the Longhorn volume, or the claim's identity while there is none."""
     return volume.volume.name if volume.bound else claim_identity(volume.claim)
 
 
 def volumes_key(volumes: Volumes) -> object:
-    """Returns a key for volumes that every node treats alike."""
     return tuple((volume_class(volume.volume), volume.volume.size, volume.volume.actual_size) for volume in volumes)
 
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """The pod that is evaluated.
-
-    Its own volumes and offer do not count as competitors.
+    """The pod that is evaluated; its own volumes and offer do not count as competitors.
 
     Attributes:
         volumes: identities of its volumes, also those that they had as unbound claims
@@ -56,7 +50,6 @@ class Requester:
 
     @classmethod
     def of(cls, uid: str, volumes: Iterable[PodVolume], priority: int = 0) -> Requester:
-        """Returns the pod with these volumes."""
         volumes = list(volumes)
         claims = (claim_identity(volume.claim) for volume in volumes if volume.claim)
         return cls(uid, frozenset(identity(volume) for volume in volumes).union(claims), priority)
@@ -98,7 +91,6 @@ class Competitors:
 
     @property
     def volumes(self) -> Volumes:
-        """All competing volumes."""
         return self.demanded + self.offered
 
 

@@ -1,11 +1,9 @@
-"""Volumes of other pods that compete for a node.
-
-One more pod is evaluated jointly with them.
+"""Volumes of other pods that compete for a node, and are evaluated jointly with one more pod.
 
 Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`fitting_volumes.py`), demand before
-offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
-*hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit can lead
-nowhere either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`volumes_anywhere.py`).
+offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with
+older demand is *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit cannot be
+used either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`volumes_anywhere.py`).
 
 Nothing is computed twice: a node is evaluated again when its demand, its offers or its disks change,
 and nodes with equal competitors and equal disks share one result.
@@ -66,7 +64,6 @@ class ContentionQuery:
 
     @property
     def version(self) -> Version:
-        """The change logs that hopeless demand depends on."""
         return self.state.profiles.changelog, self.demand.changelog
 
 
@@ -93,19 +90,16 @@ class _Entry:
     def is_current(
         self, demands: tuple[Demand, ...], offers: tuple[Offer, ...], free_space: object, budget: Budget
     ) -> bool:
-        """Whether the entry still holds.
-
-        Unchanged values are shared between views, so identity tells.
-        """
+        """Whether the entry still holds."""
+        # Views share unchanged values, so identity tells.
         if self.demands is not demands or self.free_space is not free_space or self.offers != offers:
             return False
         # Without this, one node that is too hard would use up the budget of every request.
         return self.given_up_at is None or budget.left <= _RETRY_FACTOR * self.given_up_at
 
     def involves(self, requester: Requester) -> bool:
-        """Whether other competitors count for the requester.
-
-        The entry has some of its volumes, its offer, or a hold that does not count against it.
+        """Whether other competitors count for the requester: the entry has some of its volumes, its offer, or a hold
+        that does not count against it.
         """
         if requester.uid in self.uids or requester.priority > self.priority:
             return True
@@ -125,16 +119,14 @@ class Contention:
         self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
     def volumes_anywhere(self, query: ContentionQuery) -> Cooperative[VolumesAnywhere]:
-        """Returns what other pods' volumes take on whichever node."""
         yield from self.update(query)
         return VolumesAnywhere(self.roaming_volumes(query), self.unplaced_share(query))
 
     def competitors(
         self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
     ) -> Cooperative[Mapping[str, Competitors]]:
-        """Returns the competing volumes of other pods by node.
-
-        Nodes without any are left out. `anywhere`: what `volumes_anywhere` returned for the query, if the caller has it.
+        """Returns the competing volumes of other pods by node. Nodes without any are left out. `anywhere`: what
+        `volumes_anywhere` returned for the query, if the caller has it.
         """
         # Queries of different views take turns, so this is not read again after a pause.
         anywhere = anywhere or (yield from self.volumes_anywhere(query))
@@ -168,10 +160,7 @@ class Contention:
         return (yield from self._joint.competitors(own, anywhere, query.state.profiles, query.budget))
 
     def update(self, query: ContentionQuery) -> Cooperative[None]:
-        """Finds the volumes that do not fit on nodes that changed.
-
-        Not only nodes that are asked about matter, because these volumes may roam.
-        """
+        """Finds the volumes that do not fit on nodes that changed, asked about or not, because these volumes may roam."""
         before = self._roaming.version
         for _ in range(_MAX_UPDATES):
             uninterrupted = yield from self._update_nodes(query)
@@ -204,7 +193,6 @@ class Contention:
         return uninterrupted
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
-        """Returns the roaming volumes, largest first, without the requester's."""
         roaming = self._roaming.volumes_on_every_node(query.ledger, query.state.view.cluster.now)
         own = query.requester
         return tuple(volume for volume in roaming if identity(volume) not in own.volumes) if roaming else ()
@@ -221,18 +209,17 @@ class Contention:
         return entry
 
     def nodes_involving(self, requester: Requester, names: Iterable[str]) -> frozenset[str]:
-        """Names of evaluated nodes with competitors that involve the requester.
-
-        There its competitors differ from those of equal pods.
+        """Names of evaluated nodes with competitors that involve the requester, so that they differ from those of equal
+        pods.
         """
         entries = ((name, self._entries.get(name)) for name in names)
         return frozenset(name for name, entry in entries if entry is not None and entry.involves(requester))
 
     def unplaced_share(self, query: ContentionQuery) -> Volumes:
-        """Returns one node's share of the unplaced volumes.
+        """Returns one node's share of the unplaced volumes, the largest first, without the requester's.
 
-        The largest come first, and the requester's are left out. n replicas over N nodes count as the n / N largest on each. Counting all
-        of them on every node would block every pod: like offers, the more there are, the fewer nodes each counts on.
+        n replicas over N nodes count as the n / N largest on each. Counting all of them on every node would block every
+        pod: like offers, the more there are, the fewer nodes each counts on.
         """
         unplaced = query.demand.unplaced
         own = query.requester.volumes
@@ -246,10 +233,7 @@ class Contention:
         return tuple(islice(merge(volumes, offered, key=_largest_first), -(-replicas // nodes)))
 
     def _offered_volumes(self, query: ContentionQuery) -> dict[str, PodVolume]:
-        """Returns offered volumes that may go to any node.
-
-        They are sorted largest first. Volumes that are demanded already are left out.
-        """
+        """Returns offered volumes that may go to any node and are not demanded already, largest first."""
         unplaced = query.demand.unplaced
         uids = query.ledger.uids_with_unplaced_volumes
         cached = self._offered_unplaced
@@ -301,9 +285,8 @@ class Contention:
     def _without_requester(
         self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Offer]
     ) -> CompetingVolumes:
-        """Returns the volumes that count against the requester.
-
-        Its volumes are left out of other pods' demand and offers too, and so are holds of a lower priority.
+        """Returns the volumes that count against the requester: without its own, in other pods' demand and offers too,
+        and without holds of a lower priority.
         """
         requester = query.requester
         counting = [
@@ -315,7 +298,6 @@ class Contention:
     def _fitting_competitors(
         self, query: ContentionQuery, name: str, competing: CompetingVolumes
     ) -> Cooperative[Competitors]:
-        """Returns the competing volumes that fit on the node together."""
         profiles = query.state.profiles
         fitting = yield from fitting_volumes(competing, partial(volumes_fit, profiles, query.budget, name))
         placeable = yield from volumes_with_open_disk(profiles, name, fitting.left_out)

@@ -1,6 +1,4 @@
-"""Disk profiles: what a node's disks offer to classes of volumes.
-
-Nodes with equal profiles are evaluated once.
+"""Disk profiles: what a node's disks offer to classes of volumes. Nodes with equal profiles are evaluated once.
 
 Data flow, for nodes that hold no replica of the pod's volumes (nearly all nodes):
 
@@ -35,9 +33,7 @@ _PROFILES_PER_PAUSE: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class OpenDisk:
-    """A disk that is open to at least one class.
-
-    Sizes are bytes, as in `longhorn.space.DiskSpace`.
+    """A disk that is open to at least one class. Sizes are bytes, as in `longhorn.space.DiskSpace`.
 
     Attributes:
         headroom: only if the volumes bring data (`VolumeClasses.rewrites`); otherwise 0, because an open disk has some
@@ -55,10 +51,8 @@ class OpenDisk:
 
 
 class Profile:
-    """The open disks of a node, without their names.
-
-    A profile without disks has the reason why no disk matters. `reported` are the free bytes of the disks as Longhorn
-    takes them from its status.
+    """The open disks of a node, without their names. A profile without disks has the reason why no disk matters.
+    `reported` are the free bytes of the disks as Longhorn takes them from its status.
     """
 
     __slots__ = ("classes", "copies", "copying", "free", "headroom", "reason", "reported")
@@ -74,14 +68,12 @@ class Profile:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Identifies and sorts the profiles of one table."""
         return self.free, self.headroom, self.classes, self.copies, self.reported
 
 
 def profile_node(view: View, classes: VolumeClasses, name: str) -> Refused | tuple[OpenDisk, ...]:
-    """Returns a node's disks that are open to the classes.
-
-    The disk with most free bytes comes first. If the node does not fit whatever the sizes, the reason is returned instead.
+    """Returns a node's disks that are open to the classes, the one with most free bytes first, or the reason if the
+    node does not fit whatever the sizes.
     """
     refused = attach_refusal(view, classes, name)
     if refused is not None:
@@ -168,9 +160,8 @@ class ProfileTable:
         return self.profiles
 
     def update(self, view: View, changed_nodes: Iterable[str]) -> Cooperative[ProfileTable]:
-        """Returns the table of a later view.
-
-        Only the changed nodes may have another profile. Equal profiles stay one object, so their results hold for both tables.
+        """Returns the table of a later view. Only the changed nodes may have another profile. Equal profiles stay one
+        object, so their results hold for both tables.
         """
         table = ProfileTable(self.classes)
         table._interned = self._interned
@@ -187,10 +178,7 @@ class ProfileTable:
 
     @property
     def profiles_seen(self) -> int:
-        """Number of different profiles that were ever in the table.
-
-        Those of the tables that it was updated from count too.
-        """
+        """Number of different profiles that were ever in the table, or in one that it was updated from."""
         return len(self._interned)
 
     @property
@@ -198,10 +186,7 @@ class ProfileTable:
         return max(1, _PROFILES_PER_PAUSE // (1 + len(self.classes.requests) + len(self.classes.optional)))
 
     def of(self, names: Sequence[str]) -> list[Profile]:
-        """Returns the profiles of some nodes.
-
-        A name without a Longhorn node has one too.
-        """
+        """Returns the profiles of some nodes. A name without a Longhorn node has one too."""
         get = self.profiles.get
         default = self._not_longhorn
         return [get(name, default) for name in names]

@@ -1,6 +1,4 @@
-"""Cache of per-node results for equivalent pods.
-
-Only nodes that changed since the last lookup are evaluated again.
+"""Cache of per-node results for equivalent pods: only nodes that changed since the last lookup are evaluated again.
 
 Data flow: the pod's requirements → the results that equal requirements had → without the nodes whose profile, demand or offers changed
 since (`cluster/changelog.py`) → the missing nodes are evaluated now → the next results. So a request costs one look-up per node, and
@@ -60,17 +58,13 @@ class NodeQuery:
 
     @property
     def version(self) -> _Version:
-        """The change logs that results depend on."""
         competition = self.competition
         return competition.state.profiles.changelog, competition.demand.changelog, competition.ledger.changelog
 
 
 @dataclass(frozen=True, slots=True)
 class _NodeOrder:
-    """The nodes of a request in their order.
-
-    kube-scheduler mostly asks about the same nodes.
-    """
+    """The nodes of a request in their order. kube-scheduler mostly asks about the same nodes."""
 
     names: Sequence[str]
     positions: Mapping[str, int]
@@ -101,10 +95,7 @@ class _Results:
     own_nodes: frozenset[str]
 
     def changed_nodes(self, version: _Version) -> frozenset[str] | None:
-        """Names of the nodes that changed since.
-
-        None if that is not recorded.
-        """
+        """Names of the nodes that changed since, None if that is not recorded."""
         return nodes_changed_since(self.version, version)
 
 
@@ -206,9 +197,8 @@ def _with_own(lookup: _Lookup, competitors: Mapping[str, Competitors]) -> Mappin
 
 
 def _own_nodes(query: NodeQuery) -> frozenset[str]:
-    """Names of nodes whose results hold for this pod alone.
-
-    There its own demand or offer counts, or that of a pod that shares a volume, or a hold does not count because of its priority.
+    """Names of nodes whose results hold for this pod alone: its own demand or offer counts there, or that of a pod that
+    shares a volume, or a hold does not count because of its priority.
     """
     competition = query.competition
     names: set[str] = set()
@@ -281,10 +271,7 @@ def _evaluate_with(
 def _decide_by_counting(
     query: NodeQuery, required: Requirements, profile: Profile, competitors: Competitors | None
 ) -> Reason | None:
-    """Returns the reason of a node where counting proves every order safe.
-
-    None proves nothing.
-    """
+    """Returns the reason of a node where counting proves every order safe; None proves nothing."""
     if profile.reason is not None or not required.uniform or not required.sizes:
         return None
     items = required.items
@@ -313,14 +300,12 @@ def _decide_by_counting(
 def _examine_left_out(
     query: NodeQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
 ) -> Cooperative[dict[str, Reason]]:
-    """Returns the reasons once volumes count that are left out.
-
-    They take part in stale safety alone: they have no space there, and outdated status may still show some.
-    """
+    """Returns the reasons with the stale safety of the volumes that are left out."""
     volumes = (*query.resolution.local, *competitors.volumes, *competitors.left_out)
     required = requirements(volumes, query.resolution.volumes, optional)
     table = yield from query.competition.state.profiles.table(required.classes)
     return {
+        # The left-out volumes have no space on these nodes, but outdated status may still show Longhorn some.
         name: Reason.STALE_UNSAFE
         if reason is Reason.ROOM and (profile.reason is not None or not stale_safe(required, profile))
         else reason
@@ -331,10 +316,7 @@ def _examine_left_out(
 def evaluate_jointly(
     query: NodeQuery, names: Sequence[str], volumes: Volumes, *, examine_safety: bool
 ) -> Cooperative[dict[str, Reason]]:
-    """Returns the reasons of nodes with equal competitors.
-
-    The pod alone fits each of these nodes.
-    """
+    """Returns the reasons of nodes with equal competitors, each of which fits the pod alone."""
     reasons: dict[str, Reason] = {}
     for optional, members in query.optional.split(names):
         reasons |= yield from _evaluate_jointly(query, members, volumes, optional, examine_safety=examine_safety)
@@ -357,8 +339,7 @@ def _evaluate_jointly(
 
 
 def attribute_to_competitors(reason: Reason) -> Reason:
-    """Returns SPOKEN_FOR in place of a refusal caused by competitors.
-
-    The pod alone fits the node. A reason that fits, the UNSAFE ones and UNDECIDED are returned as they are.
+    """Returns SPOKEN_FOR in place of a refusal caused by competitors. The pod alone fits the node. A reason that fits,
+    the UNSAFE ones and UNDECIDED are returned as they are.
     """
     return reason if reason.fits or reason in UNSAFE or reason is Reason.UNDECIDED else Reason.SPOKEN_FOR

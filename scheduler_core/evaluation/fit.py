@@ -1,6 +1,4 @@
-"""Whether one node's open disks can take all required volumes.
-
-If they cannot, it finds the reason that says it best.
+"""Whether one node's open disks can take all required volumes, or the reason that says best why not.
 
 This turns a profile and requirements into a question for `packing/`: sizes, free bytes, and per volume a bit mask of the disks
 it may use (its class, and Longhorn's actual-space rule, which is a test per volume and disk). A backing image that a disk lacks takes
@@ -39,9 +37,8 @@ _STEPS_PER_VARIANT: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedSearches:
-    """The steps that searches for some requirements spent in vain.
-
-    A later request goes on from there (`packing/budget.py`).
+    """The steps that searches for some requirements spent without an answer. A later request goes on from there
+    (`packing/budget.py`).
 
     Attributes:
         packing: by free bytes and the disks that each volume may use
@@ -60,9 +57,9 @@ class UnfinishedSearches:
 
 
 def fit(required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None) -> Reason:
-    """Returns whether a node fits all required volumes.
+    """Returns whether a node fits all required volumes, or why not.
 
-    The reason says why not otherwise. The budget limits the search. Budget(0) answers what needs no search, and UNDECIDED otherwise.
+    The budget limits the search: Budget(0) answers what needs no search, and UNDECIDED otherwise.
     """
     if profile.reason is not None:
         return profile.reason
@@ -74,10 +71,10 @@ def fit(required: Requirements, profile: Profile, budget: Budget, allowed: Allow
 def fit_many(
     required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
 ) -> Cooperative[list[Reason]]:
-    """Returns `fit` of many profiles, with one budget.
+    """Returns `fit` of many profiles, which share one budget fairly.
 
-    The profiles share it fairly. `unfinished` is from earlier calls with these requirements, and is updated. Profiles
-    that lack a backing image are searched one by one, all others in one batch.
+    `unfinished` is from earlier calls with these requirements, and is updated. Profiles that lack a backing image are
+    searched one by one, all others in one batch.
     """
     if not required.sizes:
         return [profile.reason or Reason.ATTACHABLE for profile in profiles]
@@ -134,11 +131,9 @@ def _find_packing(
 def _affordable_variants(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None
 ) -> Iterator[Variant | None]:
-    """Yields packing variants within the budget, then None.
-
-    Even a variant that needs no search costs steps, because there may be thousands.
-    """
+    """Yields packing variants within the budget, then None."""
     for count, variant in enumerate(packing_variants(required, profile, allowed)):
+        # Even a variant that needs no search costs steps, because there may be thousands.
         if count and not budget.spend(_STEPS_PER_VARIANT):
             yield None
             return
@@ -146,10 +141,7 @@ def _affordable_variants(
 
 
 def _cannot_pack(required: Requirements, profile: Profile, allowed: AllowedDisks | None, budget: Budget) -> bool:
-    """Whether the volumes do not pack even without copies.
-
-    Without copies means as if every disk had every image.
-    """
+    """Whether the volumes do not pack even if every disk had every image."""
     masks = allowed_masks(required, profile, allowed)
     return fits(required.items, profile.free, masks, budget) is PackingAnswer.NO
 
@@ -167,9 +159,8 @@ def _reason(
 def order_safety_many(
     required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
 ) -> Cooperative[list[PackingAnswer]]:
-    """Returns whether each profile is order-safe.
-
-    All of them fit, and they share the budget fairly. `unfinished` is from earlier calls with these requirements, and is updated.
+    """Returns whether each of these fitting profiles is order-safe; they share the budget fairly. `unfinished` is from
+    earlier calls with these requirements, and is updated.
     """
     unfinished = UnfinishedSearches() if unfinished is None else unfinished
     if required.uniform and required.sizes and not required.optional:
@@ -191,10 +182,10 @@ def order_safety_many(
 def order_safety(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
 ) -> Safety:
-    """Returns whether every placement order finds space.
+    """Returns whether every placement order finds space, whichever open disks Longhorn chooses.
 
-    An order must succeed whichever open disks Longhorn chooses. The answer is only meaningful for a profile that fits. The bytes of missing
-    backing images are subtracted on every disk beforehand: a profile that is safe then is safe, otherwise nothing is claimed.
+    The answer is only meaningful for a profile that fits. The bytes of missing backing images are subtracted on every
+    disk beforehand: a profile that is safe then is safe, otherwise nothing is claimed.
     """
     if not required.sizes:
         return Safety(PackingAnswer.YES)
@@ -221,10 +212,7 @@ def order_safety(
 def plan(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
 ) -> tuple[int, ...] | None:
-    """Returns the index of a disk for each required volume.
-
-    None without a plan within the budget.
-    """
+    """Returns the index of a disk for each required volume, or None without a plan within the budget."""
     for variant in _affordable_variants(required, profile, budget, allowed):
         if variant is None:
             continue
@@ -237,10 +225,7 @@ def plan(
 def free_after_plan(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
 ) -> tuple[int, ...]:
-    """Returns the free bytes of the disks after the plan.
-
-    Without a plan within the budget they stay as they are.
-    """
+    """Returns the free bytes of the disks after the plan, or as they are without a plan within the budget."""
     if not required.uniform or allowed:
         return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
     free = list(profile.free)
@@ -253,10 +238,7 @@ def free_after_plan(
 
 
 def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> tuple[int, ...]:
-    """Returns what a packing leaves free.
-
-    A backing image that a disk lacks is copied there once.
-    """
+    """Returns what a packing leaves free; a backing image that a disk lacks is copied there once."""
     free = list(profile.free)
     copied: set[tuple[int, str]] = set()
     for index, disk in enumerate(disks):
@@ -269,10 +251,7 @@ def _free_after_packing(required: Requirements, profile: Profile, disks: Sequenc
 
 
 def shortage_reason(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Reason:
-    """Returns why volumes do not pack.
-
-    One does not fit alone, or all do not fit together.
-    """
+    """Returns why volumes do not pack: one does not fit alone, or all do not fit together."""
     if required.uniform and not allowed:
         # Disks are sorted by free bytes. This runs for every node that does not fit.
         return Reason.NOT_TOGETHER if profile.free[0] >= required.items.largest else Reason.INSUFFICIENT_STORAGE
@@ -284,10 +263,7 @@ def shortage_reason(required: Requirements, profile: Profile, allowed: AllowedDi
 
 
 def missing_bytes_alone(required: Requirements, profile: Profile, index: int, mask: int) -> int:
-    """Returns the bytes that one volume lacks when placed alone.
-
-    The volume is placed on its best disk. Zero or less if it fits.
-    """
+    """Returns the bytes that one volume lacks when placed alone on its best disk; zero or less if it fits."""
     image = required.images[index]
     return min(
         required.sizes[index] + dict(profile.copies[disk]).get(image, 0) - profile.free[disk]
@@ -297,10 +273,7 @@ def missing_bytes_alone(required: Requirements, profile: Profile, index: int, ma
 
 
 def allowed_masks(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Masks:
-    """Returns the disks that each volume may use.
-
-    Sizes are left aside. Bit d stands for disk d.
-    """
+    """Returns the disks that each volume may use, sizes aside, as a bit mask: bit d stands for disk d."""
     allowed = allowed or {}
     return tuple(
         allowed.get(index, -1) & _open_mask(profile, class_index, written)
@@ -332,10 +305,8 @@ def optional_items(required: Requirements, profile: Profile, allowed: AllowedDis
 def packing_variants(
     required: Requirements, profile: Profile, allowed: AllowedDisks | None = None
 ) -> Iterator[Variant | None]:
-    """Yields packing problems, one of which must be solvable.
-
-    There is one problem for each choice of disks to copy missing backing images to. A final None means that there are more choices than
-    are tried.
+    """Yields packing problems, one of which must be solvable: one for each choice of disks to copy missing backing
+    images to. A final None means that there are more choices than are tried.
     """
     if required.uniform and not allowed:
         yield profile.free, None
@@ -357,18 +328,16 @@ def packing_variants(
 
 
 def _disks_without_image(profile: Profile, image: str) -> dict[int, int]:
-    """Returns an image's size by disks without it."""
     return {disk: size for disk, copies in enumerate(profile.copies) for name, size in copies if name == image}
 
 
 def _copy_choices(missing: Mapping[int, int], volumes: int) -> list[tuple[int, ...]]:
-    """Returns sets of disks to copy an image to.
-
-    Small sets come first. Never more disks than volumes that use the image. One set more than is tried, so that the caller sees that there
-    are more.
+    """Returns sets of disks to copy an image to, small ones first, none larger than the number of volumes that use the
+    image.
     """
     disks = sorted(missing)
     sets = (chosen for count in range(min(volumes, len(disks)) + 1) for chosen in combinations(disks, count))
+    # One set more than is tried, so that the caller sees that there are more.
     return list(islice(sets, MAX_VARIANTS + 1))
 
 

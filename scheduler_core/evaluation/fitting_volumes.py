@@ -1,7 +1,6 @@
-"""Which of the volumes that compete for a node fit there together.
+"""Which of the volumes that compete for a node fit there together: demand before offers, older before younger.
 
-Demand comes before offers, and older before younger. Demand that does not fit together with older demand is *hopeless*: it is left out, or it
-would block every pod.
+Demand that does not fit together with older demand is *hopeless*: it is left out, or it would block every pod.
 """
 
 from __future__ import annotations
@@ -33,17 +32,14 @@ class FittingVolumes(NamedTuple):
 
 
 def all_volumes(competing: CompetingVolumes) -> FittingVolumes:
-    """Returns all competing volumes, whether they fit together or not."""
     demanded = _by_identity(competing.demanded)
     held = _by_identity(*competing.held)
     return FittingVolumes(demanded | held, demanded | _by_identity(*competing.offered) | held)
 
 
 def fitting_volumes(competing: CompetingVolumes, volumes_fit: VolumesFit) -> Cooperative[FittingVolumes]:
-    """Returns the competing volumes that fit on a node together.
-
-    If not all of them fit, demand comes before offers, older before younger, and holds come last: a pod of higher priority was
-    offered what is held for another one.
+    """Returns the competing volumes that fit on a node together. If not all of them fit, demand comes before offers,
+    older before younger, and holds come last: a pod of higher priority was offered what is held for another one.
     """
     candidates = all_volumes(competing)
     if (yield from volumes_fit(list(candidates.volumes.values()))):

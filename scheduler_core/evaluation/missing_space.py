@@ -1,6 +1,4 @@
-"""How much more space a node's disk needs.
-
-With that much more on one disk, all required volumes would fit there.
+"""How much more space a node's disk needs, so that all required volumes fit there.
 
 More bytes on a disk never hurt, and they only help when the disk can take another set of volumes. So what a disk should have is a sum of
 sizes of volumes (and of backing images that it would have to copy), and the smallest such sum that helps is found by bisection. Each probe is
@@ -102,10 +100,7 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[Mis
 
 
 def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) -> tuple[int, ...]:
-    """Returns the sizes of what may come onto a disk, in bytes.
-
-    These are volumes, and backing images that the disk lacks.
-    """
+    """Returns the bytes of each volume, and of each backing image that the disk lacks, that may come onto a disk."""
     required = evaluation.required
     volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> disk & 1]
     images = [size for image, size in evaluation.disks[disk].copies if image in required.images]
@@ -113,17 +108,15 @@ def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) 
 
 
 def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
-    """Returns what a disk may be filled with, ascending.
-
-    All sums of the sizes are among them. If there are too many, all multiples of the sizes' common divisor are returned.
-    If even these are too many to be numbered, they are multiples of a larger unit.
-    """
+    """Returns what a disk may be filled with, ascending: all sums of the sizes, or multiples of a unit."""
     sums = reachable_sums(sizes)
     if sums:
         return _Capacities(sums, 0)
+    # Too many sums: every sum is a multiple of the common divisor.
     divisor = gcd(*sizes) or 1
     unit = divisor
     total = sum(sizes)
+    # A larger unit, if even these multiples are too many.
     while total // unit >= _MAX_CAPACITIES:
         unit *= 2
     return _Capacities(range(0, total + unit, unit), unit - divisor)
@@ -132,9 +125,8 @@ def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
 def _bounds_of_disk(
     evaluation: NodeEvaluation, disk: int, capacities: _Capacities, limit: int | None, budget: Budget
 ) -> Cooperative[_Bounds | None]:
-    """Returns the bounds for one disk.
-
-    None if it is proven that no amount below `limit` helps, or none at all without a limit.
+    """Returns the bounds for one disk; None if it is proven that no amount below `limit` helps (without a limit: none
+    at all).
     """
     free = evaluation.disks[disk].free
     values = capacities.values
@@ -163,7 +155,6 @@ def _bounds_of_disk(
 
 
 def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) -> Reason:
-    """Returns the node's reason with extra bytes on one disk."""
     if not budget.spend(_FIXED_STEPS_PER_PROBE):
         return Reason.UNDECIDED
     disks = evaluation.disks

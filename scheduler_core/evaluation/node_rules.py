@@ -1,7 +1,4 @@
-"""Rules that look at a node before any of its disks.
-
-They are about attaching, eviction and settings.
-"""
+"""Rules about attaching, eviction and settings that look at a node before any of its disks."""
 
 from __future__ import annotations
 
@@ -30,10 +27,9 @@ def unready_volume(view: View, resolution: Resolution) -> Refused | None:
 
 
 def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
-    """Returns why Longhorn refuses a local volume on every node.
+    """Returns why Longhorn refuses a local volume on every node, before it looks at any node.
 
-    Longhorn finds these reasons before it looks at any node. A setting that cannot be read is such a reason, whichever it is: its default
-    may be far from what was meant.
+    Any setting that cannot be read is such a reason: its default may be far from what was meant.
     """
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
@@ -45,18 +41,12 @@ def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
 
 
 def _ordered(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
-    """Returns the volumes in the order of requirements.
-
-    Which of several reasons is returned must not depend on the claims' names.
-    """
+    # Which of several reasons is returned must not depend on the claims' names.
     return requirements(volumes, ()).volumes
 
 
 def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | None:
-    """Returns why a node cannot attach the volumes.
-
-    Attaching needs a ready Longhorn node with the volumes' engines, but no disk.
-    """
+    """Returns why a node cannot attach the volumes: it needs a ready Longhorn node with their engines, but no disk."""
     node = view.snapshot.longhorn_nodes.get(name)
     if node is None:
         return Refused(Reason.NOT_A_LONGHORN_NODE, f"there is no nodes.longhorn.io {name}")
@@ -72,9 +62,8 @@ def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | N
 
 
 def new_replica_refusal(view: View, name: str) -> Refused | None:
-    """Returns why a Longhorn node takes no new replica.
-
-    The replica's size and class do not matter. A node whose eviction is requested is refused.
+    """Returns why a Longhorn node takes no new replica, whatever its size and class. A node whose eviction is requested
+    is refused.
     """
     setting = space_setting_refusal(view.cluster)
     if setting is not None:

@@ -43,7 +43,6 @@ class JointOffers:
 
     @cached_property
     def required(self) -> Requirements:
-        """What all volumes require together."""
         volumes = self._distinct_volumes()
         return requirements(volumes, volumes)
 
@@ -72,7 +71,6 @@ class OfferedVolumes:
         self._joint: dict[tuple[int, ...], tuple[Sequence[Offer], JointOffers]] = {}
 
     def on_node(self, offers: Iterable[Offer], name: str, view: View) -> VolumesByOffer:
-        """Returns the offers with their volumes that need new space on a node."""
         return [(offer, _needing_space(self._volumes_of(offer, view), name, view)) for offer in offers]
 
     def joint(self, offers: Sequence[Offer], view: View) -> JointOffers:
@@ -112,7 +110,6 @@ def _is_uniform(volume: PodVolume) -> bool:
 
 
 def _needing_space(volumes: Iterable[PodVolume], name: str, view: View) -> list[PodVolume]:
-    """Returns the volumes that need new space on a node."""
     volumes = [volume for volume in volumes if volume.nodes is None or name in volume.nodes]
     needing = [
         volume for volume in volumes if not volume.replicas or name not in nodes_with_replica(volume, view.cluster)
@@ -130,7 +127,8 @@ def _needing_space(volumes: Iterable[PodVolume], name: str, view: View) -> list[
 def without_matched_claims(demands: Sequence[Demand], offers: Iterable[Offer], name: str) -> Sequence[Demand]:
     """Returns the demands without claims that were matched with a PersistentVolume.
 
-    Until the PersistentVolume shows the claim, demand is derived for a new volume. The offer has the volume that it really is.
+    Until the PersistentVolume shows the claim, demand is derived for a new volume. The offer has the volume that it
+    really is.
     """
     if not demands:
         return demands
@@ -168,9 +166,8 @@ class CompetingVolumes(NamedTuple):
 
 
 def by_certainty(demands: Iterable[Demand], volumes_by_offer: VolumesByOffer) -> CompetingVolumes:
-    """Returns the volumes of demand and offers by how certain they are.
-
-    A narrowed offer is a decision, so its volumes are demanded. No request waits until it ends.
+    """Returns the volumes of demand and offers by how certain they are. A narrowed offer is a decision, so its volumes
+    are demanded: no request waits until it ends.
     """
     demanded = [demand.volume for demand in demands]
     offered: list[Sequence[PodVolume]] = []
@@ -186,11 +183,8 @@ def by_certainty(demands: Iterable[Demand], volumes_by_offer: VolumesByOffer) ->
 
 
 def offer_parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:
-    """Yields the parts of offers that count as a whole.
-
-    The volumes of an offer that need space on the pod's node are one part. A volume that only prefers that node is a part of its own,
-    because it may go to another node alone.
-    """
+    """Yields the parts of offers that count as a whole."""
     for volumes in offers:
         yield [volume for volume in volumes if volume.local]
+        # A volume that only prefers the pod's node may go to another node alone.
         yield from ([volume] for volume in volumes if not volume.local)

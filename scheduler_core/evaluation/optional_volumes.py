@@ -39,7 +39,6 @@ class OptionalVolumes:
     by_node: Mapping[str, Optional] = field(default_factory=dict[str, Optional])
 
     def on(self, name: str) -> Optional:
-        """Returns what a node can get of the volumes."""
         return self.by_node.get(name, self.default)
 
     def split(self, names: Sequence[str]) -> list[tuple[Optional, Sequence[str]]]:
@@ -60,7 +59,6 @@ class OptionalVolumes:
 
     @property
     def nodes_with_replica(self) -> frozenset[str]:
-        """Names of the nodes that have a replica of one of the volumes."""
         volumes = {id(entry.volume): entry.volume for entry in self.default}
         return frozenset(replica.node_id for volume in volumes.values() for replica in volume.replicas)
 
@@ -102,7 +100,6 @@ def _unplaced_replicas(volume: PodVolume) -> int:
 
 
 def _on_node(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node) -> OptionalVolume:
-    """Returns the most that a node can get unless a replica bars it."""
     kind = domain_of(cluster, need, node, "")
     of_disk = kind == ("disk", "")
     count = need.count if kind == SHARED or of_disk else 1
@@ -112,7 +109,6 @@ def _on_node(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node) -> Option
 def _differing_nodes(
     cluster: Cluster, needs: Sequence[ReplicaNeed], default: Optional
 ) -> Iterator[tuple[str, Optional]]:
-    """Yields the nodes that can get other replicas than the default, with those."""
     tiers = [nodes_in_tiers(cluster, need) for need in needs]
     usual = tuple(entry.count for entry in default)
     shared: dict[tuple[int, ...], Optional] = {}

@@ -69,9 +69,8 @@ class ProfileCache:
         self.unfinished_placements: LruMap[object, dict[int, int]] = LruMap(MAX_UNFINISHED, len)
 
     def table(self, classes: VolumeClasses) -> Cooperative[ProfileTable]:
-        """Returns the profiles of all nodes for some classes.
-
-        They are those of the latest table that any version has, but for the nodes that changed between the two.
+        """Returns the profiles of all nodes for some classes, taken from the latest table that any version has and
+        renewed for the nodes that changed since.
         """
         table = self._tables.get(classes)
         if table is not None:
@@ -90,10 +89,7 @@ class ProfileCache:
         return table
 
     def _changed_between(self, other: ChangeLog) -> frozenset[str] | None:
-        """Names of the nodes that changed between this version and another one.
-
-        None if that is not recorded.
-        """
+        """Names of the nodes that changed between this version and another one, None if that is not recorded."""
         changed = self.changelog.since(other)
         return other.since(self.changelog) if changed is None else changed
 
@@ -102,10 +98,7 @@ class ProfileCache:
         return _MAX_STALE_PROFILES * len(self._view.cluster.nodes) + MAX_TABLES
 
     def update(self, view: View, changed_nodes: frozenset[str] | None) -> ProfileCache:
-        """Returns the cache of a later view.
-
-        `changed_nodes` None: any profile may have changed.
-        """
+        """Returns the cache of a later view; `changed_nodes` None: any profile may have changed."""
         cache = ProfileCache(view)
         if changed_nodes is None:
             return cache
@@ -120,11 +113,9 @@ class ProfileCache:
     def evaluate(
         self, required: Requirements, profiles: Sequence[Profile], budget: Budget, *, examine_safety: bool
     ) -> Cooperative[Mapping[Profile, Reason]]:
-        """Returns the reason for each profile.
-
-        With `examine_safety` a profile has ROOM only if it is stale-safe. Otherwise it is STALE_UNSAFE if every placement order is
-        proven to succeed, and ORDER_UNSAFE if not.
-        Profiles that the budget left undecided are not cached: the next request with these requirements goes on with them.
+        """Returns the reason for each profile. With `examine_safety` a profile has ROOM only if it is stale-safe.
+        Otherwise it is STALE_UNSAFE if every placement order is proven to succeed, and ORDER_UNSAFE if not. Profiles
+        that the budget left undecided are not cached: the next request with these requirements goes on with them.
         """
         key = (examine_safety, required.key)
         cached = self._results.get(key)
@@ -162,9 +153,10 @@ class ProfileCache:
 def _examine_safety(
     required: Requirements, results: Results, budget: Budget, unfinished: UnfinishedSearches
 ) -> Cooperative[set[Profile]]:
-    """Replaces ROOM where stale safety or order safety is not proven.
+    """Replaces ROOM where stale safety or order safety is not proven; returns the profiles whose order safety is
+    undecided.
 
-    Returns the profiles whose order safety is undecided. Only profiles that are not stale-safe need a search.
+    Only profiles that are not stale-safe need a search.
     """
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
     unsafe = yield from without_stale_safe(required, fitting)

@@ -57,33 +57,23 @@ _ORDER: Final = {rule: position for position, rule in enumerate(Rule)}
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a node does not fit.
-
-    `detail` is a sentence for people, with names and numbers.
-    """
+    """Why a node does not fit; `detail` is a sentence for people, with names and numbers."""
 
     reason: Reason
     detail: str
 
 
 def closeness(rule: Rule) -> int:
-    """Returns how far a node or disk came that a rule refuses.
-
-    The rules before it were passed.
-    """
+    """Returns how far a node or disk came that a rule refuses: it passed the rules before."""
     return _ORDER[rule]
 
 
 def reason_of(refusal: Refusal) -> Refused:
-    """Returns the reason for one of Longhorn's refusals."""
     return Refused(REASONS[refusal.rule], refusal.detail)
 
 
 def reason_of_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
-    """Returns the reason of the disk that came closest.
-
-    The sentence has the details of all disks.
-    """
+    """Returns the reason of the disk that came closest, with the details of all disks as a sentence."""
     refusals = list(refusals)
     if not refusals:
         return Refused(Reason.NO_DISK, f"Longhorn node {node} has no disks")

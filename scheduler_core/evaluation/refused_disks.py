@@ -42,15 +42,13 @@ class _RefusedPlace:
 
     @property
     def distance(self) -> tuple[object, ...]:
-        """Sorts places, nearest first."""
         return -self.closeness, self.missing, self.place
 
 
 def refusal_detail(view: View, required: Requirements, name: str) -> str:
-    """Returns why a node takes none of the volumes, with their exact sizes.
-
-    A class only says which limit of a file system a volume exceeds. The volumes are named where the node takes some of them. "" if the
-    node has open disks for every class.
+    """Returns why a node takes none of the volumes, with their exact sizes. A class only says which limit of a file
+    system a volume exceeds. The volumes are named where the node takes some of them. "" if the node has open disks for
+    every class.
     """
     by_class: dict[int, list[PodVolume]] = {}
     for index, volume in zip(required.class_indexes, required.volumes, strict=True):
@@ -65,9 +63,8 @@ def refusal_detail(view: View, required: Requirements, name: str) -> str:
 
 
 def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
-    """Returns which disks of a node are closed to the volumes, and why.
-
-    Space for the size of a volume is left aside. The volumes are named where a disk is closed to some of them only.
+    """Returns which disks of a node are closed to the volumes, and why. Space for the size of a volume is left aside.
+    The volumes are named where a disk is closed to some of them only.
     """
     node = view.snapshot.longhorn_nodes[name]
     alike: dict[object, list[PodVolume]] = {}
@@ -99,9 +96,8 @@ def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> st
 
 
 def nearest_disk(view: View, volume: PodVolume) -> Cooperative[str]:
-    """Returns the disk that came closest to taking a volume, and its rule.
-
-    It passed the most of Longhorn's rules, and lacks the fewest bytes. "" if some disk takes the volume.
+    """Returns the disk that came closest to taking a volume, and its rule. It passed the most of Longhorn's rules, and
+    lacks the fewest bytes. "" if some disk takes the volume.
     """
     nearest: _RefusedPlace | None = None
     for count, node in enumerate(view.cluster.nodes.values(), start=1):
@@ -116,10 +112,7 @@ def nearest_disk(view: View, volume: PodVolume) -> Cooperative[str]:
 
 
 def _refused_places(view: View, volume: PodVolume, node: Node) -> Iterator[_RefusedPlace | None]:
-    """Yields the disks of a node that refuse a volume, or the node.
-
-    Yields None for a disk that takes the volume.
-    """
+    """Yields the disks of a node that refuse a volume, or the node; None for a disk that takes the volume."""
     evicting = new_replica_refusal(view, node.name)
     if evicting is not None:
         yield _RefusedPlace(closeness(Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), evicting.detail)

@@ -1,6 +1,4 @@
-"""Whether counting excludes a placement of a pod's replicas.
-
-It holds for the whole cluster, whichever node the pod runs on.
+"""Whether counting excludes a placement of a pod's replicas in the whole cluster, whichever node the pod runs on.
 
 This is for pods and clusters that are too large for a search (`whole_pod.py`). It refuses only what has no placement.
 """
@@ -31,9 +29,8 @@ _ROOMS_PER_PAUSE: Final = 16_384
 
 
 def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Cooperative[bool]:
-    """Whether counting does not exclude a placement, whichever node the pod runs on.
-
-    Each volume needs enough nodes or zones, and the volumes of one class need enough bytes, and enough disks for each size.
+    """Whether counting does not exclude a placement, whichever node the pod runs on. Each volume needs enough nodes or
+    zones, and the volumes of one class need enough bytes, and enough disks for each size.
     """
     sizes_by_class: dict[VolumeClasses, list[int]] = defaultdict(list)
     for number, need in enumerate(needs, start=1):
@@ -59,7 +56,6 @@ def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Cooper
 
 
 def _has_domains(state: ClusterState, need: ReplicaNeed) -> Cooperative[bool]:
-    """Whether enough nodes or zones have a disk for one of the replicas."""
     cluster = state.view.cluster
     table = yield from state.profiles.table(need.required.classes)
     tiers = nodes_in_tiers(cluster, need)
@@ -81,9 +77,8 @@ def _has_domains(state: ClusterState, need: ReplicaNeed) -> Cooperative[bool]:
 
 
 def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> Cooperative[bool]:
-    """Whether replicas of these sizes cannot fit the disks together.
-
-    For each size, the replicas that are at least as large need a disk's room of that size each.
+    """Whether replicas of these sizes cannot fit the disks together. For each size, the replicas that are at least as
+    large need a disk's room of that size each.
     """
     descending = sorted(sizes, reverse=True)
     rooms = sorted(free, reverse=True)

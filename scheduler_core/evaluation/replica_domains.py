@@ -1,7 +1,5 @@
-"""Whether a volume's replicas have enough nodes or zones, however large the disks are.
-
-Hard anti-affinity wants another node or zone for each replica. Without space the volumes of a pod are not in each other's way, so each is
-counted alone.
+"""Whether a volume's replicas have enough nodes or zones, however large the disks are. Hard anti-affinity wants another
+node or zone for each replica. Without space the volumes of a pod are not in each other's way, so each is counted alone.
 """
 
 from __future__ import annotations
@@ -76,9 +74,8 @@ def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Cooper
 
 
 def _available_domains(state: ClusterState, need: ReplicaNeed) -> Cooperative[int | None]:
-    """Returns how many nodes or zones can take one more replica.
-
-    None if some may take any number, or if no node may take any for a reason of its own.
+    """Returns how many nodes or zones can take one more replica; None if some may take any number, or if no node may
+    take any for a reason of its own.
     """
     cluster = state.view.cluster
     table = yield from state.profiles.table(need.required.classes)

@@ -1,6 +1,4 @@
-"""Which replicas need a place before a pod can start.
-
-Also says which disks one more replica may use.
+"""Which replicas need a place before a pod can start, and which disks one more replica may use.
 
 Longhorn attaches a volume once one replica has a place, or only once all have one, if `allow-volume-creation-with-degraded-availability` is
 false (volume_controller.go: reconcileVolumeCondition). Replicas that are added to an attached volume later do not count.
@@ -40,12 +38,10 @@ class ReplicaNeed:
 
     @cached_property
     def required(self) -> Requirements:
-        """What one replica requires of a node."""
         return requirements([self.volume], ())
 
     @property
     def placed(self) -> bool:
-        """Whether some replica has a place."""
         return any(replica.node_id for replica in self.volume.replicas)
 
     @property
@@ -65,9 +61,8 @@ class ReplicaNeed:
 
 
 def replica_needs(resolution: Resolution, view: View) -> tuple[ReplicaNeed, ...]:
-    """Returns the needs of the volumes with replicas that need a place, the largest first.
-
-    Empty if all these replicas have theirs on the pod's node.
+    """Returns the needs of the volumes with replicas that need a place, the largest first. Empty if all these replicas
+    have theirs on the pod's node.
     """
     settings = view.settings
     degraded = settings.allow_volume_creation_with_degraded_availability
@@ -97,7 +92,6 @@ def _replicas_to_place(volume: PodVolume, *, degraded: bool) -> int:
 
 
 def one_of_each_kind(needs: Iterable[ReplicaNeed]) -> tuple[ReplicaNeed, ...]:
-    """Returns the first need of each key, in order."""
     by_key: dict[object, ReplicaNeed] = {}
     for need in needs:
         by_key.setdefault(need.key, need)
@@ -105,10 +99,7 @@ def one_of_each_kind(needs: Iterable[ReplicaNeed]) -> tuple[ReplicaNeed, ...]:
 
 
 def has_disk_for(profile: Profile, size: int, written: int) -> bool:
-    """Whether a node has a disk for a replica of a size.
-
-    Some bytes of the replica are written already.
-    """
+    """Whether a node has a disk for a replica of a size. Some bytes of the replica are written already."""
     if profile.reason is not None or profile.free[0] < size:
         return False
     pairs = zip(profile.free, profile.headroom, strict=True)
@@ -116,9 +107,8 @@ def has_disk_for(profile: Profile, size: int, written: int) -> bool:
 
 
 def open_disks(view: View, need: ReplicaNeed, name: str) -> Iterator[OpenDisk]:
-    """Yields the disks of a node that can take one more replica.
-
-    The replica is looked at as if it were the only volume.
+    """Yields the disks of a node that can take one more replica. The replica is looked at as if it were the only
+    volume.
     """
     disks = profile_node(view, need.required.classes, name)
     if isinstance(disks, Refused):
@@ -139,9 +129,8 @@ def used_disks(need: ReplicaNeed) -> frozenset[str]:
 
 
 def nodes_in_tiers(cluster: Cluster, need: ReplicaNeed) -> frozenset[str] | None:
-    """Names of the nodes that the placed replicas leave to others.
-
-    None for every node, because no replica is placed. Longhorn tries a tier only if the earlier ones have no disk; any may be reached.
+    """Names of the nodes that the placed replicas leave to others; None for every node, if no replica is placed.
+    Longhorn tries a tier only if the earlier ones have no disk; any may be reached.
     """
     if not need.placed:
         return None
@@ -152,9 +141,8 @@ def nodes_in_tiers(cluster: Cluster, need: ReplicaNeed) -> frozenset[str] | None
 
 
 def domain_of(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node, uuid: str) -> object:
-    """Returns what at most one of the replicas may use.
-
-    A zone, a node or a disk; SHARED if any number of replicas may use the disk.
+    """Returns what at most one of the replicas may use: a zone, a node or a disk; SHARED if any number may use the
+    disk.
 
     Anti-affinity of zones decides before that of nodes (`longhorn/anti_affinity.py`: TIER_ORDER).
     """

@@ -6,7 +6,7 @@ places it on its pod's node or not at all. A volume whose replicas all have a pl
 
 Every node counts all of them, unlike volumes without data locality (`demand/unplaced.py`), of which a node counts its share: Longhorn
 places what a lost disk leaves behind within the same moments and on status that lags behind, so mostly on one node. A volume roams for
-`ROAMING_LIFETIME` after it was first seen to: one that finds no place would block others for ever.
+`ROAMING_LIFETIME` after it was first seen to, because one that finds no place would otherwise block others without end.
 """
 
 from __future__ import annotations
@@ -59,18 +59,15 @@ def roaming_key(volume: PodVolume) -> str:
 
 
 def replicas_to_place(volume: PodVolume) -> int:
-    """Returns how many replicas of a volume have no place yet."""
     placed = sum(1 for replica in volume.replicas if replica.node_id and not replica.deleting and not replica.failed_at)
     return max(0, replica_count(volume) - placed)
 
 
 def can_roam(volume: PodVolume, node: str, view: View) -> bool:
-    """Whether Longhorn places a volume elsewhere if this node cannot take it.
-
-    It places a best-effort volume once it is being attached.
-    """
+    """Whether Longhorn places a volume elsewhere if this node cannot take it."""
     if volume.volume.data_locality != BEST_EFFORT or not replicas_to_place(volume):
         return False
+    # Longhorn places a best-effort volume once it is being attached.
     return volume.volume.node_id != "" or attach_refusal(view, requirements((), (volume,)).classes, node) is None
 
 
@@ -92,10 +89,7 @@ def volumes_roaming_from(
 
 
 def older_version(first: Version | None, second: Version) -> Version | None:
-    """Returns the older of two versions.
-
-    None if it is not known which.
-    """
+    """Returns the older of two versions, None if it is not known which."""
     if first is None or nodes_changed_since(first, second) is not None:
         return first
     return second if nodes_changed_since(second, first) is not None else None
@@ -114,11 +108,9 @@ class RoamingVolumes:
         self._since: dict[str, tuple[datetime, bool]] = {}
 
     def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
-        """Names of the nodes where other volumes may fit in `version`.
-
-        An offer that is made fits on its nodes. So a change of offers alone matters only where some volume did not fit.
-        """
+        """Names of the nodes where other volumes may fit in `version`."""
         changed = None if self.version is None else nodes_changed_since(self.version, version)
+        # An offer fits on its nodes when it is made, so a change of offers alone matters only where some volume did not fit.
         return frozenset(self._by_node).union(longhorn_nodes if changed is None else changed)
 
     def put(self, node: str, volumes: Iterable[RoamingVolume]) -> None:
@@ -130,10 +122,7 @@ class RoamingVolumes:
             self._by_node.pop(node, None)
 
     def volumes_on_every_node(self, ledger: Ledger, now: datetime) -> Volumes:
-        """Returns the volumes that count on every node.
-
-        The largest come first, at most `MAX_ROAMING`.
-        """
+        """Returns the volumes that count on every node. The largest come first, at most `MAX_ROAMING`."""
         if not self._by_node:
             self._since.clear()
             return ()
@@ -147,9 +136,8 @@ class RoamingVolumes:
         return tuple(sorted(young, key=lambda volume: (-volume.volume.size, identity(volume)))[:MAX_ROAMING])
 
     def _roaming_since(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
-        """Returns since when a volume roams, and whether it existed then.
-
-        A volume that is created while its claim counts continues it. One that is created later counts for a time of its own.
+        """Returns since when a volume roams, and whether it existed then. A volume that is created while its claim
+        counts continues it. One that is created later counts for a time of its own.
         """
         since, existed = self._since.get(key, (now, volume.bound))
         late = volume.bound and not existed and now - since >= ROAMING_LIFETIME

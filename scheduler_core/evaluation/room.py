@@ -1,7 +1,4 @@
-"""Whether volumes fit on a node together.
-
-Also says on which nodes volumes that may go to any of them fit, too.
-"""
+"""Whether volumes fit on a node together, and on which nodes volumes that may go to any of them fit, too."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ _Part = tuple[list[str], frozenset[object]]
 
 
 def volumes_fit(profiles: ProfileCache, budget: Budget, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
-    """Returns whether volumes fit on a node together."""
     if not volumes:
         return True
     return (yield from fits_on_node(profiles, budget, name, requirements(volumes, volumes)))
@@ -42,10 +38,7 @@ def fits_on_node(profiles: ProfileCache, budget: Budget, name: str, required: Re
 
 
 def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[PodVolume]) -> Cooperative[Volumes]:
-    """Returns the volumes for which some disk of a node is open.
-
-    The disk counts whether it has room or not.
-    """
+    """Returns the volumes for which some disk of a node is open. The disk counts whether it has room or not."""
     placeable: list[PodVolume] = []
     for volume in volumes:
         table = yield from profiles.table(requirements([volume], ()).classes)
@@ -58,10 +51,7 @@ def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[
 def split_by_room(
     profiles: ProfileCache, budget: Budget, names: list[str], base: Volumes, volumes: Volumes
 ) -> Cooperative[dict[Volumes, list[str]]]:
-    """Splits nodes by the volumes that fit in addition to `base`.
-
-    The volumes are tried in their order.
-    """
+    """Splits nodes by the volumes, tried in their order, that fit in addition to `base`."""
     all_fitting, remaining = yield from _nodes_with_room(profiles, budget, names, base + volumes)
     # With the nodes, the keys of volumes that did not fit: an equal one does not fit either, once there are more volumes.
     parts: dict[Volumes, _Part] = {(): (remaining, frozenset())} if remaining else {}
@@ -89,7 +79,6 @@ def _key(volume: PodVolume) -> object:
 def _nodes_with_room(
     profiles: ProfileCache, budget: Budget, names: list[str], volumes: Volumes
 ) -> Cooperative[tuple[list[str], list[str]]]:
-    """Returns the nodes where the volumes fit together, and the others."""
     required = requirements(volumes, ())
     table = yield from profiles.table(required.classes)
     node_profiles = table.of(names)

@@ -1,6 +1,4 @@
-"""Evaluates one node on its own, without its disk profile.
-
-It finds what the pod's volumes still need there, and which disks each may use.
+"""Evaluates one node without its disk profile: what the pod's volumes still need there, and which disks each may use.
 
 This is the way for nodes that hold a replica of the pod's volumes, where anti-affinity and kept replicas make each volume a special
 case, and for `explain`, which shows disks by name. For every other node it gives the result of the node's profile.
@@ -49,26 +47,20 @@ class NodeEvaluation:
 
     @property
     def profile(self) -> Profile:
-        """The disks as packing reads them."""
         return Profile(self.refused.reason if self.refused else None, self.disks)
 
     def reason(self, budget: Budget) -> Reason:
-        """Returns whether the required volumes fit, or why not."""
         if self.refused is None and not self.required.sizes:
             return Reason.ROOM
         return fit.fit(self.required, self.profile, budget, self.allowed)
 
     def order_safety(self, budget: Budget) -> Safety:
-        """Returns whether every placement order succeeds here.
-
-        Only meaningful where the volumes fit.
-        """
+        """Returns whether every placement order succeeds here; only meaningful where the volumes fit."""
         return fit.order_safety(self.required, self.profile, budget, self.allowed)
 
     def overbooking(self) -> Overbooking | None:
-        """Returns a disk that outdated status may lead Longhorn to overbook.
-
-        Only meaningful where the volumes fit; None there means that the node is stale-safe.
+        """Returns a disk that outdated status may lead Longhorn to overbook; None means that a node that fits is
+        stale-safe.
         """
         return stale_safety.overbooking(self.required, self.profile, self.allowed)
 
@@ -77,10 +69,7 @@ class NodeEvaluation:
         return stale_safety.missing_bytes(self.required, self.profile, self.allowed)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
-        """Returns a disk UUID for each of the pod's volumes.
-
-        Volumes are given by name. None without a plan.
-        """
+        """Returns a disk UUID for each of the pod's volumes, by name, or None without a plan."""
         disks = fit.plan(self.required, self.profile, budget, self.allowed)
         if disks is None:
             return None
@@ -101,9 +90,8 @@ def evaluate_node(
     competitors: Volumes = (),
     optional: tuple[OptionalVolume, ...] = (),
 ) -> NodeEvaluation:
-    """Evaluates one node for the pod's volumes.
-
-    They are packed together with the volumes of competitors. `optional` volumes may be in their way.
+    """Evaluates one node for the pod's volumes, packed together with those of competitors. `optional` volumes may be in
+    their way.
     """
     unplaced = [volume for volume in resolution.local if name not in nodes_with_replica(volume, view.cluster)]
     required = requirements((*unplaced, *competitors) if unplaced else (), resolution.volumes, optional)
@@ -132,13 +120,10 @@ def evaluate_requirements(view: View, required: Requirements, name: str) -> Node
 
 
 def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks: tuple[OpenDisk, ...]) -> int | Refused:
-    """Returns the disks that Longhorn tries first, as a bit mask.
-
-    The node has replicas of the volume. Longhorn places the local replica with hardNodeAffinity, so replicas on other nodes use neither
-    node nor zone.
-    """
+    """Returns the disks that Longhorn tries first on a node with replicas of the volume, as a bit mask."""
     cluster = view.cluster
     node = cluster.nodes[name]
+    # With hardNodeAffinity, as Longhorn places a local replica, replicas on other nodes use neither node nor zone.
     request = ReplicaRequest.for_volume(volume.volume, hard_node_affinity=name)
     disks_by_node = {name: prefilter_disks(cluster, request, node)}
     candidates = disk_candidates(cluster, request, {name: node}, disks_by_node, volume.replicas)

@@ -27,9 +27,8 @@ _PROFILES_PER_PAUSE: Final = 256
 
 
 def stale_safe(required: Requirements, profile: Profile) -> bool:
-    """Returns whether no outdated status leads Longhorn to overbook a disk.
-
-    The answer is only meaningful for a profile that fits. Then it implies order safety.
+    """Returns whether no outdated status leads Longhorn to overbook a disk. The answer is only meaningful for a profile
+    that fits. Then it implies order safety.
     """
     if not required.sizes:
         return True
@@ -47,10 +46,8 @@ def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
 
 
 def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:
-    """Returns a disk that cannot take all volumes that may meet on it, or None.
-
-    The volumes meet because the disk could take each of them alone by the oldest status. The indexes of optional
-    replicas follow those of the required volumes.
+    """Returns a disk that cannot take all volumes that may meet on it, because it could take each alone by the oldest
+    status, or None. The indexes of optional replicas follow those of the required volumes.
     """
     volumes, disks, indexes = _meeting_volumes(required, profile, allowed)
     meeting = find_overbooking(volumes, disks)
@@ -58,9 +55,8 @@ def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks 
 
 
 def missing_bytes(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Sequence[int]:
-    """Returns the least bytes that each open disk lacks for stale safety, in order.
-
-    It is empty for volumes that bring data: more space left to schedule does not suffice for these.
+    """Returns the least bytes that each open disk lacks for stale safety, in order; empty for volumes that bring data,
+    for which more space left to schedule does not suffice.
     """
     if required.classes.rewrites:
         return ()
@@ -71,7 +67,6 @@ def missing_bytes(required: Requirements, profile: Profile, allowed: AllowedDisk
 def _meeting_volumes(
     required: Requirements, profile: Profile, allowed: AllowedDisks | None
 ) -> tuple[UnplacedVolumes, Sequence[MeetingDisk], Sequence[int]]:
-    """Returns the volumes and disks as they matter to stale safety, and the volumes' indexes."""
     rewrites = required.classes.rewrites
     disks = [
         MeetingDisk(free, reported, headroom if rewrites else None, copies)

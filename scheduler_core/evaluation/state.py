@@ -1,7 +1,4 @@
-"""The state that decisions read.
-
-It is one view with the disk profiles and the demand that belong to it, updated together.
-"""
+"""The state that decisions read: one view with its disk profiles and demand, updated together."""
 
 from __future__ import annotations
 
@@ -19,9 +16,7 @@ _MAX_PLACEMENTS: Final = 1024
 
 
 class ClusterState:
-    """One version of the cluster with what is derived from it.
-
-    Only `update` makes the next version.
+    """One version of the cluster with what is derived from it. Only `update` makes the next version.
 
     Attributes:
         view: the cluster itself
@@ -44,19 +39,13 @@ class ClusterState:
 
     @property
     def demand(self) -> DemandIndex:
-        """The view's demand.
-
-        It is derived when first read, and from then on kept current by `update`.
-        """
+        """The view's demand, derived when first read, and from then on kept current by `update`."""
         if self._demand is None:
             self._demand = DemandIndex.of(self.view)
         return self._demand
 
     def update(self, changes: Changes, now: datetime) -> ClusterState:
-        """Returns the state at `now` after the changes.
-
-        A value of None means that the object was deleted.
-        """
+        """Returns the state at `now` after the changes; None means that the object was deleted."""
         result = update(self.view, changes, now)
         demand = self._demand
         if demand is not None:

@@ -73,9 +73,8 @@ class JointCompetitors:
     def competitors(
         self, own: OwnCompetitors, anywhere: VolumesAnywhere, profiles: ProfileCache, budget: Budget
     ) -> Cooperative[Mapping[str, Competitors]]:
-        """Returns the competitors of nodes with the volumes that fit in addition.
-
-        Roaming volumes count like demand, because no decision of kube-scheduler would end them.
+        """Returns the competitors of nodes with the volumes that fit in addition. Roaming volumes count like demand,
+        because no decision of kube-scheduler would end them.
         """
         if not any(anywhere):
             return own.by_node
@@ -118,9 +117,8 @@ class JointCompetitors:
     def _equal_nodes(
         self, names: Iterable[str], competitors: Mapping[str, Competitors], keys: _Keys
     ) -> Cooperative[Mapping[tuple[int, _Keys], list[str]]]:
-        """Returns nodes by their competitors' group and the roaming volumes among these.
-
-        A volume that roams from one node counts already where it is offered.
+        """Returns nodes by their competitors' group and the roaming volumes among these, which count already where they
+        are offered.
         """
         groups: dict[tuple[int, _Keys], list[str]] = {}
         for number, name in enumerate(names, start=1):
@@ -134,7 +132,6 @@ class JointCompetitors:
     def _add(
         self, fitting: Volumes, keys: _Keys, names: Iterable[str], competitors: Mapping[str, Competitors]
     ) -> Cooperative[Mapping[str, Competitors | None]]:
-        """Returns the competitors of nodes with the volumes that fit there; None for no competitors."""
         certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
         possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
         alone = self._groups.competitors(certain, possible) if fitting else None

@@ -1,6 +1,4 @@
-"""Whether all volumes of a pod have a placement together.
-
-Local volumes go to the candidate, the others to any node of the cluster.
+"""Whether all volumes of a pod have a placement together: local ones on the candidate, the others on any node.
 
 Data flow: the replicas that need a place (`replica_needs.py`) → none that may go to other nodes: nothing to decide → enough disks that could
 each take everything: every node is fine, which is the common case → otherwise the *useful* disks, which can take one of these replicas →
@@ -67,7 +65,6 @@ class WholePod:
 
     @property
     def view(self) -> View:
-        """The cluster."""
         return self.state.view
 
     @cached_property
@@ -99,24 +96,20 @@ class WholePod:
 
     @cached_property
     def local(self) -> tuple[tuple[str, frozenset[str]], ...]:
-        """The claims of the local volumes, each with the nodes where it needs no new space."""
         cluster = self.view.cluster
         return tuple((volume.claim, nodes_with_replica(volume, cluster)) for volume in self.resolution.local)
 
     @cached_property
     def zones_matter(self) -> bool:
-        """Whether replicas must stay out of the zone of the pod's node."""
         return any(need.volume.local and not need.soft.zone for need in self.spreading)
 
     def needs_space(self, name: str) -> tuple[bool, ...]:
-        """Returns for each local volume whether the pod's node needs space for it."""
         return tuple([name not in nodes for _, nodes in self.local])
 
 
 def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget) -> Cooperative[Mapping[str, Reason]]:
-    """Returns the nodes among `names` with which the whole pod has no placement, with the reason.
-
-    The local volumes fit on each of these nodes. Where the disks' space is not what is short, the reason says so.
+    """Returns the nodes among `names` with which the whole pod has no placement, with the reason. The local volumes fit
+    on each of these nodes. The reason says so if something else than the disks' space is short.
     """
     if not names:
         return {}
@@ -144,10 +137,7 @@ def _nodes_without_room(pod: WholePod, names: Sequence[str], budget: Budget) -> 
 
 
 def _is_roomy(pod: WholePod) -> Cooperative[bool]:
-    """Whether for each need enough nodes have a disk that could take everything together.
-
-    Then no placement of one replica can be in the way of another. False proves nothing.
-    """
+    """Whether for each need enough nodes have a disk that could take everything together; False proves nothing."""
     nodes = pod.view.cluster.nodes
     for need in pod.kinds:
         if need.placed:
@@ -158,6 +148,7 @@ def _is_roomy(pod: WholePod) -> Cooperative[bool]:
         for number, (name, profile) in enumerate(table.profiles.items(), start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield
+            # On such disks no placement of one replica is in the way of another.
             if has_disk_for(profile, pod.total, need.volume.volume.actual_size):
                 domains.add(name if need.soft.zone else nodes[name].zone)
                 if len(domains) >= wanted:
@@ -183,10 +174,7 @@ class _Disks:
 
 
 def _useful_disks(pod: WholePod) -> Cooperative[_Disks | None]:
-    """Returns the useful disks.
-
-    None if there are too many to search.
-    """
+    """Returns the disks that can take a replica that may go to other nodes, or None if there are too many to search."""
     view = pod.view
     free: dict[_Place, int] = {}
     by_kind: dict[object, frozenset[_Place]] = {}
@@ -214,7 +202,6 @@ def _useful_disks(pod: WholePod) -> Cooperative[_Disks | None]:
 def _search_placements(
     pod: WholePod, disks: _Disks, names: Sequence[str], budget: Budget
 ) -> Cooperative[Mapping[str, Reason]]:
-    """Returns the nodes without a placement, by search."""
     case_by_node: dict[str, object] = {}
     node_by_case: dict[object, str] = {}
     for number, name in enumerate(names, start=1):
@@ -238,16 +225,15 @@ def _search_placements(
 def _search_cases(
     pod: WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
 ) -> Cooperative[Mapping[object, PackingAnswer]]:
-    """Returns the answers of cases, each with one of its nodes, and keeps them.
-
-    The next request goes on with the cases that stay undecided.
+    """Returns the answers of cases, each with one of its nodes, and keeps them. The next request goes on with the cases
+    that stay undecided.
     """
     problem_by_case: dict[object, _Problem] = {}
     for case, name in node_by_case.items():
         problem_by_case[case] = _problem(pod, disks, name)
         yield
     problems = sorted(set(problem_by_case.values()), key=lambda problem: (-sum(problem.free), problem))
-    # Hashes stand for the problems, which are large. Were two equal, a problem would only get other steps than it should.
+    # Keyed by hash, because a problem is large. A hash that two problems share only changes how many steps they get.
     unfinished = pod.state.profiles.unfinished_placements
     steps_by_hash = unfinished.get(pod.key) or {}
     tried = {problem: steps_by_hash[hash(problem)] for problem in problems if hash(problem) in steps_by_hash}
@@ -265,11 +251,9 @@ def _search_cases(
 
 
 def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
-    """Returns a key that candidates with the same answer share.
-
-    Without local volumes that need space, the pod's node does not matter. On a node without useful disks they take no space from other
-    replicas; only their own other replicas may have to stay out of its zone.
-    """
+    """Returns a key that candidates with the same answer share."""
+    # The pod's node matters only where local volumes need space on it. Without useful disks there, they take no space from other replicas;
+    # only their own other replicas may have to stay out of its zone.
     needs_space = pod.needs_space(name)
     if True in needs_space and name in disks.nodes:
         return name
@@ -290,7 +274,6 @@ class _Problem:
 
 
 def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
-    """Returns what is to be placed if the pod runs on a node."""
     pairs = zip(pod.local, pod.needs_space(name), strict=True)
     missing = {claim for (claim, _), needs_space in pairs if needs_space}
     local = _local_disks(pod, name) if missing and name in disks.nodes else _Disks({}, {}, frozenset())
@@ -316,7 +299,6 @@ def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
 
 
 def _local_disks(pod: WholePod, name: str) -> _Disks:
-    """Returns the disks of the pod's node, for the volumes that need space there."""
     node = evaluate_node(pod.view, pod.resolution, name)
     places = [(name, disk.uuid) for disk in node.disks]
     masks = allowed_masks(node.required, node.profile, node.allowed)

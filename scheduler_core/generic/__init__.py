@@ -1,7 +1,6 @@
-"""The classic scheduler: predicates filter nodes, priorities score them, a policy file selects and weights both.
-
-It decides as Kubernetes 1.1 did (docs/generic-scheduler.md). Longhorn's own rules are in the same table, and so are today's
-predicates, which a policy may name.
+"""The classic scheduler: predicates filter nodes, priorities score them, a policy file selects and weights both. It
+decides as Kubernetes 1.1 did (docs/generic-scheduler.md). Longhorn's own rules are in the same table, and so are
+today's predicates, which a policy may name.
 
     cluster_state, node_info   the input: nodes, pods and services, with what each node's pods request
     node_index                 the nodes of the latest state in a plain dictionary

@@ -1,8 +1,5 @@
 """Immutable state of the cluster: nodes with their pods, and services with the pods they select.
 
-A change makes a new state at the cost of the change; the maps share everything else. A decision that is still being made
-goes on reading the state it began with.
-
 "First" (of several services, or of several pods of a service) is the one that was listed or added first. The real
 scheduler takes them in the order in which its cache happens to list them. A replaced pod or service keeps its place in
 the order.
@@ -40,9 +37,8 @@ class ServicePods:
 
 @dataclass(frozen=True, slots=True)
 class GenericClusterState:
-    """The cluster as the generic scheduler reads it.
-
-    `of` makes the first state; every other method returns a changed one.
+    """The cluster as the generic scheduler reads it. `of` makes the first state; every other method returns a changed
+    one.
 
     Attributes:
         nodes: the nodes that exist, by name
@@ -74,10 +70,7 @@ class GenericClusterState:
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:
-        """The state of a whole cluster.
-
-        Pods without a node are left out.
-        """
+        """The state of a whole cluster. Pods without a node are left out."""
         assigned = {pod.key: pod for pod in pods if pod.node_name}
         pods_by_node: dict[str, list[Pod]] = {}
         for pod in assigned.values():
@@ -96,18 +89,14 @@ class GenericClusterState:
         )
 
     def node_infos(self, names: Sequence[str] | None = None) -> list[NodeInfo | None]:
-        """Returns the nodes of these names; None where none exists.
-
-        Without `names` it returns all nodes, in order of their names.
+        """Returns the nodes of these names; None where none exists. Without `names` it returns all nodes, in order of
+        their names.
         """
         self.index.update(self.nodes, self.changes)
         return self.index.get(self.node_names if names is None else names)
 
     def with_nodes(self, changed: str, nodes: HashTrieMap[str, NodeInfo]) -> GenericClusterState:
-        """Replaces the nodes, of which one has changed.
-
-        Used by the other methods; pods and names stay as they are.
-        """
+        """Replaces the nodes, of which one has changed. Used by the other methods; pods and names stay as they are."""
         return replace(self, nodes=nodes, changes=self.changes.then(changed))
 
     def with_node(self, node: Node) -> GenericClusterState:
@@ -135,10 +124,7 @@ class GenericClusterState:
         )
 
     def with_pod(self, pod: Pod) -> GenericClusterState:
-        """Adds or replaces a pod.
-
-        A pod without a node is left out.
-        """
+        """Adds or replaces a pod. A pod without a node is left out."""
         number, previous = self.assigned_pods.get(pod.key, (self.next_number, None))
         if previous == pod:
             return self
@@ -161,33 +147,25 @@ class GenericClusterState:
         return _update_services(state, pod, lambda pods: pods.remove(number))
 
     def with_binding(self, pod: Pod, node: str) -> GenericClusterState:
-        """Binds the pod to the node."""
         return self.with_pod(replace(pod, node_name=node))
 
     def with_controller(self, controller: Controller) -> GenericClusterState:
-        """Adds or replaces a controller."""
         siblings = self.controllers.get(controller.namespace, HashTrieMap())
         changed = siblings.insert(controller.key, controller)
         return replace(self, controllers=self.controllers.insert(controller.namespace, changed))
 
     def without_controller(self, kind: str, namespace: str, name: str) -> GenericClusterState:
-        """Removes a controller."""
         siblings = self.controllers.get(namespace, HashTrieMap()).discard((kind, namespace, name))
         return replace(self, controllers=self.controllers.insert(namespace, siblings))
 
     def with_namespace(self, namespace: Namespace) -> GenericClusterState:
-        """Adds or replaces a namespace."""
         return replace(self, namespaces=self.namespaces.insert(namespace.name, namespace.labels))
 
     def without_namespace(self, name: str) -> GenericClusterState:
-        """Removes a namespace."""
         return replace(self, namespaces=self.namespaces.discard(name))
 
     def with_service(self, service: Service) -> GenericClusterState:
-        """Adds or replaces a service.
-
-        Cost: compares it with every assigned pod.
-        """
+        """Adds or replaces a service, which is compared with every assigned pod."""
         selected = {
             number: pod
             for number, pod in self.assigned_pods.values()
@@ -199,7 +177,6 @@ class GenericClusterState:
         return replace(self, services=self.services.insert(service.namespace, tuple(by_name.values())))
 
     def without_service(self, namespace: str, name: str) -> GenericClusterState:
-        """Removes a service."""
         remaining = tuple(entry for entry in self.services.get(namespace, ()) if entry.service.name != name)
         services = self.services.insert(namespace, remaining) if remaining else self.services.discard(namespace)
         return replace(self, services=services)
@@ -236,7 +213,6 @@ def _remove_from_node(state: GenericClusterState, pod: Pod) -> GenericClusterSta
 def _update_services(
     state: GenericClusterState, pod: Pod, change: Callable[[_NumberedPods], _NumberedPods]
 ) -> GenericClusterState:
-    """Changes the pods of all services that select `pod`."""
     services = state.services.get(pod.namespace)
     if not services or not any(entry.service.selects(pod.labels) for entry in services):
         return state
@@ -249,14 +225,12 @@ def _update_services(
 def _select_pods(
     services: Mapping[tuple[str, str], Service], numbered: Mapping[PodKey, tuple[SequenceNumber, Pod]]
 ) -> dict[str, tuple[ServicePods, ...]]:
-    """All services by namespace, with the pods they select.
-
-    Each service is indexed by one label of its selector, and a pod is compared only with services under its own labels.
-    """
+    """All services by namespace, with the pods they select."""
     selected: dict[tuple[str, str], dict[SequenceNumber, Pod]] = {key: {} for key in services}
     by_label: dict[tuple[str, tuple[str, str]], list[Service]] = {}
     for service in services.values():
         if service.selector:
+            # One label of the selector is enough: a pod is compared only with services under its own labels.
             by_label.setdefault((service.namespace, min(service.selector)), []).append(service)
     for number, pod in numbered.values():
         for label in pod.labels:

@@ -1,7 +1,6 @@
-"""Predicates of later Kubernetes versions about one node: resources, ports, node affinity, taints.
-
-They decide as the plugins of kube-scheduler 1.36 do (pkg/scheduler/framework/plugins; the plugin is named in each docstring).
-A policy that names none of them decides as Kubernetes 1.1.
+"""Predicates of later Kubernetes versions about one node: resources, ports, node affinity, taints. They decide as the
+plugins of kube-scheduler 1.36 do (pkg/scheduler/framework/plugins; the plugin is named in each docstring). A policy
+that names none of them decides as Kubernetes 1.1.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ NodeTest = Callable[[Node], bool]
 
 
 def node_resources_fit(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether the pod's requests fit, of every resource (plugin NodeResourcesFit).
-
-    They are compared with what is allocatable. One more pod must be allowed. A resource that the pod does not request is not
-    checked, and what the node does not have counts as 0.
+    """Whether the pod's requests fit, of every resource (plugin NodeResourcesFit). They are compared with what is
+    allocatable. One more pod must be allowed. A resource that the pod does not request is not checked, and what the
+    node does not have counts as 0.
     """
     requests = sorted(
         (name, amount)
@@ -58,9 +56,8 @@ def _kube_scheduler_counts(resource: str) -> bool:
 
 
 def node_ports(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether the pod's host ports are free (plugin NodePorts).
-
-    Protocols and host IPs are compared; a port on all addresses conflicts with the same port on any address.
+    """Whether the pod's host ports are free (plugin NodePorts). Protocols and host IPs are compared; a port on all
+    addresses conflicts with the same port on any address.
     """
     wanted = cycle_state.pod.constraints.host_ports
 
@@ -91,10 +88,7 @@ def affinity_test(pod: Pod) -> NodeTest:
 
 
 def pod_tolerates_node_taints(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether the pod tolerates the node's taints (plugin TaintToleration).
-
-    Those with the effects NoSchedule and NoExecute.
-    """
+    """Whether the pod tolerates the node's taints with the effects NoSchedule and NoExecute (plugin TaintToleration)."""
     tolerates = taint_test(cycle_state.pod)
     return lambda node_info: FITS if tolerates(node_info.node) else UNTOLERATED_TAINT
 

@@ -1,7 +1,4 @@
-"""State of one scheduling cycle: the pod, the cluster, and values that several rules share.
-
-Each shared value is computed once, when the first rule reads it.
-"""
+"""State of one scheduling cycle: the pod, the cluster, and values that several rules share, each computed once."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ from scheduler_core.model.generic import Controller, Pod, Service
 
 
 class UndecidableError(CoreError):
-    """A predicate cannot be decided for any node.
-
-    The pod is not scheduled in this cycle.
-    """
+    """A predicate cannot be decided for any node, so the pod is not scheduled in this cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +69,18 @@ class CycleState:
 
     @cached_property
     def first_service_pods(self) -> Mapping[SequenceNumber, Pod]:
-        """The assigned pods of the pod's first service.
-
-        Finished pods are included.
-        """
+        """The assigned pods of the pod's first service, finished pods included."""
         return self.services[0].pods if self.services else {}
 
     @cached_property
     def first_service_pods_by_node(self) -> Counter[str]:
-        """Number of the first service's pods per node.
-
-        The node may not exist.
-        """
+        """Number of the first service's pods per node, which may not exist."""
         return Counter(pod.node_name for pod in self.first_service_pods.values())
 
     @cached_property
     def service_pods_by_node(self) -> Counter[str]:
-        """Number of all services' pods per node.
-
-        The services are those that select the pod. A pod of several services counts once; the node may not exist.
+        """Number of all services' pods per node. The services are those that select the pod. A pod of several services
+        counts once; the node may not exist.
         """
         if len(self.services) <= 1:
             return self.first_service_pods_by_node
@@ -102,15 +89,13 @@ class CycleState:
 
     @cached_property
     def controllers(self) -> tuple[Controller, ...]:
-        """The controllers of the pod's namespace that select it."""
         controllers = self.cluster.controllers.get(self.pod.namespace)
         return tuple(entry for entry in (controllers or {}).values() if entry.selects(self.pod.labels))
 
     @cached_property
     def owned_pods_by_node(self) -> Counter[str]:
-        """Number of pods per node that share a service or controller with the pod.
-
-        A pod of several of them counts once; the node may not exist. Finished pods are included.
+        """Number of pods per node that share a service or controller with the pod. A pod of several of them counts
+        once; the node may not exist. Finished pods are included.
         """
         if not self.controllers:
             return self.service_pods_by_node
@@ -122,10 +107,8 @@ class CycleState:
         )
 
     def score_facts(self, node_infos: Sequence[NodeInfo], score: Callable[[ScoreInputs], int]) -> list[int]:
-        """Scores the facts about the pod's Longhorn volumes on each node, in order.
-
-        0 where the volumes do not fit or were not evaluated. Equal facts are scored once. They are kept for the next rule that
-        asks about the same nodes.
+        """Scores the facts about the pod's Longhorn volumes on each node, in order. 0 where the volumes do not fit or
+        were not evaluated. Equal facts are scored once. They are kept for the next rule that asks about the same nodes.
         """
         facts = self._latest_facts
         if facts is None or facts.node_infos is not node_infos:

@@ -1,8 +1,7 @@
-"""Names of later Kubernetes rules that this scheduler does not have.
+"""Names of later Kubernetes rules that this scheduler does not have, each with what to use in its place.
 
-Each name comes with what to use in its place. They are the names of the policy files of Kubernetes 1.2 to 1.22, and of
-the plugins that followed them. Sources: pkg/scheduler/algorithmprovider and
-pkg/scheduler/framework/plugins/legacy_registry.go.
+They are the names of the policy files of Kubernetes 1.2 to 1.22, and of the plugins that followed them. Sources:
+pkg/scheduler/algorithmprovider and pkg/scheduler/framework/plugins/legacy_registry.go.
 """
 
 from __future__ import annotations

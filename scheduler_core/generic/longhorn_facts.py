@@ -1,6 +1,4 @@
-"""Facts that the Longhorn rules of a policy read.
-
-They are Longhorn's own decision about one pod, per node.
+"""Facts that the Longhorn rules of a policy read. They are Longhorn's own decision about one pod, per node.
 
 `scheduler_core/extender/longhorn_facts.py` computes them: each node's reason, order safety and stale safety, the volumes that keep a
 replica there, and the bytes that the plan leaves free on each disk. This module does not know how.
@@ -40,9 +38,8 @@ class DiskFacts(NamedTuple):
 
 
 class ScoreInputs(NamedTuple):
-    """What Longhorn's priorities read about a node that fits.
-
-    Thousands of nodes share a handful of values, so that a priority scores each value once.
+    """What Longhorn's priorities read about a node that fits. Thousands of nodes share a handful of values, so that a
+    priority scores each value once.
 
     Attributes:
         order_safe, stale_safe, replica_bytes: as in `NodeFacts`

@@ -1,7 +1,6 @@
-"""Longhorn's rules as predicates and priorities, all computed from `LonghornFacts`.
-
-They exist so that one policy can mix both kinds; /filter's own decision does not need them. Scores are exact integer
-arithmetic; each is 0 on a node where the pod's volumes do not fit or that was not evaluated.
+"""Longhorn's rules as predicates and priorities, all computed from `LonghornFacts`. They exist so that one policy can
+mix both kinds; /filter's own decision does not need them. Scores are exact integer arithmetic; each is 0 on a node
+where the pod's volumes do not fit or that was not evaluated.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ NOT_EVALUATED: Final = "node was not looked at for Longhorn volumes"
 
 
 def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether /filter accepts the node for the pod's Longhorn volumes.
-
-    All volumes fit on the node together, or need no space there; a refusal has /filter's reason.
+    """Whether /filter accepts the node for the pod's Longhorn volumes. All volumes fit on the node together, or need no
+    space there; a refusal has /filter's reason.
     """
     facts_by_node = cycle_state.longhorn_facts.nodes
 
@@ -35,46 +33,35 @@ def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def data_locality(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Scores the share of the pod's data with a kept replica on the node.
-
-    In tenths of the bytes of its Longhorn volumes that have a replica anywhere; 0 if none has, 10 for a pod without volumes. So a node with
-    most of the data comes first, and of two with as much the one where fewer bytes must be rebuilt.
+    """Scores the bytes of the pod's Longhorn volumes with a kept replica on the node, in tenths of those that have a
+    replica anywhere; 0 if none has, 10 for a pod without volumes.
     """
     total = cycle_state.longhorn_facts.total_bytes
     if not total:
         return [MAX_SCORE] * len(node_infos)
+    # Of two nodes with as much of the data, the one comes first where fewer bytes must be rebuilt.
     return cycle_state.score_facts(node_infos, lambda facts: min(facts.replica_bytes, total) * MAX_SCORE // total)
 
 
 def order_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """10 where every order of placement succeeds, otherwise 0.
-
-    Also 10 where Longhorn places no volume.
-    """
+    """10 where every order of placement succeeds or Longhorn places no volume, otherwise 0."""
     return cycle_state.score_facts(node_infos, lambda facts: MAX_SCORE if facts.order_safe else 0)
 
 
 def stale_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """10 where placement succeeds even on outdated status, otherwise 0.
-
-    Also 10 where Longhorn places no volume.
-    """
+    """10 where placement succeeds even on outdated status or Longhorn places no volume, otherwise 0."""
     return cycle_state.score_facts(node_infos, lambda facts: MAX_SCORE if facts.stale_safe else 0)
 
 
 def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Scores how evenly the node's disks are filled after the plan.
-
-    10 less the difference between the fullest and the emptiest disk, in tenths of their limits. 10 where nothing would be
-    placed, or there is only one disk.
+    """10 less the difference between the fullest and the emptiest disk after the plan, in tenths of their limits. 10
+    where nothing would be placed, or there is only one disk.
     """
     return cycle_state.score_facts(node_infos, attrgetter("balance"))
 
 
 def least_fragmentation(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Scores the share of the node's free bytes that is on one disk.
-
-    In tenths, after the plan: the larger the share, the larger a volume that still fits. 10 where nothing would be placed, or
-    nothing is free.
+    """The share of the node's free bytes that is on one disk, in tenths, after the plan: the larger it is, the larger a
+    volume that still fits. 10 where nothing would be placed, or nothing is free.
     """
     return cycle_state.score_facts(node_infos, attrgetter("largest_share"))

@@ -33,7 +33,6 @@ class NodeChange:
     number: int = 0
 
     def then(self, name: str) -> NodeChange:
-        """Returns the change after this one."""
         return NodeChange(name, self, self.number + 1) if self.number < _MAX_CHAIN else NodeChange()
 
 
@@ -59,11 +58,9 @@ class NodeIndex:
                 self._node_infos[name] = node_info
 
     def get(self, names: Sequence[str]) -> list[NodeInfo | None]:
-        """Returns the nodes of these names, None for one that does not exist."""
         return list(map(self._node_infos.get, names))
 
     def _names_since(self, latest: NodeChange) -> set[str] | None:
-        """Returns the nodes that changed since the latest update, None if that is not known."""
         names: set[str] = set()
         change: NodeChange | None = latest
         while change is not None:

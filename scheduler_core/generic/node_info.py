@@ -75,10 +75,7 @@ class NodeInfo:
         )
 
     def add_pod(self, pod: Pod) -> NodeInfo:
-        """Returns the node with one more pod.
-
-        The sums are equal to those over all pods.
-        """
+        """Returns the node with one more pod. The sums are equal to those over all pods."""
         if pod.finished:
             return replace(self, pods=(*self.pods, pod))
         disks = self.disks
@@ -105,7 +102,6 @@ class NodeInfo:
         )
 
     def remove_pod(self, key: PodKey) -> NodeInfo:
-        """Returns the node without the pod."""
         return NodeInfo.of(self.node, (pod for pod in self.pods if pod.key != key))
 
 

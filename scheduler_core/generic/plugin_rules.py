@@ -1,7 +1,7 @@
 """Rules from outside the package: what a plugin defines, and how its rules are evaluated.
 
-A plugin's rule is written as the package's own rules are, and named in a policy in the same way: by its name alone, or by the key of
-its argument. Its argument has a type of its own, to which the policy's text is converted.
+A plugin's rule is written like the package's own rules. A policy names it in the same way: by its name alone, or by the key of its
+argument. Its argument has a type of its own, to which the policy's text is converted.
 
 A plugin may raise, and return anything, so all of its code runs in `contain`: its import, the reading of its rules, the conversion
 of arguments, and calls. What leaves `contain` is plain: rules with checked fields, exact texts and whole numbers. The argument is
@@ -76,7 +76,6 @@ def _describe(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Cuts a text, and escapes line ends and control characters."""
     short = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "..."
     return short if short.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
@@ -175,11 +174,9 @@ class Plugins:
         )
 
     def predicate_registry(self) -> RuleRegistry[Any]:
-        """The package's predicates and those of plugins."""
         return _extend(PREDICATES, self.predicates)
 
     def priority_registry(self) -> RuleRegistry[Any]:
-        """The package's priorities and those of plugins."""
         return _extend(PRIORITIES, self.priorities)
 
     def texts(
@@ -310,7 +307,6 @@ def _fault(rule: PluginRule, registry: RuleRegistry[Any]) -> str:
 
 
 def _name_fault(name: str, registry: RuleRegistry[Any], *, with_argument: bool) -> str:
-    """Returns why a rule cannot have its name, "" if it can."""
     if not name.isidentifier() or not name.isascii():
         return "a name has letters, digits and _, and begins with a letter"
     if name in registry.static or name in registry.configurable:

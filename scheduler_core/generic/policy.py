@@ -1,6 +1,4 @@
-"""A policy: its predicates filter, its priorities score with weights.
-
-The module parses the JSON file of a policy.
+"""A policy, whose predicates filter and whose priorities score with weights, and the parser of its JSON file.
 
 A file replaces the default policy as a whole. It is checked as Kubernetes 1.1 did (factory/plugins.go, api/validation),
 in three stages: decode, validate, build. The first stage that finds a fault ends the reading. An entry that Kubernetes
@@ -86,10 +84,7 @@ class Policy:
 
     @property
     def reads_longhorn(self) -> bool:
-        """Whether a rule needs `LonghornFacts`.
-
-        The caller must then compute them first.
-        """
+        """Whether a rule needs `LonghornFacts`, which the caller must then compute first."""
         rules = [*(entry.rule for entry in self.predicates), *(entry.rule for entry in self.priorities)]
         return any(rule.startswith("Longhorn") for rule in rules)
 
@@ -169,10 +164,7 @@ def _empty_section_warnings(document: PolicyDocument) -> Iterable[str]:
 
 
 class _Section:
-    """Registers the entries of one section of a policy.
-
-    Of several entries with one name the last one wins.
-    """
+    """Registers the entries of one section of a policy. The last one of several entries with one name wins."""
 
     def __init__(self, registry: RuleRegistry[Any]) -> None:
         self._registry = registry

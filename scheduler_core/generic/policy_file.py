@@ -39,10 +39,7 @@ _Value = TypeVar("_Value", str, int, bool, list[object], dict[str, object])
 
 
 class PolicyStage(Enum):
-    """A stage of reading a policy file.
-
-    The values are the real scheduler's words.
-    """
+    """A stage of reading a policy file. The values are the real scheduler's words."""
 
     DECODE = "decode"
     VALIDATE = "validate"
@@ -131,7 +128,6 @@ def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocume
 
 
 def _argument_rules(configurable: Iterable[str], plugins: Mapping[str, PluginRule]) -> Mapping[str, type | None]:
-    """The rules that take an argument, with its type if a plugin defines it."""
     types = {name: rule.argument for name, rule in plugins.items() if rule.argument is not None}
     return {**dict.fromkeys(configurable), **types}
 
@@ -168,7 +164,6 @@ def _entry(raw: object, section: str, index: int, rules: Mapping[str, type | Non
 
 
 def _shorten(name: str) -> str:
-    """Shortens and escapes a name for a one-line message."""
     short = name if len(name) <= _MAX_SHOWN_LENGTH else name[:_MAX_SHOWN_LENGTH] + "..."
     return short if short.isprintable() else repr(short)
 
@@ -215,7 +210,6 @@ class _Source:
         self.warnings = warnings
 
     def without_warnings(self) -> _Source:
-        """The same text; its warnings are dropped."""
         return _Source(self._text, [], self._places)
 
     def place(self, path: Path) -> str:
@@ -240,10 +234,7 @@ def _path_text(path: Path) -> str:
 
 
 class _JsonObject:
-    """The known keys of a JSON object, in any case.
-
-    Other keys are ignored with a warning.
-    """
+    """The known keys of a JSON object, in any case. Other keys are ignored with a warning."""
 
     def __init__(self, raw: object, location: str, keys: Sequence[str], source: _Source, path: Path) -> None:
         self.location = location
@@ -261,15 +252,12 @@ class _JsonObject:
         source.warnings.extend(f"{location}: {key!r:.60} is not known and is ignored" for key in unknown_keys)
 
     def text(self, key: str) -> str:
-        """A text; "" if it is absent."""
         return self._value(key, str, "a text")
 
     def flag(self, key: str) -> bool:
-        """True or false; false if it is absent."""
         return self._value(key, bool, "true or false")
 
     def list(self, key: str) -> list[object]:
-        """A list; empty if it is absent."""
         return self._value(key, list, "a list")
 
     def integer(self, key: str) -> int:

@@ -1,8 +1,7 @@
-"""Applies a policy's predicates in the extender's /filter.
+"""Applies a policy's predicates in the extender's /filter, and lists the kinds that a policy reads.
 
-It also lists the kinds that a policy reads. Whether a node is available is left to kube-scheduler, which knows
-tolerations: a pod of a DaemonSet belongs on cordoned nodes, too. `LonghornVolumeFit` is skipped, because it is
-/filter's own decision.
+Whether a node is available is left to kube-scheduler, which knows tolerations: a pod of a DaemonSet belongs on cordoned
+nodes, too. `LonghornVolumeFit` is skipped, because it is /filter's own decision.
 """
 
 from __future__ import annotations
@@ -53,24 +52,19 @@ class PolicyRefusal:
 
 
 def kinds_read(policy: Policy) -> frozenset[str]:
-    """The kinds that a policy's rules read.
-
-    Empty if all rules are Longhorn's.
-    """
+    """The kinds that a policy's rules read; empty if all rules are Longhorn's."""
     return kinds_of([*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)])
 
 
 def priorities_read_longhorn(policy: Policy) -> bool:
-    """Whether a priority reads `LonghornFacts`."""
     return any(is_longhorn_rule(entry.rule) for entry in policy.priorities)
 
 
 def policy_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
 ) -> Cooperative[dict[str, PolicyRefusal]]:
-    """Returns the nodes that the policy's predicates refuse.
-
-    Each has the text of the first predicate that refuses it. Pauses every few nodes.
+    """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it.
+    Pauses every few nodes.
 
     Raises:
         UndecidableError: a predicate cannot be decided for any node
@@ -118,10 +112,7 @@ def _eviction_helps(policy: Policy, rule: str) -> bool:
 
 
 def _refusal(policy: Policy, failures: Sequence[tuple[PolicyPredicate, str]]) -> PolicyRefusal:
-    """The refusal of the first predicate that fails.
-
-    It is unresolvable if any predicate that fails is.
-    """
+    """The refusal of the first predicate that fails. It is unresolvable if any predicate that fails is."""
     first, text = failures[0]
     unresolvable = not all(_eviction_helps(policy, entry.rule) for entry, _ in failures)
     return PolicyRefusal(f"{first.name}: {text}", unresolvable)

@@ -33,15 +33,11 @@ LABEL_PRESENT: Final = "an unwanted node label is present"
 
 
 def always_fits(_: NodeInfo) -> str:
-    """Returns that the pod fits."""
     return FITS
 
 
 def pod_fits_ports(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether the pod's host ports are free (PodFitsHostPorts).
-
-    Protocol and host IP are not compared.
-    """
+    """Whether the pod's host ports are free (PodFitsHostPorts); protocol and host IP are not compared."""
     ports = cycle_state.pod.ports
     if not ports:
         return always_fits
@@ -49,11 +45,9 @@ def pod_fits_ports(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def pod_fits_resources(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether the pod's requests fit (PodFitsResources).
-
-    One more pod must be allowed. The sum of requests must be within the capacity. A pod that requests neither CPU nor
-    memory fits whatever is requested already; for a pod that requests one of them both are checked. A capacity of 0 is no
-    limit, except for the number of pods.
+    """Whether the pod's requests fit (PodFitsResources). One more pod must be allowed. The sum of requests must be
+    within the capacity. A pod that requests neither CPU nor memory fits whatever is requested already; for a pod that
+    requests one of them both are checked. A capacity of 0 is no limit, except for the number of pods.
     """
     cpu = cycle_state.pod.cpu
     memory = cycle_state.pod.memory
@@ -73,9 +67,8 @@ def pod_fits_resources(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def no_disk_conflict(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether the pod's cloud disks can be mounted (NoDiskConflict).
-
-    A disk that is mounted on the node already cannot, unless it is Google's and all pods mount it read-only.
+    """Whether the pod's cloud disks can be mounted (NoDiskConflict). A disk that is mounted on the node already cannot,
+    unless it is Google's and all pods mount it read-only.
     """
     disks = cycle_state.pod.disks
     if not disks:
@@ -94,10 +87,7 @@ def no_disk_conflict(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def match_node_selector(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether the node matches the pod's node selector (PodMatchesNodeLabels).
-
-    It must have every label of the selector, with the same value.
-    """
+    """Whether the node has every label of the pod's node selector, with the same value (PodMatchesNodeLabels)."""
     selector = cycle_state.pod.node_selector.items()
     if not selector:
         return always_fits
@@ -113,11 +103,9 @@ def host_name(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
-    """Whether the node matches the pod's service affinity (CheckServiceAffinity).
-
-    The required value of each label in the argument is the one in the pod's node selector, with or without a service;
-    otherwise that of the node of the first pod of the pod's first service. A label that is in neither place is not
-    required.
+    """Whether the node matches the pod's service affinity (CheckServiceAffinity). The required value of each label in
+    the argument is the one in the pod's node selector, with or without a service; otherwise that of the node of the
+    first pod of the pod's first service. A label that is in neither place is not required.
 
     Raises:
         UndecidableError: that node does not exist, or is cordoned; Kubernetes 1.1 does not distinguish these
@@ -138,7 +126,6 @@ def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
 
 
 def _first_service_node(cycle_state: CycleState) -> Node:
-    """The node of the first pod of the pod's first service."""
     first_pod = cycle_state.first_service_pods[min(cycle_state.first_service_pods)]
     node_info = cycle_state.cluster.nodes.get(first_pod.node_name)
     if node_info is None or node_info.node.unschedulable:
@@ -150,9 +137,8 @@ def _first_service_node(cycle_state: CycleState) -> Node:
 
 
 def labels_presence(_: CycleState, argument: Argument) -> Check:
-    """Whether the node has all labels, or none (CheckNodeLabelPresence).
-
-    All with `presence` true, none with false; their values do not matter.
+    """Whether the node has all labels (`presence` true) or none of them (CheckNodeLabelPresence); their values do not
+    matter.
     """
     labels = frozenset(argument.labels)
     if argument.presence:

@@ -1,6 +1,4 @@
-"""The classic priorities: how good a node is for a pod.
-
-A score is a whole number from 0 to 10.
+"""The classic priorities: how good a node is for a pod, as a whole number from 0 to 10.
 
 A priority scores all feasible nodes at once, in the order given. Fractions are cut off. Sources: Kubernetes 1.1,
 plugin/pkg/scheduler/algorithm/priorities/; the function is named in each docstring.
@@ -21,10 +19,8 @@ MAX_SCORE: Final = 10
 
 
 def least_requested(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Scores the free CPU and memory (LeastRequestedPriority).
-
-    The score is the mean of the two shares, in tenths, that are free once the pod runs there. A container without a
-    request counts as 100m and 200Mi.
+    """Scores the free CPU and memory (LeastRequestedPriority). The score is the mean of the two shares, in tenths, that
+    are free once the pod runs there. A container without a request counts as 100m and 200Mi.
     """
     cpu = cycle_state.pod.nonzero_cpu
     memory = cycle_state.pod.nonzero_memory
@@ -39,18 +35,16 @@ def least_requested(cycle_state: CycleState, _: Argument, node_infos: Sequence[N
 
 
 def free_tenths(requested: int, capacity: int) -> int:
-    """The free share of a capacity in tenths (calculateScore).
-
-    0 without capacity, or if more than the capacity is requested.
+    """The free share of a capacity in tenths (calculateScore); 0 without capacity, or if more than the capacity is
+    requested.
     """
     return (capacity - requested) * MAX_SCORE // capacity if 0 < capacity >= requested else 0
 
 
 def balanced_resource_allocation(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Scores how evenly CPU and memory are used (BalancedResourceAllocation).
-
-    10 less the difference of the used shares in tenths; 0 where one of them is used up. The arithmetic is floating point
-    in exactly this order of steps: exact arithmetic would give other scores than Kubernetes.
+    """Scores how evenly CPU and memory are used (BalancedResourceAllocation). 10 less the difference of the used shares
+    in tenths; 0 where one of them is used up. The arithmetic is floating point in exactly this order of steps: exact
+    arithmetic would give other scores than Kubernetes.
     """
     cpu = cycle_state.pod.nonzero_cpu
     memory = cycle_state.pod.nonzero_memory
@@ -74,19 +68,17 @@ def balance(cpu: float, memory: float) -> int:
 
 
 def service_spreading(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Prefers nodes with few service pods (CalculateSpreadPriority).
-
-    Service pods are those of any of the pod's services. The score compares a node with the one that has most of them.
-    Nodes that were filtered out, are not available or do not exist count for that maximum. 10 without any service pods.
+    """Prefers nodes with few service pods (CalculateSpreadPriority). Service pods are those of any of the pod's
+    services. The score compares a node with the one that has most of them. Nodes that were filtered out, are not
+    available or do not exist count for that maximum. 10 without any service pods.
     """
     return _spread(cycle_state.service_pods_by_node, node_infos)
 
 
 def selector_spread(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Prefers nodes with few pods of the pod's services and controllers (CalculateSpreadPriority).
-
-    As `service_spreading`, with the ReplicationControllers, ReplicaSets and StatefulSets that select the pod as well. Kubernetes
-    1.1 reads ReplicationControllers; the other two were added when the kinds came.
+    """Prefers nodes with few pods of the pod's services and controllers (CalculateSpreadPriority). As
+    `service_spreading`, with the ReplicationControllers, ReplicaSets and StatefulSets that select the pod as well.
+    Kubernetes 1.1 reads ReplicationControllers; the other two were added when the kinds came.
     """
     return _spread(cycle_state.owned_pods_by_node, node_infos)
 
@@ -100,10 +92,9 @@ def _spread(counts: Counter[str], node_infos: Sequence[NodeInfo]) -> list[int]:
 
 
 def service_anti_affinity(cycle_state: CycleState, argument: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Spreads a service over a label's values (CalculateAntiAffinityPriority).
-
-    The score is the share, in tenths, of the first service's pods that are not on feasible nodes with the same value.
-    Nodes without the label: 0. Without any pod of that service: 10.
+    """Spreads a service over a label's values (CalculateAntiAffinityPriority). The score is the share, in tenths, of
+    the first service's pods that are not on feasible nodes with the same value. Nodes without the label: 0. Without any
+    pod of that service: 10.
     """
     label = argument.labels[0]
     values = [node_info.node.labels.get(label) for node_info in node_infos]
@@ -121,9 +112,8 @@ def service_anti_affinity(cycle_state: CycleState, argument: Argument, node_info
 
 
 def label_preference(_: CycleState, argument: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Prefers nodes with, or without, a label (CalculateNodeLabelPriority).
-
-    10 where the label is present (`presence` true) or absent (false), otherwise 0.
+    """Prefers nodes with, or without, a label (CalculateNodeLabelPriority). 10 where the label is present (`presence`
+    true) or absent (false), otherwise 0.
     """
     label = argument.labels[0]
     presence = argument.presence

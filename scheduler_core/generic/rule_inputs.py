@@ -1,6 +1,5 @@
-"""The kinds and fields of objects that each rule reads.
-
-A policy needs these kinds, and `policy check` prints the fields.
+"""The kinds and fields of objects that each rule reads: a policy needs these kinds, and `policy check` prints the
+fields.
 """
 
 from __future__ import annotations
@@ -122,17 +121,14 @@ _ALIASES: Final = {"PodFitsHostPorts": "PodFitsPorts"}
 
 
 def is_longhorn_rule(rule: str) -> bool:
-    """Whether a rule is one of Longhorn's."""
     return rule.startswith(_LONGHORN)
 
 
 def rule_inputs(rule: str) -> RuleInputs:
-    """What a rule reads."""
     if is_longhorn_rule(rule):
         return _LONGHORN_INPUTS
     return _INPUTS.get(_ALIASES.get(rule, rule), PLUGIN_INPUTS)
 
 
 def kinds_of(rules: Iterable[str]) -> frozenset[str]:
-    """The kinds of objects that rules read together, without Longhorn's."""
     return frozenset().union(*(rule_inputs(rule).kinds for rule in rules))

@@ -1,6 +1,4 @@
-"""Table of every rule by its name in a policy.
-
-A new predicate or priority is added here.
+"""Table of every rule by its name in a policy; a new predicate or priority is added here.
 
 A policy names a static rule. A configurable rule has a name that the administrator chooses; its argument says which rule
 it is.
@@ -40,7 +38,6 @@ class RuleRegistry(Generic[_Function]):
     configurable: Mapping[str, _Function]
 
     def __getitem__(self, rule: str) -> _Function:
-        """The function of a static or configurable rule."""
         # The two kinds of names never collide: only a static one begins with a capital.
         return self.static[rule] if rule in self.static else self.configurable[rule]
 

@@ -101,10 +101,7 @@ class ScheduleResult:
     error: str = ""
 
     def count_by_reason(self) -> dict[str, int]:
-        """Number of nodes per reason, most frequent first.
-
-        For an event about a pod that fits nowhere.
-        """
+        """Number of nodes per reason, most frequent first, for an Event about a pod that fits nowhere."""
         counts = Counter(self.unavailable.values())
         # Nodes that fail alike share one value.
         shared = {id(failures): failures for failures in self.failures.values()}
@@ -122,11 +119,9 @@ def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     select_host: SelectHost,
     longhorn_facts: LonghornFacts = NO_FACTS,
 ) -> Cooperative[ScheduleResult]:
-    """Selects a node for the pod.
-
-    The candidates are `nodes`, or all nodes. `select_host` picks one of the best nodes' names, which it gets in order, as
-    `random.Random(seed).choice` does. `longhorn_facts` are required if the policy has Longhorn's rules; without facts no
-    node fits these.
+    """Selects a node for the pod. The candidates are `nodes`, or all nodes. `select_host` picks one of the best nodes'
+    names, which it gets in order, as `random.Random(seed).choice` does. `longhorn_facts` are required if the policy has
+    Longhorn's rules; without facts no node fits these.
     """
     filtered = yield from find_nodes_that_fit(pod, nodes, cluster, policy, longhorn_facts)
     error = filtered.error
@@ -156,10 +151,7 @@ def find_nodes_that_fit(
     policy: Policy,
     longhorn_facts: LonghornFacts = NO_FACTS,
 ) -> Cooperative[FilterResult]:
-    """Filters the available nodes by the policy's predicates.
-
-    The candidates are `nodes`, or all nodes.
-    """
+    """Filters the available nodes by the policy's predicates. The candidates are `nodes`, or all nodes."""
     cycle_state = CycleState(pod, cluster, longhorn_facts)
     names = cluster.node_names if nodes is None else nodes
     available, unavailable = _split_by_availability(names, cluster.node_infos(nodes), policy)
@@ -188,12 +180,9 @@ def find_nodes_that_fit(
 def _split_by_availability(
     names: Sequence[str], node_infos: Sequence[NodeInfo | None], policy: Policy
 ) -> tuple[list[NodeInfo], dict[str, str]]:
-    """The available nodes, and why each other node is not.
-
-    Available: ready and not cordoned. Where the policy has the rules by which kube-scheduler decides that today (taints, and
-    tolerance of a cordon), these decide it.
-    """
+    """The available nodes, ready and not cordoned, and why each other node is not."""
     rules = {entry.rule for entry in policy.predicates}
+    # Where the policy has the rules by which kube-scheduler decides that today, these decide it.
     reads_cordon = _CORDON_RULE in rules
     reads_taints = _TAINT_RULE in rules
     available = [
@@ -231,7 +220,6 @@ class BoundPredicates:
 
     @property
     def names(self) -> list[str]:
-        """The predicates' names in the policy, in the order of `texts`."""
         return [entry.name for entry in (*self.local, *self.others)]
 
     def texts(self, node_infos: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
@@ -256,9 +244,8 @@ class BoundPredicates:
 def _bind_predicates(
     cycle_state: CycleState, policy: Policy, node_infos: Sequence[NodeInfo]
 ) -> Cooperative[tuple[BoundPredicates, dict[str, str]]]:
-    """The policy's predicates as checks of a node.
-
-    The second result has the reasons of the undecidable predicates, by name. An undecidable predicate fails on every node.
+    """The policy's predicates as checks of a node, and the reasons of the undecidable ones, by name, which fail on
+    every node.
     """
     local: dict[PolicyPredicate, Check] = {}
     others: dict[PolicyPredicate, Check] = {}
@@ -276,9 +263,8 @@ def _bind_predicates(
 def bind_predicate(
     cycle_state: CycleState, policy: Policy, entry: PolicyPredicate, node_infos: Sequence[NodeInfo]
 ) -> Cooperative[Check]:
-    """Returns a predicate of the policy as a check of these nodes.
-
-    A plugin's predicate checks them at once, so that it is called once.
+    """Returns a predicate of the policy as a check of these nodes. A plugin's predicate checks them at once, so that it
+    is called once.
 
     Raises:
         UndecidableError: the predicate cannot be decided for any node
@@ -304,9 +290,7 @@ def prioritize(
     policy: Policy,
     longhorn_facts: LonghornFacts = NO_FACTS,
 ) -> Cooperative[Ranking]:
-    """Scores nodes by every priority of the policy.
-
-    Without priorities each total is 1.
+    """Scores nodes by every priority of the policy. Without priorities each total is 1.
 
     Raises:
         UndecidableError: a plugin's priority failed
@@ -322,7 +306,6 @@ def prioritize(
 def _score(
     cycle_state: CycleState, policy: Policy, nodes: Sequence[NodeInfo]
 ) -> Cooperative[tuple[dict[str, Sequence[int]], list[int]]]:
-    """Returns the scores by priority, and the weighted sums, each in the order of the nodes."""
     local = [entry for entry in policy.priorities if entry.rule in LOCAL_RULES]
     rows = _score_locally(cycle_state, local, nodes) if local else []
     yield
@@ -347,8 +330,6 @@ def _score(
 def _score_locally(
     cycle_state: CycleState, entries: Sequence[PolicyPriority], node_infos: Sequence[NodeInfo]
 ) -> list[tuple[int, ...]]:
-    """Returns the scores of each node by local priorities, and their weighted sum."""
-
     def evaluate(missing: Sequence[NodeInfo]) -> Iterator[tuple[int, ...]]:
         columns = [PRIORITIES[entry.rule](cycle_state, entry.argument, missing) for entry in entries]
         for index in range(len(missing)):
@@ -366,10 +347,9 @@ def prioritize_names(
     policy: Policy,
     longhorn_facts: LonghornFacts = NO_FACTS,
 ) -> Cooperative[dict[str, int]]:
-    """Scores nodes for the extender's /prioritize.
-
-    A score is the weighted mean, from 0 to 10, cut off to a whole number. All nodes in `names` count as feasible, because
-    kube-scheduler has filtered them; a node that does not exist scores 0.
+    """Scores nodes for the extender's /prioritize. A score is the weighted mean, from 0 to 10, cut off to a whole
+    number. All nodes in `names` count as feasible, because kube-scheduler has filtered them; a node that does not exist
+    scores 0.
 
     Raises:
         UndecidableError: a plugin's priority failed

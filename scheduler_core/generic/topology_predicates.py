@@ -30,9 +30,8 @@ _Terms: TypeAlias = Sequence[PodAffinityTerm]
 
 
 def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
-    """Whether required affinity and anti-affinity between pods allow the node (plugin InterPodAffinity).
-
-    That of the pod, and the anti-affinity of the pods in the node's domains.
+    """Whether the pod's required affinity and anti-affinity, and the anti-affinity of the pods in the node's domains,
+    allow the node (plugin InterPodAffinity).
     """
     pod = cycle_state.pod
     affinity = [_with_namespaces(term, cycle_state) for term in pod.constraints.pod_affinity]
@@ -63,10 +62,9 @@ def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def _with_namespaces(term: PodAffinityTerm, cycle_state: CycleState) -> PodAffinityTerm:
-    """The term with the names of the namespaces that it selects (mergeAffinityTermNamespacesIfNotEmpty).
-
-    The selector stays, as in kube-scheduler, which goes on to match it with no labels at all. So one that matches these, such
-    as `DoesNotExist`, selects every namespace in the pod's own terms.
+    """The term with the names of the namespaces that it selects (mergeAffinityTermNamespacesIfNotEmpty). The selector
+    stays, as in kube-scheduler, which goes on to match it with no labels at all. So one that matches these, such as
+    `DoesNotExist`, selects every namespace in the pod's own terms.
     """
     selector = term.namespace_selector
     if selector is None or selector.matches_everything:
@@ -88,7 +86,6 @@ def closed_domains(cycle_state: CycleState) -> Iterator[_Domain]:
 
 
 def _running_pods(cycle_state: CycleState) -> Iterator[tuple[Node, Pod]]:
-    """Every unfinished pod with its node."""
     for node_info in cycle_state.cluster.nodes.values():
         for pod in node_info.pods:
             if not pod.finished:
@@ -105,7 +102,6 @@ def _matches_all(terms: _Terms, pod: Pod) -> bool:
 
 
 def _domains(terms: Iterable[PodAffinityTerm], node: Node) -> list[_Domain]:
-    """The node's domain of each term, if it has one."""
     keys = [term.topology_key for term in terms]
     return [(key, node.labels[key]) for key in keys if key in node.labels]
 
@@ -135,18 +131,14 @@ def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def _max_count(constraint: SpreadConstraint, counts: Counter[str]) -> int:
-    """How many pods a domain may have with one more pod.
-
-    It is minMatchNum plus maxSkew.
-    """
+    """How many pods a domain may have with one more pod: minMatchNum plus maxSkew."""
     min_count = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
     return min_count + constraint.max_skew
 
 
 def _spread_counts(cycle_state: CycleState, constraints: Sequence[SpreadConstraint]) -> list[Counter[str]]:
-    """The matching pods of each domain, per constraint (calPreFilterState).
-
-    Only nodes with the labels of all constraints count.
+    """The matching pods of each domain, per constraint (calPreFilterState). Only nodes with the labels of all
+    constraints count.
     """
     pod = cycle_state.pod
     matches_affinity = affinity_test(pod)
@@ -166,9 +158,8 @@ def _spread_counts(cycle_state: CycleState, constraints: Sequence[SpreadConstrai
 
 
 def _count_pods(node_info: NodeInfo, selector: LabelSelector | None, namespace: str) -> int:
-    """The node's pods that a selector selects (countPodsMatchSelector).
-
-    Pods that are being deleted do not count, and a selector without any part counts none.
+    """The node's pods that a selector selects (countPodsMatchSelector). Pods that are being deleted do not count, and a
+    selector without any part counts none.
     """
     if selector is None or selector.matches_everything:
         return 0

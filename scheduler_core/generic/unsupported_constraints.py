@@ -1,7 +1,7 @@
-"""Constraints that a policy's rules do not read.
+"""Constraints of a pod, and of nodes and other pods against it, that a policy's rules do not read.
 
-They are constraints of a pod, and of nodes and other pods against it. The classic rules are those of Kubernetes 1.1.
-What a pod says in fields that are newer would have no effect, without a word.
+The classic rules are those of Kubernetes 1.1. Newer fields of a pod would have no effect, and nothing would report
+that.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ _REASONS: Final = {NODE_TAINTS: UNTOLERATED_TAINT, EXISTING_PODS: EXISTING_ANTI_
 
 
 def unsupported_constraints(pod: Pod, policy: Policy) -> tuple[UnsupportedConstraint, ...]:
-    """The pod's constraints that no rule of the policy reads, in a fixed order.
-
-    What only permits more, such as a toleration, is none, nor is a preference.
+    """The pod's constraints that no rule of the policy reads, in a fixed order. What only permits more, such as a
+    toleration, is none, nor is a preference.
     """
     constraints = pod.constraints
     fields = [
@@ -79,10 +78,9 @@ def unsupported_constraints(pod: Pod, policy: Policy) -> tuple[UnsupportedConstr
 
 
 def unsupported_nodes(pod: Pod, cluster: GenericClusterState, policy: Policy) -> dict[str, UnsupportedConstraint]:
-    """The nodes that are closed to the pod by what no rule of the policy reads.
-
-    By a taint that the pod does not tolerate, or by the required anti-affinity of a placed pod. Only nodes that are ready and not
-    cordoned are among them: the others are left out anyway.
+    """The nodes that no rule of the policy closes to the pod, although a taint that it does not tolerate, or the
+    required anti-affinity of a placed pod, does. Only nodes that are ready and not cordoned are among them: the others
+    are left out anyway.
     """
     return _closed_nodes(pod, cluster.node_names, cluster, policy)
 
@@ -90,7 +88,6 @@ def unsupported_nodes(pod: Pod, cluster: GenericClusterState, policy: Policy) ->
 def _closed_nodes(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
 ) -> dict[str, UnsupportedConstraint]:
-    """The closed ones of these nodes."""
     rules = _rules(policy)
     closed: dict[str, UnsupportedConstraint] = {}
     domains = frozenset() if POD_AFFINITY_RULE in rules else frozenset(closed_domains(CycleState(pod, cluster)))
@@ -110,18 +107,15 @@ def _closed_nodes(
 def ignored_constraints(
     pod: Pod, node: str, cluster: GenericClusterState, policy: Policy
 ) -> tuple[UnsupportedConstraint, ...]:
-    """What was not read when the policy selected this node for the pod."""
     closed = _closed_nodes(pod, [node], cluster, policy)
     return (*unsupported_constraints(pod, policy), *closed.values())
 
 
 def node_refusal(constraint: UnsupportedConstraint) -> str:
-    """Why a node is left out: the reason, and the rule that the policy lacks."""
     return f"{_REASONS[constraint]}, which the policy does not read (rule {constraint.rule})"
 
 
 def unsupported_message(constraints: Sequence[UnsupportedConstraint]) -> str:
-    """One line that names all constraints and the rules that would read them."""
     return f"the policy does not read {', '.join(map(str, constraints))}"
 
 

@@ -1,9 +1,8 @@
 """Replays recorded decisions of Kubernetes 1.1: ``python -m scheduler_core.generic.vectors FILE.jsonl [...]``.
 
-Every line is a policy, a cluster, a pod and the real scheduler's decision. The engine must reproduce everything recorded:
-which nodes were available, which predicates failed where, every score, the totals and the best nodes. Of an error the
-class must be the same, but not the text. What depends on an order was recorded for the order of the line, and the engine
-takes that order.
+Every line is a policy, a cluster, a pod and the real scheduler's decision. The engine must reproduce everything recorded: which nodes were
+available, which predicates failed where, every score, the totals and the best nodes. The class of an error must be the same, but not its
+text. What depends on an order was recorded for the order of the line, and the engine takes that order.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ class DecisionMismatch:
 
 
 def check(vector: Json) -> DecisionMismatch | None:
-    """Compares a recorded decision with the engine's.
-
-    None if they are equal.
+    """Returns the difference between a recorded decision and the engine's, or None if they are equal.
 
     Raises:
         CoreError: the scenario cannot be read

@@ -1,6 +1,5 @@
-"""Leader election on a Lease, as a pure state machine.
-
-The proof that there is at most one leader follows below. Only the leader answers kube-scheduler.
+"""Leader election on a Lease, as a pure state machine. The proof that there is at most one leader follows below. Only
+the leader answers kube-scheduler.
 
 Data flow: `plan(state, now, timestamp)` returns the next action (read, create, replace, wait); the driver performs it and reports
 the result as an event; `step(state, event)` returns the next state. Times are seconds on the candidate's own clock, which must
@@ -16,11 +15,11 @@ is still the version it was based on. A candidate that does not hold the Lease r
 - after it has seen that very version unchanged for at least its own `lease_duration` on its own clock, or
 - if the version is a release (no holder, a duration of `RELEASED_SECONDS`), which its writer sends after closing its fence.
 
-Let B's taking be accepted, based on version v which B first saw at o, and sent at s ≥ o + lease_duration. Let w be a replace of
-A, accepted too, sent at t. Either w produced a version up to v: then t ≤ o, and A's fence, t + renew_deadline, closes before
-s. Or w came after B's taking: then w is based on what B wrote or on something later, which A does not hold and must
-itself wait for. In between nothing is possible: any write between would have changed the version, and B's been refused.
-The rule tolerates clocks that run at different rates, up to the two periods' difference over their sum: a fifth.
+Let B's taking be accepted, based on version v which B first saw at o, and sent at s ≥ o + lease_duration. Let w be a replace of A, accepted
+too, sent at t. Either w produced a version up to v: then t ≤ o, and A's fence, t + renew_deadline, closes before s. Or w came after B's
+taking: then w is based on what B wrote or on something later, which A does not hold and must itself wait for. No third case exists: any
+write between would have changed the version, and the API server would have refused B's. The rule tolerates clocks that run at different
+rates, up to the two periods' difference over their sum: a fifth.
 
 A version counts as A's own (`held`), so that A need not wait, only where no B can have taken the Lease before:
 
@@ -60,9 +59,8 @@ _MAX_ATTEMPTS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ElectionTiming:
-    """The three periods of client-go's leaderelection, in seconds, with its defaults.
-
-    All candidates should have the same periods; while they are being changed the longer `lease_duration` counts.
+    """The three periods of client-go's leaderelection, in seconds, with its defaults. All candidates should have the
+    same periods; while they are being changed the longer `lease_duration` counts.
 
     Attributes:
         lease_duration: how long a follower must see the Lease unchanged before it takes it over
@@ -86,12 +84,12 @@ class ElectionTiming:
 
     @property
     def call_timeout(self) -> float:
-        """Seconds for one call: half the deadline leaves time for a second one."""
+        """Seconds for one call."""
+        # Half the deadline leaves time for a second call.
         return self.renew_deadline / 2
 
     @property
     def follow_period(self) -> float:
-        """How often a follower reads the Lease."""
         return min(_FOLLOW_INTERVAL, self.retry_period)
 
 
@@ -132,9 +130,8 @@ class ReadLease:
 
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Create the Lease.
-
-    Report `LeaseRead` of the created Lease, `WriteConflicted` if one exists already, or `CallFailed`.
+    """Create the Lease. Report `LeaseRead` of the created Lease, `WriteConflicted` if one exists already, or
+    `CallFailed`.
     """
 
     record: LeaseRecord
@@ -142,9 +139,8 @@ class CreateLease:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceLease:
-    """Replace the Lease, at the record's `resource_version` and the uid read with it.
-
-    Report `LeaseReplaced`, `WriteConflicted` (also if the Lease is gone), or `CallFailed` with the attempt.
+    """Replace the Lease, at the record's `resource_version` and the uid read with it. Report `LeaseReplaced`,
+    `WriteConflicted` (also if the Lease is gone), or `CallFailed` with the attempt.
     """
 
     record: LeaseRecord
@@ -257,18 +253,15 @@ class Candidate:
 
     @property
     def holder(self) -> str:
-        """Identity of the last observed holder, "" for none."""
         return self.observed_record.holder if self.observed_record is not None else ""
 
     def leading(self, now: float) -> bool:
-        """Whether it may answer at this time."""
         return now < self.leading_until
 
 
 def plan(state: Candidate, now: float, timestamp: str) -> Action:
-    """Returns the next action.
-
-    `timestamp` is the wall clock in RFC 3339 with microseconds, written into the Lease for people.
+    """Returns the next action. `timestamp` is the wall clock in RFC 3339 with microseconds, written into the Lease for
+    people.
     """
     if now < state.act_at:
         return Wait(state.act_at)

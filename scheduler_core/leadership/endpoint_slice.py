@@ -1,9 +1,4 @@
-"""A Service's EndpointSlice: compares the desired slice with the current one and plans the change.
-
-The Services have no selector, so no controller of Kubernetes writes their EndpointSlices. The leader does: one endpoint, its own
-address; no endpoint while no process answers. A slice's address type cannot be changed, so a leader of the other IP family
-deletes the slice and creates a new one.
-"""
+"""A Service's EndpointSlice: compares the desired slice with the current one and plans the change."""
 
 from __future__ import annotations
 
@@ -37,10 +32,7 @@ class LeaderService:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels of its slice.
-
-        The manager is a value of our own: Kubernetes' controllers delete unknown slices that bear theirs.
-        """
+        # The manager is a value of our own: Kubernetes' controllers delete unknown slices that bear theirs.
         return {SERVICE_LABEL: self.service or self.name, MANAGED_BY_LABEL: self.service or self.name}
 
     def host_names(self, namespace: str) -> list[str]:
@@ -91,7 +83,6 @@ class Endpoint:
 
     @property
     def address_type(self) -> str:
-        """The IP family, as an EndpointSlice names it."""
         return f"IPv{ipaddress.ip_address(self.address).version}"
 
 
@@ -145,9 +136,8 @@ def plan_publish(service: LeaderService, leader: Endpoint, current: Slice | None
 
 
 def plan_withdraw(service: LeaderService, former: Endpoint, current: Slice | None) -> SliceChange | None:
-    """The change that points the Service nowhere.
-
-    None if the Service does not point to `former`, so that a successor's endpoint stays.
+    """The change that points the Service nowhere, or None if the Service does not point to `former`, so that a
+    successor's endpoint stays.
     """
     if current is None or all(
         (endpoint.address, endpoint.port) != (former.address, former.port) for endpoint in current.endpoints

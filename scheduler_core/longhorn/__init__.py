@@ -1,7 +1,5 @@
-"""Longhorn's own placement rules as a pure engine.
-
-It says what longhorn-manager would decide about a replica, and why. Every rule cites the Go function of
-longhorn-manager that it mirrors.
+"""Longhorn's own placement rules as a pure engine: what longhorn-manager would decide about a replica, and why. Every
+rule cites the Go function of longhorn-manager that it mirrors.
 
 - What a decision reads: `settings`, `cluster` (a prepared snapshot), `replica_request` (the replica to place).
 - One small function per rule: `node_stage`, `disk_stage` and `space`, with `tags`, `node_readiness`, `linked_clone`

@@ -1,7 +1,4 @@
-"""Anti-affinity: the nodes and zones that a volume's replicas use.
-
-Also orders the nodes in the tiers in which they are tried.
-"""
+"""Anti-affinity: the nodes and zones that a volume's replicas use, and the tiers in which the nodes are tried."""
 
 from __future__ import annotations
 
@@ -59,9 +56,8 @@ class Occupancy:
 def occupancy(
     replicas: Iterable[Replica], candidates: Mapping[str, Node], *, ignore_failed: bool, replenishing: bool
 ) -> Occupancy:
-    """The nodes and zones that replicas use (getCurrentNodesAndZones).
-
-    Replicas count only on node candidates, so a cordoned node frees its zone.
+    """The nodes and zones that replicas use (getCurrentNodesAndZones). Replicas count only on node candidates, so a
+    cordoned node frees its zone.
     """
     counting = [
         replica
@@ -82,10 +78,7 @@ def _places(replicas: Iterable[Replica], nodes: Mapping[str, Node]) -> tuple[fro
 
 
 class Tier(Enum):
-    """A set of nodes that are tried together.
-
-    A later tier is tried only if no disk of the earlier ones fits.
-    """
+    """A set of nodes that are tried together. A later tier is tried only if no disk of the earlier ones fits."""
 
     UNUSED_ZONE = "unused node in an unused zone"
     EVICTING_ZONE = "node whose zone only holds evicting replicas"
@@ -106,9 +99,8 @@ TIER_ORDER: Final[Mapping[tuple[bool, bool], tuple[Tier, ...]]] = {
 def tiers(
     cluster: Cluster, request: ReplicaRequest, candidates: Mapping[str, Node], used: Occupancy
 ) -> Sequence[tuple[Tier, tuple[Node, ...]]]:
-    """Tiers with their nodes, in the order of getDiskCandidates.
-
-    The nodes of a tier are ordered by name. Every tier but the last, USED_NODE, only holds nodes whose tags fit.
+    """Tiers with their nodes, in the order of getDiskCandidates. The nodes of a tier are ordered by name. Every tier
+    but the last, USED_NODE, only holds nodes whose tags fit.
     """
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
     tagged = [node for node in candidates.values() if tag_refusal(cluster, request, node) is None]
@@ -134,9 +126,8 @@ def tiers(
 
 
 def has_disk_pressure(node: Node, settings: Settings) -> bool:
-    """Whether a disk of the node is under pressure.
-
-    Then best-effort auto-balance may use the node again, for another disk.
+    """Whether a disk of the node is under pressure, so that best-effort auto-balance may use the node again, for
+    another disk.
     """
     percentage = settings.replica_auto_balance_disk_pressure_percentage
     return percentage > 0 and any(under_pressure(disk, percentage) for disk in node.disks if disk.in_status)
@@ -146,9 +137,7 @@ class HasDisk(Protocol):
     """Something that belongs to one disk."""
 
     @property
-    def disk_uuid(self) -> str:
-        """The disk's UUID."""
-        ...
+    def disk_uuid(self) -> str: ...
 
 
 _HasDisk = TypeVar("_HasDisk", bound=HasDisk)
@@ -157,10 +146,10 @@ _HasDisk = TypeVar("_HasDisk", bound=HasDisk)
 def spread_over_disks(
     disks: Sequence[_HasDisk], replicas: Iterable[Replica], *, soft: bool, ignore_failed: bool
 ) -> Sequence[_HasDisk]:
-    """The disks without a replica of the volume (filterDisksWithMatchingReplicas).
+    """The disks without a replica of the volume (filterDisksWithMatchingReplicas), or all disks if every disk has one
+    and `soft` allows it.
 
-    If every disk has a replica, all of them if `soft`. Deleting and evicting replicas count here, and failed ones while
-    they may be reused, also during replenishment.
+    Deleting and evicting replicas count here, and failed ones while they may be reused, also during replenishment.
     """
     replica_counts = Counter(
         replica.disk_id

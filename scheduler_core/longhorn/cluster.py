@@ -42,9 +42,8 @@ class Cluster:
 
     @classmethod
     def of(cls, snapshot: Snapshot, now: datetime, settings: Settings | None = None) -> Cluster:
-        """Prepares a snapshot.
-
-        `settings` replaces the snapshot's settings, for instance to decide with settings that have faults.
+        """Prepares a snapshot. `settings` replaces the snapshot's settings, for instance to decide with settings that
+        have faults.
 
         Raises:
             SettingError: a setting of the snapshot does not parse
@@ -63,15 +62,12 @@ class Cluster:
         )
 
     def replicas_of(self, volume: str) -> tuple[longhorn.Replica, ...]:
-        """The replicas of a volume, ordered by name."""
         return self.replicas_by_volume.get(volume, ())
 
     def backing_image(self, name: str) -> longhorn.BackingImage | None:
-        """A backing image, None if it does not exist."""
         return self.snapshot.backing_images.get(name)
 
     def with_nodes(self, nodes: Iterable[longhorn.Node]) -> Cluster:
-        """The same cluster with some nodes replaced."""
         return replace(self, nodes={**self.nodes, **{node.name: node for node in nodes}})
 
 

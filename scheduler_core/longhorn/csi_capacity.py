@@ -1,6 +1,5 @@
-"""What Longhorn's CSI driver answers to GetCapacity (csi/controller_server.go).
-
-This is the coarser view that kube-scheduler itself has of free space.
+"""What Longhorn's CSI driver answers to GetCapacity (csi/controller_server.go). This is the coarser view that
+kube-scheduler itself has of free space.
 """
 
 from __future__ import annotations
@@ -73,10 +72,7 @@ def _free_sizes(settings: Settings, node: Node, parameters: Mapping[str, str]) -
 
 
 def _is_usable(disk: Disk, settings: Settings, parameters: Mapping[str, str]) -> bool:
-    """Whether a disk counts; a full disk counts too.
-
-    The type is the reported one here, not the spec's.
-    """
+    """Whether a disk counts; a full disk counts too. The type is the reported one here, not the spec's."""
     required_type = _DISK_TYPE_BY_ENGINE.get(parameters.get("dataEngine", V1))
     selector = _selector(parameters.get("diskSelector", ""))
     return (
@@ -95,9 +91,6 @@ def _selector(text: str) -> tuple[str, ...]:
 
 
 def free_size(disk: Disk, settings: Settings) -> int:
-    """Free bytes below the over-provisioning limit.
-
-    Computed in integers, and not in float64 as in the scheduler.
-    """
+    """Free bytes below the over-provisioning limit. Computed in integers, and not in float64 as in the scheduler."""
     provisionable = (disk.storage_maximum - disk.storage_reserved) * settings.storage_over_provisioning_percentage
     return max(0, quotient(wrap_int64(provisionable), 100) - disk.storage_scheduled)

@@ -26,16 +26,13 @@ class DiskCandidate:
 
     @property
     def disk_uuid(self) -> str:
-        """The disk's UUID."""
         return self.disk.uuid
 
     @property
     def usable_bytes(self) -> int:
-        """Available bytes, neither reserved nor promised, at least 0.
-
-        Used bytes count twice: they are missing from storageAvailable and part of storageScheduled.
-        """
+        """Available bytes, neither reserved nor promised, at least 0."""
         disk = self.disk
+        # Used bytes count twice: they are missing from storageAvailable and part of storageScheduled.
         return max(0, disk.storage_available - disk.storage_reserved - disk.storage_scheduled)
 
 
@@ -68,10 +65,7 @@ class Choice:
 
 
 def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Choice, ...]:
-    """Choices Longhorn may make for a replica of `size` bytes.
-
-    The choices are in the candidates' order.
-    """
+    """Choices Longhorn may make for a replica of `size` bytes, in the candidates' order."""
     return take_all(possible_choices_in_steps(candidates, size))
 
 
@@ -113,9 +107,8 @@ def possible_choices_in_steps(candidates: Sequence[DiskCandidate], size: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """Balance scores of nodes or disks for one replica.
-
-    Each score takes constant time. "Store" stands for a node or a disk here.
+    """Balance scores of nodes or disks for one replica. Each score takes constant time. "Store" stands for a node or a
+    disk here.
 
     Attributes:
         usable: usable bytes of each store
@@ -133,17 +126,13 @@ class _Scores:
 
     @classmethod
     def of(cls, usable: Mapping[str, int], size: int) -> _Scores:
-        """Prepares the scores."""
         values = sorted(usable.values())
         # Two extremes are enough: whichever store is taken from, one of the two is unchanged.
         mean = float(sum(values) - size) / len(usable)
         return cls(usable, size, mean, tuple(values[:-3:-1]), tuple(values[:2]))
 
     def best(self, keys: Iterable[str]) -> list[str]:
-        """The stores with space that have the smallest score.
-
-        None if everything would be full afterwards.
-        """
+        """The stores with space that have the smallest score; none if every store would be full afterwards."""
         return take_all(self.best_in_steps(keys))
 
     def best_in_steps(self, keys: Iterable[str]) -> Steps[list[str]]:

@@ -1,6 +1,5 @@
-"""Auto-balance off disks under pressure: which replicas move to another disk of their node.
-
-Best-effort auto-balance moves one replica per disk at a time.
+"""Auto-balance off disks under pressure: which replicas move to another disk of their node. Best-effort auto-balance
+moves one replica per disk at a time.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from scheduler_core.model.longhorn import Disk, Replica, Volume
 
 
 def replicas_under_disk_pressure(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> list[Replica]:
-    """Replicas of the volume that move off disks under pressure.
-
-    Its node must have the condition Schedulable (getReplicasUnderDiskPressure), whatever its allowScheduling says. It
-    must be the replica's turn on its disk, and another disk of its node must be able to take it.
+    """Replicas of the volume that move off disks under pressure. Its node must have the condition Schedulable
+    (getReplicasUnderDiskPressure), whatever its allowScheduling says. It must be the replica's turn on its disk, and
+    another disk of its node must be able to take it.
     """
     percentage = cluster.settings.replica_auto_balance_disk_pressure_percentage
     if percentage == 0:
@@ -50,10 +48,7 @@ def _first_in_turn(cluster: Cluster, disk: Disk) -> str | None:
 
 
 def _can_relieve(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
-    """Whether an eligible disk can take the volume without pressure.
-
-    It must stay below the pressure percentage with the volume.
-    """
+    """Whether an eligible disk can take the volume and stay below the pressure percentage."""
     request = ReplicaRequest.for_volume(volume)
     return (
         prefilter_refusal(cluster, request, disk) is None

@@ -23,33 +23,25 @@ _SPACE_SETTINGS: Final = ("storage-over-provisioning-percentage", "storage-minim
 
 
 def disk_refusal(cluster: Cluster, request: ReplicaRequest, _node: Node, disk: Disk) -> Refusal | None:
-    """The first rule that refuses a disk, or None.
-
-    Space and anti-affinity are not checked.
-    """
+    """The first rule that refuses a disk, or None. Space and anti-affinity are not checked."""
     return prefilter_refusal(cluster, request, disk) or eligibility_refusal(cluster, request, disk)
 
 
 def disk_and_space_refusal(
     cluster: Cluster, request: ReplicaRequest, node: Node, disk: Disk, uncounted: int = 0
 ) -> Refusal | None:
-    """The first rule that refuses a disk, space included, or None.
-
-    Anti-affinity is not checked. `uncounted` bytes are promised on the disk but not in its storageScheduled yet.
+    """The first rule that refuses a disk, space included, or None. Anti-affinity is not checked. `uncounted` bytes are
+    promised on the disk but not in its storageScheduled yet.
     """
     return disk_refusal(cluster, request, node, disk) or space_stage_refusal(cluster, request, disk, uncounted)
 
 
 def space_setting_refusal(cluster: Cluster) -> Refusal | None:
-    """The refusal of every disk for an unreadable space setting."""
     return setting_refusal(cluster.settings, _SPACE_SETTINGS)
 
 
 def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
-    """Why FindDiskCandidates silently skips a disk, or None.
-
-    Longhorn never reads the disk's Ready condition here.
-    """
+    """Why FindDiskCandidates silently skips a disk, or None. Longhorn never reads the disk's Ready condition here."""
     if not disk.in_status:
         return Refusal(Rule.DISK_NOT_IN_STATUS, f"disk {disk.name} has no status yet")
     # A replica on it would have spec.diskID "", which is a replica without a place.
@@ -78,9 +70,8 @@ def _not_schedulable(disk: Disk, settings: Settings) -> Refusal:
 
 
 def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
-    """Why filterNodeDisksForReplica (IsDiskEligibleForVolume) refuses a disk.
-
-    Space is checked later, by `space_stage_refusal`.
+    """Why filterNodeDisksForReplica (IsDiskEligibleForVolume) refuses a disk. Space is checked later, by
+    `space_stage_refusal`.
     """
     return (
         setting_refusal(cluster.settings, _TAG_SETTING)
@@ -91,9 +82,8 @@ def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -
 
 
 def type_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
-    """Why the type of a disk does not suit the volume.
-
-    v2 volumes need block disks, all others file systems. The type in the spec decides.
+    """Why the type of a disk does not suit the volume. v2 volumes need block disks, all others file systems. The type
+    in the spec decides.
     """
     required_type = BLOCK if is_v2(request.volume.data_engine) else FILESYSTEM
     if disk.spec_type == required_type:
@@ -102,10 +92,7 @@ def type_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
 
 
 def size_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
-    """Why the volume is too large for a file system (datastore: IsSupportedVolumeSize).
-
-    v2 has no limit.
-    """
+    """Why the volume is too large for a file system (datastore: IsSupportedVolumeSize). v2 has no limit."""
     limit = file_size_limit(disk.filesystem_type)
     if is_v2(request.volume.data_engine) or limit is None or request.volume.size < limit:
         return None
@@ -122,10 +109,7 @@ def file_size_limit(filesystem: str) -> int | None:
 
 
 def tag_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
-    """Why the tags of a disk keep the volume off.
-
-    The volume's disk selector decides first, then the backing image's.
-    """
+    """Why the tags of a disk keep the volume off. The volume's disk selector decides first, then the backing image's."""
     volume = request.volume
     allow_empty = cluster.settings.allow_empty_disk_selector_volume
     refusal = selector_refusal(disk, volume.disk_selector, "the volume", Rule.DISK_TAGS, allow_empty=allow_empty)
@@ -139,10 +123,7 @@ def tag_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusa
 
 
 def space_stage_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Refusal | None:
-    """Why IsSchedulableToDisk refuses a disk.
-
-    A percentage that does not parse refuses it, too.
-    """
+    """Why IsSchedulableToDisk refuses a disk. A percentage that does not parse refuses it, too."""
     refusal = space_setting_refusal(cluster)
     if refusal is not None:
         return refusal
@@ -154,9 +135,8 @@ def space_stage_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, u
 
 
 def space_stage_rule(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Rule | None:
-    """The rule by which `space_stage_refusal` refuses a disk, without the numbers.
-
-    A placement looks at every disk, and computing the numbers takes longer.
+    """The rule by which `space_stage_refusal` refuses a disk, without the numbers. A placement looks at every disk, and
+    computing the numbers takes longer.
     """
     refusal = space_setting_refusal(cluster)
     if refusal is not None:

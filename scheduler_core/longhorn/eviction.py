@@ -1,6 +1,4 @@
-"""Requested evictions of nodes and of disks.
-
-They say which node takes no new replica, and which replica does not stay where it is.
+"""Requested evictions of nodes and disks: which node takes no new replica, and which replica leaves its place.
 
 A disk whose eviction is requested takes no replica by Longhorn's own rules (`disk_stage.py`). Longhorn's scheduler does not read the node's
 request, which its webhook accepts only for nodes without scheduling; it counts because Longhorn's scheduler-extender proposal says so
@@ -13,7 +11,6 @@ from scheduler_core.model.longhorn import Node, Replica
 
 
 def takes_new_replicas(node: Node) -> bool:
-    """Whether no eviction of the node is requested."""
     return not node.eviction_requested
 
 

@@ -1,7 +1,4 @@
-"""Explains a placement: every node and disk with the numbers.
-
-Each has the first rule that refuses it.
-"""
+"""Explains a placement: every node and disk with the numbers, and the first rule that refuses it."""
 
 from __future__ import annotations
 
@@ -86,10 +83,7 @@ class NextReplica:
 
 
 def explain_next_replica(cluster: Cluster, volume: Volume) -> NextReplica:
-    """Explains the placement of a volume's next replica.
-
-    That is the first replica that has no node and did not fail, or else one more.
-    """
+    """Explains the placement of a volume's next replica: the first that has no node and did not fail, or else one more."""
     replicas = cluster.replicas_of(volume.name)
     unplaced = next((replica for replica in replicas if not replica.node_id and not replica.failed_at), None)
     request = ReplicaRequest.for_replica(volume, unplaced) if unplaced else ReplicaRequest.for_volume(volume)
@@ -100,10 +94,7 @@ def explain_next_replica(cluster: Cluster, volume: Volume) -> NextReplica:
 
 
 def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replica]) -> PlacementExplanation:
-    """Explains the answer of `find_candidates`.
-
-    `replicas` are all of this volume.
-    """
+    """Explains the answer of `find_candidates`. `replicas` are all of this volume."""
     candidates = find_candidates(cluster, request, replicas)
     refusal = cluster_refusal(cluster, request)
     open_nodes, _ = node_candidates(cluster, request)
@@ -130,10 +121,7 @@ class _Placement:
 
 
 def _tier_by_node(tiers: Sequence[tuple[Tier, tuple[Node, ...]]], winner: Tier | None) -> Mapping[str, Tier]:
-    """The tier in which each node was tried.
-
-    Once a tier has won, only its nodes are listed.
-    """
+    """The tier in which each node was tried; once a tier has won, only its nodes are listed."""
     tried = [entry for entry in tiers if winner is None or entry[0] is winner]
     return {node.name: tier for tier, nodes in reversed(tried) for node in nodes}
 
@@ -159,10 +147,7 @@ def _explain_node(placement: _Placement, node: Node, tier: Tier | None) -> NodeE
 
 
 def _anti_affinity_refusal(node: Node, replicas: Sequence[Replica]) -> Refusal:
-    """The refusal of a node that was in no tier.
-
-    The node holds a replica itself, or its zone does.
-    """
+    """The refusal of a node that was in no tier, because it or its zone holds a replica."""
     own = sorted(replica.name for replica in replicas if replica.node_id == node.name)
     if own:
         return Refusal(Rule.NODE_ANTI_AFFINITY, f"node {node.name} has replica {', '.join(own)} of the volume")

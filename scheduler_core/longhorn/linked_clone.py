@@ -18,10 +18,7 @@ class Sources:
 
 
 def source_missing(cluster: Cluster, request: ReplicaRequest) -> bool:
-    """Whether the named source replica does not exist.
-
-    That is a client error in Longhorn.
-    """
+    """Whether the named source replica does not exist, which is a client error in Longhorn."""
     return (
         request.linked_clone
         and request.linked_clone_source != ""
@@ -30,10 +27,7 @@ def source_missing(cluster: Cluster, request: ReplicaRequest) -> bool:
 
 
 def sources(cluster: Cluster, request: ReplicaRequest) -> Sources:
-    """The nodes and disks of usable source replicas.
-
-    They are those of the named source replica, or of all replicas of the source volume.
-    """
+    """The nodes and disks of the named source replica, or of all usable replicas of the source volume."""
     usable = [replica for replica in _source_replicas(cluster, request) if _is_usable(replica)]
     return Sources(frozenset(replica.node_id for replica in usable), frozenset(replica.disk_id for replica in usable))
 

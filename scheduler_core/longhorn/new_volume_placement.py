@@ -29,7 +29,6 @@ class ScheduledCondition:
 
     @property
     def status(self) -> bool:
-        """Whether the condition is True."""
         return not self.reason
 
 
@@ -65,10 +64,9 @@ class _Progress:
 
 
 def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]:
-    """Every possible outcome of creating a volume, and whether it depends on chance.
-
-    Mirrors controller/volume_controller.go: replenishReplicas (which prechecks each replica while none has a place yet,
-    so that anti-affinity has no effect) and reconcileVolumeCondition (which then places them one after the other).
+    """Every possible outcome of creating a volume, and whether it depends on chance. Mirrors
+    controller/volume_controller.go: replenishReplicas (which prechecks each replica while none has a place yet, so that
+    anti-affinity has no effect) and reconcileVolumeCondition (which then places them one after the other).
     """
     precheck = find_candidates(cluster, ReplicaRequest.for_volume(volume), ())
     if not precheck.disks:
@@ -84,18 +82,12 @@ def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]
 
 
 def waits_for_attachment(volume: Volume) -> bool:
-    """Whether replicas stay unscheduled until the volume is attached.
-
-    They do if the volume needs local data and has no node yet.
-    """
+    """Whether replicas stay unscheduled until the volume is attached, because it needs local data and has no node yet."""
     return volume.data_locality in (BEST_EFFORT, STRICT_LOCAL) and not volume.node_id
 
 
 def _reachable_ends(cluster: Cluster, volume: Volume, start: _Progress) -> Iterator[_Progress]:
-    """Every end that some sequence of choices reaches.
-
-    The replicas are alike, so their order does not matter, only the choices do.
-    """
+    """Every end that some sequence of choices reaches."""
     level = {start.places: start}
     for _ in range(volume.number_of_replicas):
         next_level: dict[tuple[Place, ...], _Progress] = {}
@@ -107,6 +99,7 @@ def _reachable_ends(cluster: Cluster, volume: Volume, start: _Progress) -> Itera
             for choice in schedule.choices:
                 reached = _place_replica(volume, state, choice)
                 same = next_level.get(reached.places)
+                # The replicas are alike, so only the choices matter, not their order.
                 next_level[reached.places] = replace(
                     reached, chance=reached.chance or (same is not None and same.chance)
                 )

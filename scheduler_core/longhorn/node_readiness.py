@@ -17,9 +17,8 @@ _DEPLOYED = ("deployed", "deploying")
 
 
 def disables_v2(cluster: Cluster, node: str) -> bool:
-    """Whether v2 volumes cannot use a node (IsV2DataEngineDisabledForNode).
-
-    They cannot if there is no such Kubernetes node, or if its label disables them.
+    """Whether v2 volumes cannot use a node (IsV2DataEngineDisabledForNode): there is no such Kubernetes node, or its
+    label disables them.
     """
     kube_node = cluster.kube_nodes.get(node)
     return kube_node is None or kube_node.labels.get(DISABLE_V2_LABEL) == "true"
@@ -27,9 +26,8 @@ def disables_v2(cluster: Cluster, node: str) -> bool:
 
 def excludes_instance_manager(cluster: Cluster, node: str) -> bool:
     """Whether Longhorn makes no instance manager on a node, because the setting's labels do not match.
-
-    node_controller.go: syncInstanceManagers, by `system-managed-components-node-selector`. One that runs there all the same
-    counts for Longhorn's scheduler, which reads instance managers only.
+    node_controller.go: syncInstanceManagers, by `system-managed-components-node-selector`. Longhorn's scheduler reads
+    instance managers only, so one that runs there nevertheless counts.
     """
     selector = cluster.settings.system_managed_components_node_selector
     if not selector or not cluster.settings.has_rule_since(MANAGERS_FOLLOW_NODE_SELECTOR):
@@ -41,9 +39,9 @@ def excludes_instance_manager(cluster: Cluster, node: str) -> bool:
 def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> bool:
     """Whether an instance manager can take a replica (CheckInstanceManagersReadiness).
 
-    v2: any running manager; from v1.13.0 on, one that is not terminating. v1: the manager with the default image, running
-    or terminating, because a successor follows; not where none will. Of several Longhorn looks at a random one
-    (`one_manager_per_node` lists the possibilities); here all must be ready.
+    v2: any running manager; from v1.13.0 on, one that is not terminating. v1: the manager with the default image, running or terminating,
+    because a successor follows; not where none will. Longhorn looks at a random one of several (`one_manager_per_node` lists the
+    possibilities); here all must be ready.
     """
     excluded = excludes_instance_manager(cluster, node)
     if cluster.instance_managers is None:
@@ -59,9 +57,8 @@ def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> boo
 
 
 def one_manager_per_node(cluster: Cluster) -> Iterator[Cluster]:
-    """The clusters Longhorn may see, one per random pick.
-
-    Longhorn picks where a node has several v1 instance managers with the default image.
+    """The clusters Longhorn may see: where a node has several v1 instance managers with the default image, it picks one
+    at random.
     """
     managers = cluster.instance_managers
     ambiguous = (
@@ -84,10 +81,9 @@ def _with_default_image(cluster: Cluster, managers: tuple[InstanceManager, ...])
 
 
 def engine_image_ready(cluster: Cluster, data_engine: str, image: str, node: str) -> bool:
-    """Whether an engine image is usable on a node (CheckDataEngineImageReadiness).
-
-    v2 needs none. An image that is being deployed counts on the nodes that are in its map already. "" is the default
-    image, any image if the default is unknown.
+    """Whether an engine image is usable on a node (CheckDataEngineImageReadiness). v2 needs none. An image that is
+    being deployed counts on the nodes that are in its map already. "" is the default image, any image if the default is
+    unknown.
     """
     if is_v2(data_engine) or cluster.engine_images is None:
         return True
@@ -98,9 +94,8 @@ def engine_image_ready(cluster: Cluster, data_engine: str, image: str, node: str
 
 
 def instance_manager_running(cluster: Cluster, data_engine: str, node: str) -> bool:
-    """Whether a failed replica's instance manager is running (GetInstanceManagerByInstanceRO).
-
-    One that is being deleted does not count. Longhorn checks it for a replica that may be reused.
+    """Whether a failed replica's instance manager is running (GetInstanceManagerByInstanceRO). One that is being
+    deleted does not count. Longhorn checks it for a replica that may be reused.
     """
     if cluster.instance_managers is None:
         return True

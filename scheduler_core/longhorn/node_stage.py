@@ -24,10 +24,8 @@ NodeRule = Callable[[Cluster, ReplicaRequest, Node], Refusal | None]
 
 
 def node_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
-    """The first rule that refuses a node, or None.
-
-    The order is ListSchedulableNodes, linked clone, getNodeCandidates, tags. Anti-affinity is not checked here: it
-    needs all nodes (`placement`).
+    """The first rule that refuses a node, or None. The order is ListSchedulableNodes, linked clone, getNodeCandidates,
+    tags. Anti-affinity is not checked here: it needs all nodes (`placement`).
     """
     return (
         schedulable_refusal(cluster, request, node)
@@ -38,10 +36,7 @@ def node_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refus
 
 
 def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
-    """Why ListSchedulableNodes leaves a node out.
-
-    Longhorn does not read node.spec.evictionRequested here.
-    """
+    """Why ListSchedulableNodes leaves a node out. Longhorn does not read node.spec.evictionRequested here."""
     if node.deleting:
         return Refusal(Rule.NODE_DELETING, f"node {node.name} is being deleted")
     if not node.ready:
@@ -54,7 +49,6 @@ def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -
 
 
 def not_ready_refusal(node: Node) -> Refusal:
-    """Why a node whose condition Ready is not True takes no replica."""
     return _condition_refusal(node, "Ready")
 
 
@@ -108,10 +102,7 @@ def _matches(term: TopologyTerm, node: Node) -> bool:
 
 
 def engine_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
-    """Why getNodeCandidates leaves a node out: engine readiness.
-
-    The replica's data engine decides, not the volume's.
-    """
+    """Why getNodeCandidates leaves a node out: engine readiness. The replica's data engine decides, not the volume's."""
     refusal = _v2_refusal(cluster, request.data_engine, node)
     if refusal is not None:
         return refusal
@@ -141,10 +132,8 @@ def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> 
 
 
 def tag_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
-    """Why the tags keep a node out of the tiers (getDiskCandidates).
-
-    The volume's node selector decides first, then the backing image's. Longhorn reports nothing about either. Shards go to nodes with any
-    tags (ScheduleShard).
+    """Why the tags keep a node out of the tiers (getDiskCandidates). The volume's node selector decides first, then the
+    backing image's. Longhorn reports nothing about either. Shards go to nodes with any tags (ScheduleShard).
     """
     volume = request.volume
     if volume.data_layout is not None:

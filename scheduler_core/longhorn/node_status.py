@@ -41,10 +41,7 @@ class ManagerPod:
 
 @dataclass(frozen=True, slots=True)
 class CollectedDisk:
-    """What the disk monitor measured on one disk.
-
-    An `error_reason` voids the numbers.
-    """
+    """What the disk monitor measured on one disk. An `error_reason` voids the numbers."""
 
     uuid: str
     storage_maximum: int = 0
@@ -61,9 +58,8 @@ def sync_node(
     collected: Mapping[str, CollectedDisk] | None = None,
     shards: Mapping[str, int] = _NO_SHARDS,
 ) -> Node:
-    """The node with the status that its own manager would write.
-
-    `collected` is by disk name, None if the monitor has not run yet. `shards` are the bytes of sharded volumes by disk UUID.
+    """The node with the status that its own manager would write. `collected` is by disk name, None if the monitor has
+    not run yet. `shards` are the bytes of sharded volumes by disk UUID.
     """
     synced = sync_node_remotely(cluster, node, pods)
     disks = synced.disks if collected is None else collect_disks(synced.disks, collected)
@@ -71,9 +67,8 @@ def sync_node(
 
 
 def sync_node_remotely(cluster: Cluster, node: Node, pods: Iterable[ManagerPod]) -> Node:
-    """The node with the status that another node's manager would write.
-
-    Only a node's own manager writes `storageScheduled` and `scheduledReplica`. While that is gone, both stay as they were.
+    """The node with the status that another node's manager would write. Only a node's own manager writes
+    `storageScheduled` and `scheduledReplica`. While that is gone, both stay as they were.
     """
     kube_node = cluster.kube_nodes.get(node.name)
     labels = kube_node.labels if kube_node else {}
@@ -89,9 +84,8 @@ def sync_node_remotely(cluster: Cluster, node: Node, pods: Iterable[ManagerPod])
 
 
 def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
-    """The node's Ready condition, from manager pod and Kubernetes node.
-
-    Kubernetes' conditions win over the pod's; of several bad ones, the last wins.
+    """The node's Ready condition, from manager pod and Kubernetes node. Kubernetes' conditions win over the pod's; of
+    several bad ones, the last wins.
     """
     kube_node = cluster.kube_nodes.get(node.name)
     if kube_node is None:
@@ -116,10 +110,7 @@ def _pod_condition(node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
 
 
 def _is_not_ready(cluster: Cluster, ready: Condition) -> bool:
-    """Whether a Kubernetes node counts as not ready.
-
-    A False younger than 15 s does not count yet.
-    """
+    """Whether a Kubernetes node counts as not ready. A False younger than 15 s does not count yet."""
     if ready.status != "False":
         return ready.status != "True"
     since = parse_time(ready.last_transition_time)
@@ -127,9 +118,8 @@ def _is_not_ready(cluster: Cluster, ready: Condition) -> bool:
 
 
 def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
-    """The node's Schedulable condition (SetSchedulableCondition).
-
-    It is False only on a cordoned node, and only if the setting `disable-scheduling-on-cordoned-node` is true.
+    """The node's Schedulable condition (SetSchedulableCondition). It is False only on a cordoned node, and only if the
+    setting `disable-scheduling-on-cordoned-node` is true.
     """
     kube_node = cluster.kube_nodes.get(node.name)
     cordoned = kube_node is not None and kube_node.unschedulable
@@ -139,9 +129,8 @@ def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
 
 
 def awaits_own_manager(disk: Disk) -> bool:
-    """Whether a disk waits for its node's own manager to write it.
-
-    The disk was marked as not ready together with its node, and has not been written since.
+    """Whether a disk was marked as not ready together with its node, and the node's own manager has not written it
+    since.
     """
     return condition(disk.conditions, "Ready").reason == _NODE_NOT_READY
 
@@ -159,7 +148,6 @@ def _with_conditions(disk: Disk, *conditions: Condition) -> Disk:
 
 
 def collect_disks(disks: Iterable[Disk], collected: Mapping[str, CollectedDisk]) -> tuple[Disk, ...]:
-    """The disks with the monitor's sizes and Ready conditions."""
     fsids = Counter(entry.fsid for entry in collected.values() if entry.fsid)
     return tuple(_collect_disk(disk, collected.get(disk.name), fsids) for disk in disks)
 
@@ -190,9 +178,8 @@ def _mark_disk_not_ready(disk: Disk, reason: str, because: str) -> Disk:
 
 
 def sync_disk(cluster: Cluster, disk: Disk, shards: int = 0) -> Disk:
-    """The disk with its scheduled bytes and Schedulable condition (syncDiskStatus).
-
-    Those of shards count, but no field of the status lists the shards.
+    """The disk with its scheduled bytes and Schedulable condition (syncDiskStatus). The bytes of shards count, but no
+    field of the status lists shards.
     """
     if not disk.ready:
         not_ready = Condition("Schedulable", "False", "DiskNotReady", f"disk {disk.name} is not ready")
@@ -209,10 +196,7 @@ def sync_disk(cluster: Cluster, disk: Disk, shards: int = 0) -> Disk:
 
 
 def scheduled_replicas(cluster: Cluster, disk: Disk) -> dict[str, int]:
-    """Sizes of the disk's replica objects, by name.
-
-    Failed, deleting, inactive and evicting replicas count, too.
-    """
+    """Sizes of the disk's replica objects, by name. Failed, deleting, inactive and evicting replicas count, too."""
     sizes = {
         replica.name: replica.size
         for replicas in cluster.replicas_by_volume.values()
@@ -223,18 +207,16 @@ def scheduled_replicas(cluster: Cluster, disk: Disk) -> dict[str, int]:
 
 
 def scheduled_backing_images(cluster: Cluster, disk: Disk) -> dict[str, int]:
-    """Real sizes of the disk's backing images, by name.
-
-    Images that are to be on the disk count, too. A size is 0 until it is known.
+    """Real sizes of the disk's backing images, by name. Images that are to be on the disk count, too. A size is 0 until
+    it is known.
     """
     images = cluster.snapshot.backing_images
     return {name: image.real_size for name, image in sorted(images.items()) if disk.uuid in image.disks}
 
 
 def disk_schedulable_condition(cluster: Cluster, disk: Disk) -> Condition:
-    """The Schedulable condition of a ready disk.
-
-    True if the disk could take a replica of no size (IsSchedulableToDisk(0, 0)).
+    """The Schedulable condition of a ready disk. True if the disk could take a replica of no size
+    (IsSchedulableToDisk(0, 0)).
     """
     space = disk_space(disk, cluster.settings)
     rule = space_refusal(0, 0, space)

@@ -71,10 +71,7 @@ class PlacementResult:
 
 
 def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterable[Replica]) -> DiskCandidates:
-    """The disks of the first tier that has any (FindDiskCandidates).
-
-    `replicas` are all of this volume.
-    """
+    """The disks of the first tier that has any (FindDiskCandidates). `replicas` are all of this volume."""
     return take_all(find_candidates_in_steps(cluster, request, replicas))
 
 
@@ -94,10 +91,9 @@ def find_candidates_in_steps(
 
 
 def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
-    """The nodes that may take the replica, or an error.
-
-    Mirrors ListSchedulableNodes, the linked clone filter and getNodeCandidates: the filter that leaves nothing reports.
-    The error is that filter's. Tags and anti-affinity are not checked here.
+    """The nodes that may take the replica, or an error. Mirrors ListSchedulableNodes, the linked clone filter and
+    getNodeCandidates: the filter that leaves nothing reports. The error is that filter's. Tags and anti-affinity are
+    not checked here.
     """
     return take_all(_node_candidates(cluster, request))
 
@@ -140,10 +136,7 @@ def prefilter_disks(cluster: Cluster, request: ReplicaRequest, node: Node) -> tu
 
 
 def cluster_refusal(cluster: Cluster, request: ReplicaRequest) -> Refusal | None:
-    """What stops getDiskCandidates before it looks at any node.
-
-    The checks are in Longhorn's order.
-    """
+    """What stops getDiskCandidates before it looks at any node. The checks are in Longhorn's order."""
     image = request.volume.backing_image
     if image and cluster.backing_image(image) is None:
         return missing_backing_image(image)
@@ -163,9 +156,8 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
     *,
     reuse: bool = False,
 ) -> DiskCandidates:
-    """The eligible disks of the first tier that has any (getDiskCandidates).
-
-    With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
+    """The eligible disks of the first tier that has any (getDiskCandidates). With `reuse`, failed replicas use neither
+    node, zone nor disk, and space is not checked.
     """
     return take_all(_disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse))
 
@@ -219,9 +211,8 @@ def tiers_of(
 def eligible_disks(
     cluster: Cluster, request: ReplicaRequest, node: Node, disks: Sequence[Disk], replicas: tuple[Replica, ...] | None
 ) -> tuple[list[DiskCandidate], Reasons]:
-    """Splits a node's disks into candidates and reasons (filterNodeDisksForReplica).
-
-    The reasons are those for the disks that are not eligible. If `replicas` is None, space is not checked.
+    """Splits a node's disks into candidates and the reasons against the other disks (filterNodeDisksForReplica). If
+    `replicas` is None, space is not checked.
     """
     if not disks:
         return [], frozenset({ScheduleError.DISKS_UNAVAILABLE})
@@ -244,9 +235,8 @@ def _reported_reasons(rules: Iterable[Rule]) -> Reasons:
 
 
 def uncounted_bytes(node: Node, disk: Disk, replicas: Iterable[Replica]) -> int:
-    """Bytes of replicas that status.scheduledReplica does not list yet.
-
-    They are those of this volume's replicas on the disk, failed ones included.
+    """Bytes of this volume's replicas on the disk, failed ones included, that status.scheduledReplica does not list
+    yet.
     """
     return sum(
         replica.size
@@ -258,20 +248,14 @@ def uncounted_bytes(node: Node, disk: Disk, replicas: Iterable[Replica]) -> int:
 def schedule_replica(
     cluster: Cluster, volume: Volume, replica: Replica, replicas: Iterable[Replica]
 ) -> PlacementResult:
-    """Every possible outcome for a replica object (ScheduleReplica).
-
-    `replicas` are all of this volume.
-    """
+    """Every possible outcome for a replica object (ScheduleReplica). `replicas` are all of this volume."""
     return take_all(schedule_replica_in_steps(cluster, volume, replica, replicas))
 
 
 def schedule_replica_in_steps(
     cluster: Cluster, volume: Volume, replica: Replica, replicas: Iterable[Replica]
 ) -> Steps[PlacementResult]:
-    """As `schedule_replica`, with a pause after each few nodes.
-
-    A large cluster takes long.
-    """
+    """As `schedule_replica`, with a pause after each few nodes, because a large cluster takes long."""
     if replica.node_id:
         return PlacementResult(reasons=frozenset({ScheduleError.ALREADY_SCHEDULED}))
     if replica.failed_at and not replica.healthy_at:

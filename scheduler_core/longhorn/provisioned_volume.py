@@ -60,10 +60,9 @@ class Provisioning:
 
 
 def csi_size(request: int, file_system: str) -> int:
-    """The volume size the CSI driver creates for a request.
-
-    Both are in bytes. The size is at least 10 MiB, rounded up to 2 MiB; a new one on xfs has at least 300 MiB, or is not created
-    (csi/controller_server.go:CreateVolume, util.RoundUpSize).
+    """The volume size the CSI driver creates for a request. Both are in bytes. The size is at least 10 MiB, rounded up
+    to 2 MiB; a new one on xfs has at least 300 MiB, or is not created (csi/controller_server.go:CreateVolume,
+    util.RoundUpSize).
     """
     return _round_up(max(request, MIN_XFS_SIZE if file_system == "xfs" else MIN_SIZE))
 
@@ -73,10 +72,7 @@ def _round_up(size: int) -> int:
 
 
 def file_system(parameters: Mapping[str, str]) -> str:
-    """The file system a StorageClass asks for.
-
-    "" if it leaves the choice to the driver (ext4).
-    """
+    """The file system a StorageClass asks for. "" if it leaves the choice to the driver (ext4)."""
     return next((parameters[key] for key in _FILE_SYSTEM_PARAMETERS if parameters.get(key)), "")
 
 
@@ -88,10 +84,8 @@ def volume_for_claim(
     *,
     subject: str,
 ) -> longhorn.Volume:
-    """The volume that Longhorn would create for a claim.
-
-    `subject` names the claim in errors. `parameters` are those of its class, with what the source of its data adds
-    (`volumes/data_source.py`).
+    """The volume that Longhorn would create for a claim. `subject` names the claim in errors. `parameters` are those of
+    its class, with what the source of its data adds (`volumes/data_source.py`).
 
     Raises:
         ResolutionError: the claim asks for no storage, Longhorn creates no such volume (`volume_validation`), or the size of the
@@ -142,15 +136,13 @@ def volume_for_claim(
 
 
 def _backup(parameters: Mapping[str, str], known: Provisioning, subject: str) -> longhorn.Backup | None:
-    """The backup that a volume is restored from, None without one.
-
-    mutator.go: Create refuses the volume if the Backup does not exist or has no size yet.
-    """
+    """The backup that a volume is restored from, None without one."""
     url = parameters.get("fromBackup")
     if not url:
         return None
     name = backup_name(url)
     backup = known.backups.get(name)
+    # mutator.go: Create refuses the volume.
     if backup is None or not backup.volume_size:
         what = f"backup {name}" if name else "the backup of parameter fromBackup"
         raise ResolutionError(f"{subject}: the size of {what} is not known, because Longhorn has no such Backup")
@@ -158,12 +150,9 @@ def _backup(parameters: Mapping[str, str], known: Provisioning, subject: str) ->
 
 
 def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known: Provisioning) -> longhorn.Volume:
-    """The volume tied to the zone or region of its pod's node, as parameter volumeTopology asks for.
-
-    A node without such a label ties to nothing, and a strict-local volume stays with its pod anyway
-    (csi/controller_server.go: volumeTopologyTerms). A zone has no hard anti-affinity of zones (mutator.go: Create).
-    """
+    """The volume tied to the zone or region of its pod's node (csi/controller_server.go: volumeTopologyTerms)."""
     domain = known.domain
+    # A strict-local volume stays with its pod anyway.
     if not is_tied(parameters) or volume.data_locality == longhorn.STRICT_LOCAL:
         return volume
     if parameters["volumeTopology"] != ZONAL:
@@ -172,6 +161,7 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
     if not domain.zone:
         return volume
     term = domain if REGION_KEY in known.settings.csi_allowed_topology_keys else longhorn.TopologyTerm(domain.zone)
+    # Within a zone there is no hard anti-affinity of zones (mutator.go: Create).
     own = volume.replica_zone_soft_anti_affinity
     spread = "enabled" if own in ("", "ignored") else own
     return replace(volume, topology_requirement=(term,), replica_zone_soft_anti_affinity=spread)
@@ -185,10 +175,9 @@ def is_tied(parameters: Mapping[str, str]) -> bool:
 def _with_image(
     volume: longhorn.Volume, parameters: Mapping[str, str], images: Mapping[str, longhorn.BackingImage], subject: str
 ) -> longhorn.Volume:
-    """The volume with its backing image.
-
-    One that the CSI driver creates with the first volume is nowhere yet, and its size is unknown; then the class has its selectors
-    (checkAndPrepareBackingImage). One that exists counts, whatever the class says.
+    """The volume with its backing image. One that the CSI driver creates with the first volume is nowhere yet, and its
+    size is unknown; then the class has its selectors (checkAndPrepareBackingImage). One that exists counts, whatever
+    the class says.
     """
     image = images.get(volume.backing_image)
     if image is not None:
@@ -206,7 +195,6 @@ def _with_image(
 
 
 def _claim_error(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
-    """What of a claim does not go with its StorageClass."""
     exclusive = EXCLUSIVE_ACCESS_MODE in claim.access_modes or parse_bool(parameters.get("exclusive", "false"))
     if exclusive and _is_shared(claim, parameters):
         return f"share true does not go with a volume for one pod ({EXCLUSIVE_ACCESS_MODE}, or exclusive true)"
@@ -224,9 +212,8 @@ def _is_shared(claim: ClaimSpec, parameters: Mapping[str, str]) -> bool:
 
 
 def _data_layout(parameters: Mapping[str, str]) -> longhorn.DataLayout | None:
-    """The division of a sharded volume, None for one of replicas (longhorn's enhancement 20260519-v2-sharding.md).
-
-    A class without a strip size gets the default of 64 KiB.
+    """The division of a sharded volume, None for one of replicas (longhorn's enhancement 20260519-v2-sharding.md). A
+    class without a strip size gets the default of 64 KiB.
     """
     if parameters.get("dataLayout.type") != longhorn.SHARDED:
         return None
@@ -238,8 +225,6 @@ def _data_layout(parameters: Mapping[str, str]) -> longhorn.DataLayout | None:
 
 
 def parameter_tags(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """The tags that a StorageClass parameter selects, as the CSI driver splits them: untrimmed.
-
-    One that is present but empty holds one empty tag, which no disk has.
-    """
+    """The tags that a StorageClass parameter selects, as the CSI driver splits them: untrimmed."""
+    # A parameter that is present but empty holds one empty tag, which no disk has.
     return tuple(parameters[key].split(",")) if key in parameters else ()

@@ -1,8 +1,8 @@
 """Every rule by which Longhorn refuses a node or a disk, and what it then reports.
 
 `ScheduleError` holds the reasons of k8s/pkg/apis/longhorn/v1beta2/node.go (ErrorReplicaSchedule...). Many rules are
-silent in Longhorn: it drops the node or disk without a word, which is why its conditions so often say nothing useful.
-Here every refusal has a rule, and `Rule.reported` is what Longhorn itself would say, None where it is silent.
+silent in Longhorn: it drops the node or disk and reports no reason, so its conditions often say nothing useful. Here
+every refusal has a rule, and `Rule.reported` is what Longhorn itself would say, None where it is silent.
 """
 
 from __future__ import annotations
@@ -111,11 +111,9 @@ class Refusal:
 
 
 def setting_refusal(settings: Settings, names: Iterable[str]) -> Refusal | None:
-    """The refusal for the first unreadable setting, or None."""
     fault = settings.first_fault(names)
     return None if fault is None else Refusal(Rule.SETTING_FAULT, str(fault))
 
 
 def missing_backing_image(name: str) -> Refusal:
-    """The refusal for a backing image that does not exist."""
     return Refusal(Rule.BACKING_IMAGE_MISSING, f"backing image {name} does not exist")

@@ -34,10 +34,7 @@ NO_REPLENISHMENT = Replenishment()
 
 
 def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]) -> frozenset[Replenishment]:
-    """Every number of replicas that Longhorn may add, and where.
-
-    There are several where the answer depends on Go's map order.
-    """
+    """Every number of replicas that Longhorn may add, and where: several if the answer depends on Go's map order."""
     missing = volume.number_of_replicas - sum(1 for replica in replicas if is_usable(volume, replica))
     if missing:
         return frozenset({Replenishment(max(0, missing))})
@@ -55,9 +52,8 @@ def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]
 
 
 def is_usable(volume: Volume, replica: Replica) -> bool:
-    """Whether a replica counts for the volume.
-
-    It must be active, not failed and not evicting. A replica for the local node that is not placed does not count.
+    """Whether a replica counts for the volume. It must be active, not failed and not evicting. A replica for the local
+    node that is not placed does not count.
     """
     unplaced_local = (
         volume.data_locality == BEST_EFFORT
@@ -69,9 +65,8 @@ def is_usable(volume: Volume, replica: Replica) -> bool:
 
 
 def auto_balance_nodes(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> Mapping[str, Node]:
-    """The nodes auto-balance looks at (listReadySchedulableAndScheduledNodes).
-
-    Ready nodes with a running replica always count.
+    """The nodes auto-balance looks at (listReadySchedulableAndScheduledNodes). Ready nodes with a running replica
+    always count.
     """
     running = {replica.node_id for replica in replicas if replica.current_state == RUNNING}
     return {
@@ -82,11 +77,9 @@ def auto_balance_nodes(cluster: Cluster, volume: Volume, replicas: Iterable[Repl
 
 
 def _can_take_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
-    """Whether auto-balance may add a replica to a node.
-
-    Some disk must be open and some disk must have the space, but it need not be the same one.
-    """
+    """Whether auto-balance may add a replica to a node."""
     disks = [disk for disk in node.disks if disk.in_spec and disk.in_status]
+    # The disk that is open and the disk that has the space need not be the same one.
     has_open_disk = any(disk.allow_scheduling and not disk.eviction_requested for disk in disks)
     has_space = any(
         space_refusal(volume.size, volume.actual_size, disk_space(disk, cluster.settings)) is None for disk in disks
@@ -103,9 +96,8 @@ def _is_open_to_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
 def _count_to_spread_zones(
     cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
 ) -> int:
-    """Replicas to add so that more zones are used (getReplicaCountForAutoBalanceZone).
-
-    The engine's node counts with any replica, other nodes only with a running one.
+    """Replicas to add so that more zones are used (getReplicaCountForAutoBalanceZone). The engine's node counts with
+    any replica, other nodes only with a running one.
     """
     counting = [
         replica.node_id
@@ -122,7 +114,6 @@ def _count_to_spread_zones(
 def _count_to_spread_nodes(
     cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
 ) -> int:
-    """Replicas to add so that more nodes are used (getReplicaCountForAutoBalanceNode)."""
     used = extra_replicas(volume, replicas, nodes)
     if used is None:
         return 0
@@ -131,9 +122,8 @@ def _count_to_spread_nodes(
 
 
 def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[str, Node]) -> dict[str, int] | None:
-    """Running replicas per node, beyond the first of each.
-
-    None if a node has more of these than the volume should have replicas.
+    """Running replicas per node, beyond the first of each. None if a node has more of these than the volume should have
+    replicas.
     """
     extra: dict[str, int] = {}
     for replica in replicas:
@@ -145,15 +135,13 @@ def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[s
 def _balance_best_effort(
     cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
 ) -> frozenset[Replenishment]:
-    """Replicas to add to even out nodes, else to relieve disks (getReplicaCountForAutoBalanceBestEffort).
-
-    The first candidate becomes the hard node affinity, without a look at its disks. Longhorn's attempt to even out
-    the zones has no effect: its count is lost.
-    """
+    """Replicas to add to even out nodes, else to relieve disks (getReplicaCountForAutoBalanceBestEffort)."""
     extra = extra_replicas(volume, replicas, nodes) or {}
     moving = replicas_under_disk_pressure(cluster, volume, replicas)
     to_relieve = [replica.node_id for replica in moving]
     most = max(extra.values(), default=0)
+    # The first candidate becomes the hard node affinity, without a look at its disks. Longhorn loses the count with which it would even out
+    # the zones.
     answers: set[Replenishment] = set()
     for least, least_loaded in _fewest_extra(extra) or [(most, [])]:
         if most in (0, least):
@@ -167,21 +155,19 @@ def _balance_best_effort(
 
 
 def _each_candidate(count: int, node_names: Iterable[str]) -> set[Replenishment]:
-    """The answers if any of the nodes may come first in Longhorn's list."""
+    # Any of the nodes may come first in Longhorn's list.
     return {Replenishment(count, name) for name in node_names} if count else {NO_REPLENISHMENT}
 
 
 def _fewest_extra(extra: Mapping[str, int]) -> list[tuple[int, list[str]]]:
-    """The smallest count of extra replicas, and its nodes.
-
-    One entry for every result that some order of Longhorn's map can have. Its loop starts over after any node with 0
-    extras, so what comes after the last of these nodes decides: that node alone, or any of the other counts.
-    """
+    """The smallest count of extra replicas, and its nodes, for each result that some order of Longhorn's map can have."""
     if len(extra) <= 1:
         return []
     without_extra = [name for name, count in extra.items() if count == 0]
     counts = sorted({count for count in extra.values() if count})
     if not without_extra:
         return [(counts[0], [name for name, count in extra.items() if count == counts[0]])]
+    # Longhorn's loop starts over after any node with 0 extras, so what comes after the last of these nodes decides: that node alone, or any
+    # of the other counts.
     alone: list[tuple[int, list[str]]] = [(0, [name]) for name in without_extra]
     return alone + [(count, [name]) for name, count in extra.items() if count]

@@ -16,10 +16,7 @@ _MAX_WAIT = timedelta(days=365_000)
 
 
 def wait_refusal(cluster: Cluster, volume: Volume) -> Refusal | None:
-    """Why a degraded volume's wait is unknown, or None.
-
-    The setting or status.lastDegradedAt does not parse.
-    """
+    """Why a degraded volume's wait is unknown (the setting or status.lastDegradedAt does not parse), or None."""
     refusal = setting_refusal(cluster.settings, (WAIT_SETTING,))
     if refusal is not None:
         return refusal
@@ -29,10 +26,7 @@ def wait_refusal(cluster: Cluster, volume: Volume) -> Refusal | None:
 
 
 def time_to_replacement(cluster: Cluster, volume: Volume) -> timedelta:
-    """The remaining wait of a degraded volume.
-
-    Zero when it has run out, at equality too, and when it is unknown.
-    """
+    """The remaining wait of a degraded volume. Zero when it has run out, at equality too, and when it is unknown."""
     since = parse_time(volume.last_degraded_at)
     if since is None or wait_refusal(cluster, volume) is not None:
         return _NO_WAIT
@@ -45,8 +39,7 @@ def time_to_replacement(cluster: Cluster, volume: Volume) -> timedelta:
 
 
 def is_replenishing(cluster: Cluster, volume: Volume) -> bool:
-    """Whether the volume is degraded and its wait has run out.
-
-    Then failed replicas no longer occupy their node and zone.
+    """Whether the volume is degraded and its wait has run out, so that failed replicas no longer occupy their node and
+    zone.
     """
     return volume.robustness == DEGRADED and time_to_replacement(cluster, volume) == _NO_WAIT

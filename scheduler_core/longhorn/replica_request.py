@@ -1,7 +1,4 @@
-"""The replica to place, with its volume.
-
-It has the fields that the replica itself contributes to the decision.
-"""
+"""The replica to place, with its volume and the fields that the replica itself contributes to the decision."""
 
 from __future__ import annotations
 
@@ -18,9 +15,7 @@ _LEAVES_THE_SETTING = ("", "ignored")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRequest:
-    """A replica to place.
-
-    Longhorn takes some fields from the volume and some from the replica, so both are kept.
+    """A replica to place. Longhorn takes some fields from the volume and some from the replica, so both are kept.
 
     Attributes:
         replica_size: bytes of the replica (spec.volumeSize); only the choice among candidates reads it, all space rules
@@ -57,15 +52,11 @@ class ReplicaRequest:
 
     @property
     def linked_clone(self) -> bool:
-        """Whether the volume is a linked clone.
-
-        A linked clone shares its source's data, so its replicas must stay with the source's.
-        """
+        # A linked clone shares its source's data, so its replicas must stay with the source's.
         return self.volume.clone_mode == LINKED_CLONE
 
     @property
     def linked_clone_source_volume(self) -> str:
-        """The volume that is cloned."""
         return source_volume(self.volume.data_source)
 
 
@@ -81,17 +72,13 @@ def is_data_from_volume(data_source: str) -> bool:
 
 
 def is_v2(data_engine: str) -> bool:
-    """Whether an engine is v2 (types.IsDataEngineV2).
-
-    Everything else counts as v1.
-    """
+    """Whether an engine is v2 (types.IsDataEngineV2). Everything else counts as v1."""
     return data_engine == V2
 
 
 def effective_soft_anti_affinity(volume_value: str, setting: bool) -> bool:  # noqa: FBT001 # the pair reads as in Longhorn
-    """A soft anti-affinity setting after the volume's override.
-
-    "" and "ignored" leave the setting; of all other values only "enabled" is true.
+    """A soft anti-affinity setting after the volume's override. "" and "ignored" leave the setting; of all other values
+    only "enabled" is true.
     """
     return setting if volume_value in _LEAVES_THE_SETTING else volume_value == "enabled"
 
@@ -103,5 +90,4 @@ def auto_balance_mode(volume: Volume, settings: Settings) -> str:
 
 
 def balances_best_effort(volume: Volume, settings: Settings) -> bool:
-    """Whether best-effort auto-balance is on for a volume."""
     return auto_balance_mode(volume, settings) == BEST_EFFORT

@@ -27,10 +27,9 @@ _AT_ONCE: Final = timedelta(0)
 def replica_to_reuse(
     cluster: Cluster, volume: Volume, replicas: Iterable[Replica], hard_node_affinity: str = ""
 ) -> frozenset[str]:
-    """Names of the failed replicas Longhorn may reuse (CheckAndReuseFailedReplica).
+    """Names of the failed replicas Longhorn may reuse (CheckAndReuseFailedReplica): the reusable ones that failed last.
 
-    They are the reusable replicas that failed last. Anti-affinity ignores failed replicas, and space is not
-    checked: their data is on the disk already.
+    Anti-affinity ignores failed replicas, and space is not checked: their data is on the disk already.
     """
     if not _allows_reuse(cluster, volume):
         return frozenset()
@@ -50,9 +49,8 @@ def replica_to_reuse(
 
 
 def _allows_reuse(cluster: Cluster, volume: Volume) -> bool:
-    """Whether a volume's failed replicas may be reused.
-
-    v1 always may; v2 only with fast rebuilding. A setting that does not parse counts as false.
+    """Whether a volume's failed replicas may be reused. v1 always may; v2 only with fast rebuilding. A setting that
+    does not parse counts as false.
     """
     if not is_v2(volume.data_engine):
         return True
@@ -67,9 +65,8 @@ def _disks_with_replica(node: Node, replicas: Iterable[Replica]) -> tuple[Disk, 
 
 
 def is_reusable(cluster: Cluster, volume: Volume, replica: Replica, nodes: Mapping[str, Node]) -> bool:
-    """Whether a failed replica may be reused (isFailedReplicaReusable).
-
-    Its node, its disk, its engine image and its instance manager must all be usable.
+    """Whether a failed replica may be reused (isFailedReplicaReusable): its node, disk, engine image and instance
+    manager must all be usable.
     """
     node = nodes.get(replica.node_id)
     return (
@@ -94,10 +91,7 @@ def _is_disk_usable(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
 
 
 def _has_pressure_but_space(cluster: Cluster, disk: Disk) -> bool:
-    """Whether a disk under pressure still has available space.
-
-    Reuse needs no new scheduling space.
-    """
+    """Whether a disk under pressure still has available space. Reuse needs no new scheduling space."""
     pressure = condition(disk.conditions, "Schedulable").reason == DISK_PRESSURE
     return pressure and disk.storage_maximum > 0 and disk_space(disk, cluster.settings).headroom > 0
 
@@ -111,10 +105,7 @@ def _last_to_fail(replicas: Iterable[Replica]) -> frozenset[str]:
 def wait_before_new_replica(
     cluster: Cluster, volume: Volume, replicas: Iterable[Replica], hard_node_affinity: str = ""
 ) -> timedelta:
-    """How long a failed replica delays a new one (RequireNewReplica).
-
-    Zero: Longhorn adds a new replica at once.
-    """
+    """How long a failed replica delays a new one (RequireNewReplica); zero if Longhorn adds a new replica at once."""
     if volume.robustness != DEGRADED or hard_node_affinity or not _allows_reuse(cluster, volume):
         return _AT_ONCE
     if not any(replica.failed_at and replica.potentially_reusable for replica in replicas):

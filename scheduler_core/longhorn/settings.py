@@ -63,9 +63,8 @@ def parse_int(text: str) -> int:
 
 
 def _per_engine(parser: Parser) -> Parser:
-    """A parser of values by data engine (types.SettingDefinition.DataEngineSpecific).
-
-    The text is one value for both data engines, or a JSON object of texts by engine.
+    """A parser of values by data engine (types.SettingDefinition.DataEngineSpecific). The text is one value for both
+    data engines, or a JSON object of texts by engine.
     """
 
     def parse(text: str) -> dict[str, Any]:
@@ -85,7 +84,6 @@ def _as_text(value: str | bool | int) -> str:  # noqa: FBT001 # a JSON value
 
 
 def _in_range(lowest: int, highest: int | None = None) -> Parser:
-    """A parser of numbers that Longhorn's admission webhook accepts (SettingDefinition.ValueIntRange)."""
     bounds = f"of at least {lowest}" if highest is None else f"from {lowest} to {highest}"
 
     def parse(text: str) -> int:
@@ -136,9 +134,8 @@ def _parse_node_selector(text: str) -> dict[str, str]:
 
 
 def _setting(name: str, default: str, parser: Parser, accepted: Parser | None = None) -> Any:
-    """A field that is read from the setting `name`.
-
-    `default` is written as Longhorn writes it. `accepted` parses no more than what Longhorn lets an administrator set.
+    """A field that is read from the setting `name`. `default` is written as Longhorn writes it. `accepted` parses no
+    more than what Longhorn lets an administrator set.
     """
     value = parser(default)
     metadata = {"name": name, "default": default, "parser": parser, "accepted": accepted or parser}
@@ -266,10 +263,7 @@ class Settings:
 
     @classmethod
     def read(cls, values: Mapping[str, str]) -> Settings:
-        """Settings from values by name, with the faults.
-
-        Values that do not parse go to `faults`; unknown names are ignored.
-        """
+        """Settings from values by name; those that do not parse go to `faults`, and unknown names are ignored."""
         parsed: dict[str, Any] = {}
         faults: dict[str, SettingError] = {}
         for entry in fields(cls):
@@ -295,21 +289,18 @@ class Settings:
         return settings
 
     def has_rule_since(self, version: Version) -> bool:
-        """Whether the installed Longhorn has a rule that came with `version`."""
         return self.current_longhorn_version is None or self.current_longhorn_version >= version
 
     def first_fault(self, names: Iterable[str]) -> SettingError | None:
-        """The first of `names` that does not parse, or None.
-
-        It is what stops Longhorn when it reads the settings in this order.
+        """The first of `names` that does not parse, or None: what stops Longhorn when it reads the settings in this
+        order.
         """
         return next((self.faults[name] for name in names if name in self.faults), None) if self.faults else None
 
 
 def check_new_value(name: str, value: str) -> None:
-    """Returns if Longhorn's admission webhook accepts a setting's value (types.ValidateSetting).
-
-    What Longhorn reads from a Setting that exists already may be more than this.
+    """Returns if Longhorn's admission webhook accepts a setting's value (types.ValidateSetting). What Longhorn reads
+    from a Setting that exists already may be more than this.
 
     Raises:
         SettingError: it refuses the value

@@ -42,19 +42,13 @@ class DiskSpace:
 
 
 def percent_of(size: int, percentage: int) -> int:
-    """int64(float64(size) * float64(percentage) / 100), as Go computes it.
-
-    Past 2^63 that is -2^63 on amd64.
-    """
+    """int64(float64(size) * float64(percentage) / 100), as Go computes it. Past 2^63 that is -2^63 on amd64."""
     limit = int(float(size) * float(percentage) / 100)
     return limit if limit < _INT64 else -_INT64
 
 
 def wrap_int64(value: int) -> int:
-    """A value after Go's int64 arithmetic, wrapped past 2^63.
-
-    Percentages of disks past 92 PB wrap around.
-    """
+    """A value after Go's int64 arithmetic, wrapped past 2^63. Percentages of disks past 92 PB wrap around."""
     return (value + _INT64) % (2 * _INT64) - _INT64
 
 
@@ -64,26 +58,18 @@ def quotient(dividend: int, divisor: int) -> int:
 
 
 def minimal_available(disk: Disk, settings: Settings) -> int:
-    """Bytes that must stay available: a percentage of the maximum.
-
-    The reserve plays no part.
-    """
+    """Bytes that must stay available: a percentage of the maximum. The reserve plays no part."""
     return percent_of(disk.storage_maximum, settings.storage_minimal_available_percentage)
 
 
 def scheduling_limit(disk: Disk, settings: Settings) -> int:
-    """Bytes that may be promised to replicas in total.
-
-    A percentage of what is left of the maximum after the reserve.
-    """
+    """Bytes that may be promised to replicas in total. A percentage of what is left of the maximum after the reserve."""
     return percent_of(disk.storage_maximum - disk.storage_reserved, settings.storage_over_provisioning_percentage)
 
 
 def disk_space(disk: Disk, settings: Settings, uncounted: int = 0, grants: int | None = None) -> DiskSpace:
-    """The space of a disk.
-
-    `uncounted` bytes are promised already but not in storageScheduled yet. `grants` is a limit of its own, in addition
-    to Longhorn's.
+    """The space of a disk. `uncounted` bytes are promised already but not in storageScheduled yet. `grants` is a limit
+    of its own, in addition to Longhorn's.
     """
     free = scheduling_limit(disk, settings) - disk.storage_scheduled - uncounted
     return DiskSpace(
@@ -104,10 +90,8 @@ def _closing_rule(disk: Disk) -> Rule | None:
 
 
 def space_refusal(size: int, required: int, space: DiskSpace) -> Rule | None:
-    """The first space rule that refuses a volume, or None (IsSchedulableToDisk).
-
-    `size` is the volume's size in bytes, `required` the bytes of it that are written. Equal fails for the actual space
-    and passes for the scheduling space.
+    """The first space rule that refuses a volume, or None (IsSchedulableToDisk). `size` is the volume's size in bytes,
+    `required` the bytes of it that are written. Equal fails for the actual space and passes for the scheduling space.
     """
     if space.closed_by is not None:
         return space.closed_by
@@ -162,9 +146,8 @@ def _scheduling_limit_text(disk: Disk, settings: Settings) -> str:
 
 
 def under_pressure(disk: Disk, percentage: int) -> bool:
-    """Whether best-effort auto-balance moves replicas off a disk (IsDiskUnderPressure).
-
-    It does when the unused bytes (available - reserved) are less than 100 - `percentage` per cent of the maximum.
+    """Whether best-effort auto-balance moves replicas off a disk (IsDiskUnderPressure). It does when the unused bytes
+    (available - reserved) are less than 100 - `percentage` per cent of the maximum.
     """
     unused = disk.storage_available - disk.storage_reserved
     share = quotient(wrap_int64(unused * 100), disk.storage_maximum) if unused > 0 and disk.storage_maximum > 0 else 0
@@ -172,10 +155,8 @@ def under_pressure(disk: Disk, percentage: int) -> bool:
 
 
 def fits_without_pressure(disk: Disk, settings: Settings, size: int, required: int) -> bool:
-    """Whether a replica fits without putting the disk under pressure.
-
-    The use must stay below the pressure percentage. Mirrors IsSchedulableToDiskConsiderDiskPressure: the use counts
-    `required`, not `size`.
+    """Whether a replica fits without putting the disk under pressure. The use must stay below the pressure percentage.
+    Mirrors IsSchedulableToDiskConsiderDiskPressure: the use counts `required`, not `size`.
     """
     if disk.storage_maximum <= 0:
         return False

@@ -12,9 +12,8 @@ _PLAIN_TAG: Final = re.compile(r"[^\s,'\"\[\]]+")
 
 
 def selectors_match(tags: tuple[str, ...], selectors: tuple[str, ...], allow_empty: bool) -> bool:  # noqa: FBT001 # as in Longhorn
-    """Whether every selector equals some tag, exactly.
-
-    An empty selector matches if that is allowed, or if there are no tags either.
+    """Whether every selector equals some tag, exactly. An empty selector matches if that is allowed, or if there are no
+    tags either.
     """
     if not selectors:
         return allow_empty or not tags
@@ -24,10 +23,8 @@ def selectors_match(tags: tuple[str, ...], selectors: tuple[str, ...], allow_emp
 def selector_refusal(
     tagged: Node | Disk, selector: tuple[str, ...], owner: str, rule: Rule, *, allow_empty: bool
 ) -> Refusal | None:
-    """Why a selector does not match tags, or None.
-
-    `owner` names what selects: "the volume" or "backing image NAME". Where an empty selector is refused, the sentence
-    names the setting that decides.
+    """Why a selector does not match tags, or None. `owner` names what selects: "the volume" or "backing image NAME".
+    Where an empty selector is refused, the sentence names the setting that decides.
     """
     if selectors_match(tagged.tags, selector, allow_empty):
         return None
@@ -38,8 +35,7 @@ def selector_refusal(
 
 
 def format_tags(tags: tuple[str, ...]) -> str:
-    """Tags for people: ``[]`` or ``[fast, ssd]``, sorted.
-
-    A tag that is empty, or has blanks or punctuation of lists, is quoted: ``['']``.
+    """Tags for people: ``[]`` or ``[fast, ssd]``, sorted. A tag that is empty, or has blanks or punctuation of lists,
+    is quoted: ``['']``.
     """
     return f"[{', '.join(tag if _PLAIN_TAG.fullmatch(tag) else repr(tag) for tag in sorted(tags))}]"

@@ -1,7 +1,4 @@
-"""Points in time as Longhorn stores them: RFC 3339 texts.
-
-They are parsed as strictly as by Go's time.Parse(time.RFC3339, ...).
-"""
+"""Points in time as Longhorn stores them: RFC 3339 texts, parsed as strictly as by Go's time.Parse(time.RFC3339, ...)."""
 
 from __future__ import annotations
 
@@ -13,10 +10,7 @@ _RFC3339: Final = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})([.,]\d+)?(Z
 
 
 def parse_time(text: str) -> datetime | None:
-    """The time in an RFC 3339 text, None otherwise.
-
-    Digits past the microsecond are dropped.
-    """
+    """The time in an RFC 3339 text, None otherwise. Digits past the microsecond are dropped."""
     match = _RFC3339.fullmatch(text)
     if match is None:
         return None

@@ -27,7 +27,6 @@ class ExpansionResult:
 
     @property
     def allowed(self) -> bool:
-        """Whether the volume may grow."""
         return self.reason is None
 
 
@@ -37,9 +36,8 @@ ALLOWED = ExpansionResult()
 def check_expansion(
     cluster: Cluster, volume: Volume, replicas: Iterable[Replica], new_size: int
 ) -> frozenset[ExpansionResult]:
-    """Every answer Longhorn may give for a new size.
-
-    `new_size` is in bytes. Longhorn reports the first disk that fails, in random order.
+    """Every answer Longhorn may give for a new size. `new_size` is in bytes. Longhorn reports the first disk that
+    fails, in random order.
     """
     disks = {
         disk.uuid: disk for node in cluster.nodes.values() for disk in node.disks if disk.in_spec and disk.in_status
@@ -56,19 +54,15 @@ def check_expansion(
 
 
 def can_grow(disk: Disk, settings: Settings, increase: int) -> bool:
-    """Whether a disk's replicas can grow by `increase` bytes.
-
-    They must fit physically and by the scheduling space.
-    """
+    """Whether a disk's replicas can grow by `increase` bytes, physically and by the scheduling space."""
     return (
         _has_physical_space(disk, settings, increase) and space_refusal(increase, 0, disk_space(disk, settings)) is None
     )
 
 
 def _has_physical_space(disk: Disk, settings: Settings, increase: int) -> bool:
-    """Whether a disk could hold the whole increase, written (ValidateDiskAvailableForExpansion).
-
-    The reserve counts as free here.
+    """Whether a disk could hold the whole increase, written (ValidateDiskAvailableForExpansion). The reserve counts as
+    free here.
     """
     if increase <= 0:
         return True

@@ -21,10 +21,9 @@ COPIED: Final = frozenset({"copy-completed-awaiting-healthy", CLONED})
 
 
 def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Cluster) -> Refusal | None:
-    """The first rule by which an existing volume cannot be attached, or None.
-
-    `replicas` are all of this volume. A faulted volume is refused only without a replica to salvage: with one, Longhorn
-    salvages it and the volume becomes ready.
+    """The first rule by which an existing volume cannot be attached, or None. `replicas` are all of this volume. A
+    faulted volume is refused only without a replica to salvage: with one, Longhorn salvages it and the volume becomes
+    ready.
     """
     if volume.deleting:
         return Refusal(Rule.VOLUME_DELETING, f"volume {volume.name} is being deleted")
@@ -46,9 +45,8 @@ def awaits_copy(volume: Volume) -> bool:
 
 
 def is_salvageable(replica: Replica, cluster: Cluster) -> bool:
-    """Whether Longhorn can bring up a faulted volume from a replica.
-
-    It needs data, on a ready disk of a ready node (volume_controller.go: ReconcileVolumeState, auto-salvage).
+    """Whether Longhorn can bring up a faulted volume from a replica: it has data, on a ready disk of a ready node
+    (volume_controller.go: ReconcileVolumeState, auto-salvage).
     """
     node = cluster.nodes.get(replica.node_id)
     if node is None or not node.ready or replica.deleting or not replica.healthy_at:

@@ -1,6 +1,6 @@
-"""What Longhorn refuses about a volume, so that it is never created or never attached: one table, each row with its Go function.
-
-Mirrors csi/util.go, webhook/resources/volume/validator.go, types.go:Validate... and the CRD's enums; only fields that a decision reads.
+"""What Longhorn refuses about a volume, so that it is never created or never attached: one table, each row with its Go
+function. Mirrors csi/util.go, webhook/resources/volume/validator.go, types.go:Validate... and the CRD's enums; only
+fields that a decision reads.
 """
 
 from __future__ import annotations
@@ -61,18 +61,16 @@ class VolumeRule:
 
 
 def creation_error(volume: Volume, settings: Settings) -> str:
-    """Why Longhorn creates no such volume, "" if it does.
-
-    Its backing image is checked by `backing_image_error`, the parameters of its StorageClass by `parameter_error`.
+    """Why Longhorn creates no such volume, "" if it does. Its backing image is checked by `backing_image_error`, the
+    parameters of its StorageClass by `parameter_error`.
     """
     errors = (rule.error(volume) for rule in VOLUME_RULES)
     return next(filter(None, errors), "") or _disabled_engine_error(volume, settings)
 
 
 def update_error(volume: Volume) -> str:
-    """Why Longhorn admits no change of an existing volume, "" if it does.
-
-    Such a volume cannot be attached, which is a change of spec.nodeID. 0 replicas are an unknown number.
+    """Why Longhorn admits no change of an existing volume, "" if it does. Such a volume cannot be attached, which is a
+    change of spec.nodeID. 0 replicas are an unknown number.
     """
     return next(filter(None, (rule.error(volume) for rule in VOLUME_RULES if rule.on_update)), "")
 
@@ -147,14 +145,12 @@ def _disabled_engine_error(volume: Volume, settings: Settings) -> str:
 
 
 def choice_error(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """The sentence about a field whose value Longhorn does not know."""
     return f"{name} {value[:64]!r} is not one of {', '.join(choices)}"
 
 
 def topology_key_error(volume: Volume, settings: Settings) -> str:
-    """Why Longhorn cannot tie a volume to the zone or region of a node.
-
-    csi/controller_server.go: volumeTopologyTerms reads the labels that `csi-allowed-topology-keys` names.
+    """Why Longhorn cannot tie a volume to the zone or region of a node. csi/controller_server.go: volumeTopologyTerms
+    reads the labels that `csi-allowed-topology-keys` names.
     """
     for term in volume.topology_requirement:
         key, topology = (ZONE_KEY, ZONAL) if term.zone else (REGION_KEY, "regional")
@@ -164,9 +160,8 @@ def topology_key_error(volume: Volume, settings: Settings) -> str:
 
 
 def backing_image_error(volume: Volume, image: BackingImage, source_type: str = "") -> str:
-    """Why Longhorn creates no volume from an existing backing image.
-
-    `source_type` is the parameter backingImageDataSourceType (csi/controller_server.go: checkAndPrepareBackingImage).
+    """Why Longhorn creates no volume from an existing backing image. `source_type` is the parameter
+    backingImageDataSourceType (csi/controller_server.go: checkAndPrepareBackingImage).
     """
     if source_type and image.source_type and source_type != image.source_type:
         return f"backing image {image.name} is of type {image.source_type}, not {source_type[:64]!r}"

@@ -1,6 +1,4 @@
-"""Offers: nodes that were returned to kube-scheduler for a pod.
-
-An offer is outstanding until the pod's placement is observed.
+"""Offers: nodes that were returned to kube-scheduler for a pod, outstanding until the pod's placement is observed.
 
 events             what changes the ledger: requests, observed pods, ends, time
 outstanding_offer  one offer and when it ends

@@ -31,10 +31,8 @@ class ObservedPod:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """These nodes are returned for a pod, which replaces its earlier offer.
-
-    No offer is made without nodes and unplaced volumes, nor for a pod that is bound or has ended, nor for a pod
-    without a UID to follow it by.
+    """These nodes are returned for a pod, which replaces its earlier offer. No offer is made without nodes and unplaced
+    volumes, nor for a pod that is bound or has ended, nor for a pod without a UID to follow it by.
 
     Attributes:
         pod: its newest copy: of the request's and the watched one the one with the higher version
@@ -75,10 +73,8 @@ class RecordedOffer:
 
 @dataclass(frozen=True, slots=True)
 class OffersRestored:
-    """A new leader restores the previous leader's offers.
-
-    They go on as if the leader had not changed. If the ledger has offers already, the event changes nothing. `offers_made`: how many
-    offers were ever made.
+    """A new leader restores the previous leader's offers. They go on as if the leader had not changed. If the ledger
+    has offers already, the event changes nothing. `offers_made`: how many offers were ever made.
     """
 
     offers: tuple[RecordedOffer, ...]
@@ -87,10 +83,7 @@ class OffersRestored:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelected:
-    """A claim of the pod has a `volume.kubernetes.io/selected-node` annotation.
-
-    The annotation must not be older than the pod.
-    """
+    """A claim of the pod has a `volume.kubernetes.io/selected-node` annotation, which must not be older than the pod."""
 
     uid: str
     node: str
@@ -98,10 +91,7 @@ class NodeSelected:
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """The pod with this UID no longer exists.
-
-    A different pod may have its name.
-    """
+    """The pod with this UID no longer exists. A different pod may have its name."""
 
     uid: str
 

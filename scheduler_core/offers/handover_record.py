@@ -5,8 +5,7 @@ Data flow: ledger → `RecordEncoder` → bytes, which the app stores in the clu
 
 The bytes are JSON, compressed. Node names stand in one table; each distinct set of nodes is written once, as positions in the table or, if
 it is wide, as a bit set. Volumes are not recorded, because the successor resolves them from its own view. Times are ages, so that no two
-clocks are compared. Whatever reads a record trusts nothing in it: sizes are limited before and after decompression, and every value is
-checked.
+clocks are compared. A reader of a record trusts nothing in it: it limits sizes before and after decompression, and checks every value.
 """
 
 from __future__ import annotations
@@ -111,9 +110,8 @@ class _WireFormat(msgspec.Struct):
 
 
 def unschedulable_digest(text: str) -> str:
-    """Returns the short form of a pod's `unschedulable`.
-
-    Equal texts have equal digests, "" has "", and no digest equals a text.
+    """Returns the short form of a pod's `unschedulable`: equal texts have equal digests, "" has "", and no digest
+    equals a text.
     """
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:_DIGEST_CHARACTERS] if text else ""
 
@@ -127,9 +125,8 @@ class EncodedRecord:
 
 
 class RecordEncoder:
-    """Encodes a leader's ledger again and again.
-
-    Sets of nodes that were encoded before are not encoded again, because wide offers are the expensive ones. Not for several threads at once.
+    """Encodes a leader's ledger again and again. Sets of nodes that were encoded before are not encoded again, because
+    wide offers are the expensive ones. Not for several threads at once.
     """
 
     def __init__(self) -> None:
@@ -139,10 +136,8 @@ class RecordEncoder:
         self._shared: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
 
     def encode(self, ledger: Ledger, head: RecordHead, now: float) -> EncodedRecord:
-        """Returns the record of a ledger's offers.
-
-        If that would be too large, the offers of few nodes and then the newest ones stay, and the record says that it is not complete.
-        `now` is the time on the ledger's clock.
+        """Returns the record of a ledger's offers. If that would be too large, the offers of few nodes and then the
+        newest ones stay, and the record says that it is not complete. `now` is the time on the ledger's clock.
 
         Raises:
             RecordError: even a record without offers would be too large
@@ -264,9 +259,8 @@ def _decode_sets(wire: _WireRecord) -> list[frozenset[str]]:
 
 
 def _bit_positions(text: str, count: int) -> Iterator[int]:
-    """Yields the positions of the bits in a bit set.
-
-    A set of more than `count` bits yields a position that is too high.
+    """Yields the positions of the bits in a bit set, and a position that is too high if the set has more than `count`
+    bits.
     """
     try:
         bits = b64decode(text, validate=True)
@@ -281,8 +275,9 @@ def _bit_positions(text: str, count: int) -> Iterator[int]:
 
 
 def _is_readable(offer: Offer) -> bool:
-    """Whether no name is longer than Kubernetes allows; a request may say anything."""
+    """Whether no name is longer than Kubernetes allows."""
     pod = offer.pod
+    # A request may say anything.
     names = (offer.uid, pod.namespace, pod.name, pod.nominated_node, offer.selected_node)
     return all(len(name) <= _MAX_NAME for name in names)
 

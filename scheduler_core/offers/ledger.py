@@ -71,9 +71,7 @@ _BY_AGE: Final = attrgetter("made_at", "uid")
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The outstanding offers, as an immutable value; a new ledger is empty.
-
-    Only `step` makes the next ledger.
+    """The outstanding offers, as an immutable value; a new ledger is empty. Only `step` makes the next ledger.
 
     Attributes:
         time: the latest time that `step` was called with; an earlier one counts as this
@@ -107,7 +105,6 @@ class Ledger:
 
     @property
     def outstanding(self) -> int:
-        """The number of offers."""
         return len(self.offers)
 
     @property
@@ -118,19 +115,14 @@ class Ledger:
 
     @property
     def next_to_end(self) -> list[str]:
-        """UIDs of the offers of which one ends next."""
         candidates = (self.by_age.first, self.by_narrowed_at.first, self.by_unschedulable_since.first)
         return [uid for uid in candidates if uid]
 
     def offer_of(self, uid: str) -> Offer | None:
-        """The offer of a pod."""
         return self.offers.get(uid)
 
     def competing_offers(self, uid: str) -> int:
-        """The number of other pods' offers that have nodes.
-
-        A narrowed one is decided and does not compete.
-        """
+        """The number of other pods' offers that have nodes; a narrowed one is decided and does not compete."""
         undecided = len(self.offers) - len(self.narrowed)
         own = uid in self.offers and uid not in self.narrowed
         without_nodes = sum(1 for key in self.uids_with_unplaced_volumes if key != uid and not self.offers[key].nodes)
@@ -142,7 +134,6 @@ class Ledger:
         return self.recent.count(self.time)
 
     def offers_on(self, node: str) -> tuple[Offer, ...]:
-        """The offers that count on a node, oldest first, ties by UID."""
         offers = [self.offers[uid] for uid in self.uids_by_node.get(node) or ()]
         offers += [self.offers[uid] for uid, nodes in self.wide_offers if node in nodes]
         return tuple(sorted(offers, key=_BY_AGE) if len(offers) > 1 else offers)
@@ -153,19 +144,14 @@ class Ledger:
 
     @property
     def with_unplaced_volumes(self) -> tuple[Offer, ...]:
-        """The offers with volumes that may go anywhere, oldest first."""
         return tuple(self.offers[uid] for uid in self.uids_with_unplaced_volumes)
 
     def oldest_first(self) -> tuple[Offer, ...]:
-        """All offers, oldest first, ties by UID."""
         return tuple(sorted(self.offers.values(), key=_BY_AGE))
 
 
 def step(ledger: Ledger, event: Event, now: float) -> tuple[Ledger, tuple[Outcome, ...]]:
-    """Returns the ledger after an event, and the event's outcomes.
-
-    The outcomes are in the order in which they happened, ties by UID.
-    """
+    """Returns the ledger after an event, and the event's outcomes in the order in which they happened, ties by UID."""
     now = max(now, ledger.time)
     ledger, expired = _expire(replace(ledger, time=now))
     ledger, outcomes = _apply(ledger, event)
@@ -173,12 +159,10 @@ def step(ledger: Ledger, event: Event, now: float) -> tuple[Ledger, tuple[Outcom
 
 
 def offer_width(fitting_nodes: int, competing_offers: int) -> int:
-    """How many of the fitting nodes to offer.
-
-    Without competing offers all of them: kube-scheduler's scoring decides. With n competing offers 1 of n + 1, rounded
-    down, but at least one: wide offers would block each other, and one of a single node is an exact reservation.
-    `competing_offers` must not be negative.
+    """How many of the fitting nodes to offer: all without competing offers, with n of them 1 of n + 1, rounded down,
+    but at least one.
     """
+    # Alone, kube-scheduler's scoring decides. Wide offers would block each other, and one of a single node is an exact reservation.
     return min(fitting_nodes, max(1, fitting_nodes // (competing_offers + 1)))
 
 
@@ -215,7 +199,6 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
 
 
 def _terminal_outcome(pod: ObservedPod) -> tuple[OutcomeKind, str] | None:
-    """Why the pod never needs an offer again, and the node decided for."""
     if pod.node_name:
         return OutcomeKind.DECIDED, pod.node_name
     return (OutcomeKind.GONE, "") if pod.ended else None
@@ -371,7 +354,6 @@ def _end_offer(ledger: Ledger, uid: str, kind: OutcomeKind, node: str = "") -> t
 
 
 def _reindex(ledger: Ledger, uid: str, old: frozenset[str], new: frozenset[str]) -> Ledger:
-    """Indexes an offer by its new nodes instead of the old ones."""
     if old is new:
         return ledger
     wide_offers = ledger.wide_offers

@@ -20,7 +20,6 @@ class PersistentOrderedSet:
 
     @classmethod
     def of(cls, members: Iterable[str]) -> PersistentOrderedSet:
-        """Returns the set of distinct members in this order."""
         ordered = cls()
         for member in members:
             ordered = ordered.add(member)
@@ -32,10 +31,7 @@ class PersistentOrderedSet:
         return self.links[""][1]
 
     def add(self, member: str) -> PersistentOrderedSet:
-        """Returns the set with `member` at the end.
-
-        `member` must not be in the set yet.
-        """
+        """Returns the set with `member`, which must not be in it yet, at the end."""
         last = self.links[""][0]
         links = _link(self.links.insert(member, ("", "")), last, member)
         return PersistentOrderedSet(_link(links, member, ""))

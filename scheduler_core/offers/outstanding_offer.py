@@ -1,7 +1,4 @@
-"""One outstanding offer, and when it ends.
-
-Also says what an observation of its pod means for it. See `ledger.py`.
-"""
+"""One outstanding offer, when it ends, and what an observation of its pod means for it. See `ledger.py`."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ NEVER: Final = math.inf
 
 
 class OutcomeKind(Enum):
-    """How an offer ended or changed. The value is a metric's label.
-
-    All kinds but the last end the offer.
-    """
+    """How an offer ended or changed; all kinds but the last end it. The value is a metric's label."""
 
     DECIDED = "decided"
     GONE = "gone"
@@ -73,7 +67,6 @@ class Offer:
 
     @property
     def uid(self) -> str:
-        """UID of the pod."""
         return self.pod.uid
 
     @property
@@ -85,7 +78,6 @@ class Offer:
 
     @property
     def end_kind(self) -> OutcomeKind:
-        """How the offer ends by itself."""
         return OutcomeKind.EXPIRED if self.ends_at == self._lifetime_ends_at else OutcomeKind.UNSCHEDULABLE
 
     @property
@@ -118,7 +110,6 @@ class Offer:
         return pod.nominated_node != self.pod.nominated_node and pod.unschedulable in ("", self.pod.unschedulable)
 
     def counts_against(self, priority: int) -> bool:
-        """Whether the offer counts against a pod of this priority."""
         return self.priority is None or priority <= self.priority
 
 

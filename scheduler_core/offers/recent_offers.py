@@ -1,6 +1,5 @@
-"""How many offers were made lately while others were outstanding: the size of a burst.
-
-Between two waves of a burst no offer may be outstanding for a moment. The next pod is not alone then, although it looks so.
+"""How many offers were made lately while others were outstanding: the size of a burst. Between two waves of a burst no
+offer may be outstanding for a moment. The next pod is not alone then, although it looks so.
 """
 
 from __future__ import annotations

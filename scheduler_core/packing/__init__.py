@@ -1,6 +1,4 @@
-"""Bin packing of volumes onto the disks of a node.
-
-Disks differ in size, and a volume may use only some of them.
+"""Bin packing of volumes onto the disks of a node. Disks differ in size, and a volume may use only some of them.
 
 The package answers three questions: whether the volumes fit the disks together, whether every order of placing them
 succeeds, and whether it does so on outdated status. The first two end with UNDECIDED when the search budget ends; all

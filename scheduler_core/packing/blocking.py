@@ -1,6 +1,4 @@
-"""Searches for a blocking set: volumes that leave another no disk.
-
-Order safety comes down to this.
+"""Searches for a blocking set, the volumes that leave another volume no disk: order safety comes down to this.
 
 Whatever the order and the choice of disks, a volume fails exactly when some of the others lie on its disks so that
 none has room for it. Which of them came first does not matter: what lies on a disk is possible in some order if its
@@ -45,11 +43,9 @@ class BlockingClass:
 
 @dataclass(frozen=True, slots=True)
 class TargetDisk:
-    """A disk that could take the volume to be blocked.
-
-    It is blocked once at least `blocking_size` bytes are assigned or `blocking_written` bytes written. Before, at most
-    `free` may be assigned, and less than `headroom` written. A disk that cannot be blocked by writing has
-    `blocking_written` above what can be written.
+    """A disk that could take the volume to be blocked. It is blocked once at least `blocking_size` bytes are assigned
+    or `blocking_written` bytes written. Before, at most `free` may be assigned, and less than `headroom` written. A
+    disk that cannot be blocked by writing has `blocking_written` above what can be written.
     """
 
     disk: int
@@ -75,10 +71,9 @@ SizedPattern = tuple[int, int]
 
 
 def too_small_to_block(problem: BlockingProblem) -> bool:
-    """Whether counting proves that no blocking set exists.
-
-    The cost of a target is measured in bytes assigned or written, whichever is the smaller share of all that exist; a
-    volume contributes the larger. A target also costs at least one volume.
+    """Whether counting proves that no blocking set exists. The cost of a target is measured in bytes assigned or
+    written, whichever is the smaller share of all that exist; a volume contributes the larger. A target also costs at
+    least one volume.
     """
     size = sum(
         [blocking_class.size * count for blocking_class, count in zip(problem.classes, problem.counts, strict=True)]
@@ -101,10 +96,8 @@ def too_small_to_block(problem: BlockingProblem) -> bool:
 
 
 def greedy_blocking_set(problem: BlockingProblem, budget: Budget) -> list[BlockingPattern] | None:
-    """Blocking patterns made greedily; None proves nothing.
-
-    Targets that need little, or much, go first. On each target, volumes are added largest first, smallest first, or
-    those that write most first, until it is blocked.
+    """Blocking patterns made greedily; None proves nothing. Targets that need little, or much, go first. On each
+    target, volumes are added largest first, smallest first, or those that write most first, until it is blocked.
 
     Raises:
         OutOfStepsError: the budget ended first
@@ -133,9 +126,8 @@ def greedy_blocking_set(problem: BlockingProblem, budget: Budget) -> list[Blocki
 def _greedy_pattern(
     problem: BlockingProblem, target: TargetDisk, order: Sequence[int], remaining: list[int]
 ) -> BlockingPattern | None:
-    """Adds volumes in `order` until the target is blocked.
-
-    Subtracts them from `remaining`. Returns None when the target cannot be blocked.
+    """Adds volumes in `order` until the target is blocked, and subtracts them from `remaining`; None if it cannot be
+    blocked.
     """
     pattern = [0] * len(remaining)
     size = 0
@@ -160,9 +152,8 @@ def _greedy_pattern(
 
 
 def find_blocking_set(problem: BlockingProblem, budget: Budget) -> list[BlockingPattern] | None:
-    """A blocking pattern per target, or None when none exists.
-
-    Only minimal patterns matter: one that still blocks without one of its volumes would only take that from others.
+    """A blocking pattern per target, or None when none exists. Only minimal patterns matter: one that still blocks
+    without one of its volumes would only take that from others.
 
     Raises:
         OutOfStepsError: the budget ended first, or there are far too many targets
@@ -188,10 +179,7 @@ def find_blocking_set(problem: BlockingProblem, budget: Budget) -> list[Blocking
 
 
 class _PackedCounts:
-    """Counts of each class packed into one integer.
-
-    A guard bit above each field lets one subtraction compare them all.
-    """
+    """Counts of each class packed into one integer. A guard bit above each field lets one subtraction compare them all."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.width = max(counts, default=0).bit_length() + 1
@@ -200,11 +188,9 @@ class _PackedCounts:
         self.everything = self.guards | sum(count << index * self.width for index, count in enumerate(counts))
 
     def one(self, index: int) -> int:
-        """A single volume of a class."""
         return 1 << index * self.width
 
     def unpack(self, packed: int) -> BlockingPattern:
-        """The counts of all classes."""
         field = (1 << self.width - 1) - 1
         return tuple([packed >> index * self.width & field for index in range(self.length)])
 
@@ -212,13 +198,11 @@ class _PackedCounts:
 def _minimal_patterns(
     problem: BlockingProblem, target: TargetDisk, packed_counts: _PackedCounts, budget: Budget
 ) -> list[SizedPattern]:
-    """Minimal patterns that block a target, smallest first.
-
-    Volumes are added largest first and the last one added blocks the target, so every minimal pattern is among them.
-    """
+    """Minimal patterns that block a target, smallest first."""
     size_to_come, written_to_come = _admitted_totals(problem, target)
     partial = [(0, 0, 0)]
     patterns: list[SizedPattern] = []
+    # Volumes are added largest first, and the last one added blocks the target, so every minimal pattern is found.
     for index, (blocking_class, count) in enumerate(zip(problem.classes, problem.counts, strict=True)):
         if not blocking_class.disks >> target.disk & 1 or not count:
             continue
@@ -248,7 +232,6 @@ def _minimal_patterns(
 
 
 def _admitted_totals(problem: BlockingProblem, target: TargetDisk) -> tuple[int, int]:
-    """Bytes that all admitted volumes would assign and write."""
     admitted = [
         (blocking_class, count)
         for blocking_class, count in zip(problem.classes, problem.counts, strict=True)
@@ -263,11 +246,7 @@ def _admitted_totals(problem: BlockingProblem, target: TargetDisk) -> tuple[int,
 def _choose_disjoint(
     patterns_by_target: list[list[SizedPattern]], packed_counts: _PackedCounts, total: int, budget: Budget
 ) -> list[int] | None:
-    """Chooses a pattern per target, using no volume twice.
-
-    Searches depth first and remembers the volumes left in dead ends. `total` is the bytes of all volumes together: a
-    pattern may not take so much that too little is left for the smallest patterns of the targets still to come.
-    """
+    """Chooses a pattern per target, using no volume twice; `total` is the bytes of all volumes together."""
     chosen: list[int] = []
     dead_ends: set[tuple[int, int]] = set()
     guards = packed_counts.guards
@@ -282,6 +261,7 @@ def _choose_disjoint(
         if (depth, remaining) in dead_ends:
             return False
         budget.charge(1 + len(patterns_by_target[depth]) // _PATTERNS_PER_STEP)
+        # What is left must suffice for the smallest patterns of the targets still to come.
         affordable = bytes_left - to_come[depth + 1]
         for size, pattern in patterns_by_target[depth]:
             if size > affordable:

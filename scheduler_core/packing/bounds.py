@@ -1,7 +1,4 @@
-"""Proofs that volumes do not fit, each cheaper than a search.
-
-None of them ever rules out a packing that exists.
-"""
+"""Proofs that volumes do not fit, each cheaper than a search. No proof rules out a packing that exists."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ _MAX_MASKS: Final = 32
 def too_many_items(sizes: Sequence[int], capacities: Sequence[int]) -> bool:
     """Whether counting whole units proves infeasibility.
 
-    The volumes do not fit if sum of size // unit > sum of capacity // unit. Rounding each disk down to units loses
-    what volumes of about that size cannot use: with the unit just above half a disk it counts "one per disk". Units
-    around every size and around a half, a third and a quarter of every disk are where the count can change.
+    The volumes do not fit if sum of size // unit > sum of capacity // unit. Rounding each disk down to units loses what
+    volumes of about that size cannot use: with the unit just above half a disk it counts "one per disk". The count can
+    change at units around every size, and around a half, a third and a quarter of every disk.
     """
     biggest = max(sizes)
     distinct = set(sizes)
@@ -38,9 +35,8 @@ def too_many_items(sizes: Sequence[int], capacities: Sequence[int]) -> bool:
 
 
 def some_class_overflows(problem: PackingProblem) -> bool:
-    """Whether volumes confined to some disks overflow them.
-
-    The sets tried are each restriction that occurs and, by their bytes alone, the union of any two of them.
+    """Whether volumes confined to some disks overflow them. The sets tried are each restriction that occurs and, by
+    their bytes alone, the union of any two of them.
     """
     masks = sorted(set(problem.masks))
     all_disks = 0
@@ -68,10 +64,8 @@ def _capacities_of(problem: PackingProblem, disks: int) -> list[int]:
 
 
 def with_reachable_capacities(problem: PackingProblem) -> PackingProblem:
-    """Cuts each capacity down to its largest reachable sum.
-
-    Bytes above that sum stay free in every packing, so nothing is lost, and every bound gets sharper. Sizes and
-    capacities are divided by the sizes' common divisor on the way.
+    """Cuts each capacity down to its largest reachable sum. Bytes above that sum stay free in every packing, so nothing
+    is lost, and every bound gets sharper. Sizes and capacities are divided by the sizes' common divisor on the way.
     """
     unit = gcd(*problem.sizes)
     sizes = [size // unit for size in problem.sizes]

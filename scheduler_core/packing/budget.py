@@ -1,6 +1,4 @@
-"""The search budget of a request, in counted steps.
-
-The budget is divided fairly among searches, and a search has three answers.
+"""The search budget of a request, in counted steps, divided fairly among searches. A search has three answers.
 
 Steps are counted so that the same input always gets the same answer: a clock would make answers depend on the
 machine's load. A step is one element operation of a search (about 1 µs of CPython 3.11 on the reference machine).
@@ -25,10 +23,7 @@ _Instance = TypeVar("_Instance")
 
 
 class PackingAnswer(Enum):
-    """Result of a bounded search.
-
-    UNDECIDED means that the budget ended first; an answer is never a guess.
-    """
+    """Result of a bounded search. UNDECIDED means that the budget ended first; no answer is a guess."""
 
     YES = "yes"
     NO = "no"
@@ -36,10 +31,7 @@ class PackingAnswer(Enum):
 
 
 class OutOfStepsError(Exception):
-    """A search ran out of steps.
-
-    Callers of the package get UNDECIDED instead.
-    """
+    """A search ran out of steps. Callers of the package get UNDECIDED instead."""
 
 
 class TooManyPatternsError(OutOfStepsError):
@@ -47,10 +39,8 @@ class TooManyPatternsError(OutOfStepsError):
 
 
 class Budget:
-    """Steps left, and the number of searches that gave up.
-
-    One request's budget is divided with `shares` among the disk profiles that need a search: the steps for one profile
-    must not depend on the profiles searched before it.
+    """Steps left, and the number of searches that gave up. One request's budget is divided with `shares` among the disk
+    profiles that need a search: the steps for one profile must not depend on the profiles searched before it.
     """
 
     __slots__ = ("gave_up", "left")
@@ -113,9 +103,9 @@ def share_fairly(
 ) -> Cooperative[dict[_Instance, PackingAnswer]]:
     """Solves all instances, dividing the budget fairly among them.
 
-    Each instance first gets the first portion, in order; the undecided ones then get equal shares of what is left. Most
-    are decided by the first portion and leave most of it unused. Should the budget not even last for all first portions,
-    the first instances have had theirs, so the instances most likely to be answered YES should come first.
+    Each instance first gets the first portion, in order; the undecided ones then get equal shares of what is left. The
+    first portion decides most of them, and they leave most of it unused. The instances most likely to be answered YES
+    come first, because the budget may not last for all first portions.
 
     `tried` has the steps that did not suffice for an instance, and is updated. A search starts over each time, so an
     instance is searched again only with many times these steps. If equal shares are too small for that, as many
@@ -143,7 +133,7 @@ def share_fairly(
         before = tried.get(instance, 0)
         steps = share if share >= _WORTHWHILE * before else max(portions.first, _GROWTH * before)
         steps = min(steps, portions.most, budget.left)
-        # Whatever is left, the first one goes on, or requests with small budgets would decide nothing.
+        # The first instance goes on however few steps are left: otherwise a request with a small budget decides nothing.
         worthwhile = min(_WORTHWHILE * before, portions.most) if position else 0
         if steps >= max(worthwhile, before + 1):
             answers[instance] = _attempt(instance, solve, budget.portion(steps), budget, tried)
@@ -160,10 +150,7 @@ def _attempt(
     budget: Budget,
     tried: MutableMapping[_Instance, int],
 ) -> PackingAnswer:
-    """Solves one instance with a portion of the budget.
-
-    Records the steps if they do not suffice.
-    """
+    """Solves one instance with a portion of the budget, and records the steps if they do not suffice."""
     steps = portion.left
     answer = solve(instance, portion)
     budget.take_back([portion])

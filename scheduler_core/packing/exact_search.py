@@ -1,7 +1,4 @@
-"""Exact search: gives whole patterns to disks, remembering dead ends.
-
-The most constrained disk or item class comes first. It finds a packing, or proves that none exists, or runs out of
-budget. Three facts keep it small:
+"""Exact search: gives whole patterns to disks, and remembers dead ends.
 
 * *Slack.* The bytes that will stay free in total are certain from the start, so every disk must be filled to within
   what is left of them, less what the other disks cannot help wasting.
@@ -94,7 +91,6 @@ class PatternSearch:
         return self.path if slack >= 0 and self._place(self.patterns.all_patterns, remaining, counts, slack) else None
 
     def _place(self, possible: int, remaining: int, counts: list[int], slack: int) -> bool:
-        """Places remaining volumes on remaining disks, depth first."""
         if not remaining:
             return True
         key = remaining
@@ -146,10 +142,7 @@ class PatternSearch:
         return windows
 
     def _branches(self, windows: list[tuple[int, int]], remaining: int) -> Iterator[PatternChoice]:
-        """Choices for the most constrained disk or item class.
-
-        Any packing contains exactly one of them.
-        """
+        """Choices for the most constrained disk or item class; any packing contains exactly one of them."""
         fewest, disk_class, window = min((window.bit_count(), disk_class, window) for disk_class, window in windows)
         if fewest == 1:
             return _choices(disk_class, window)
@@ -173,7 +166,6 @@ class PatternSearch:
         )
 
     def _leaves_usable_gap(self, disk_class: int, pattern: int, remaining: int) -> bool:
-        """Whether a remaining volume would also fit on the disk."""
         candidate = self.disk_classes[disk_class]
         waste = candidate.capacity - self.patterns.sums[pattern]
         left = remaining - self.patterns.packed[pattern]
@@ -185,10 +177,7 @@ class PatternSearch:
         return False
 
     def _narrow(self, possible: int, pattern: int, left: int) -> int:
-        """Patterns still possible once `pattern` is taken.
-
-        `left` is what then remains.
-        """
+        """Patterns still possible once `pattern` is taken. `left` is what then remains."""
         filters = self.filters.get(pattern)
         # Cached, because the same pattern is tried often.
         if filters is None:
@@ -198,7 +187,6 @@ class PatternSearch:
         return possible
 
     def _count_filters(self, packed: int) -> list[CountFilter]:
-        """A filter for each item class in a pattern."""
         return [
             (field.shift, (1 << field.width) - 1, with_fewer)
             for field, with_fewer in zip(self.patterns.fields, self.patterns.with_fewer, strict=True)
@@ -207,7 +195,6 @@ class PatternSearch:
 
 
 def _choices(disk_class: int, patterns: int) -> Iterator[PatternChoice]:
-    """A choice per pattern of a set, fullest first."""
     while patterns:
         pattern = patterns.bit_length() - 1
         patterns ^= 1 << pattern
@@ -250,10 +237,7 @@ def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> li
 
 
 def _disk_classes(groups: dict[int, list[int]], capacities: Sequence[int], patterns: Patterns) -> list[DiskClass]:
-    """Divides groups of disks by their fullest possible pattern.
-
-    Returns no class at all when some disk has no pattern.
-    """
+    """Divides groups of disks by their fullest possible pattern; no class at all when some disk has no pattern."""
     disk_classes: list[DiskClass] = []
     for (admitted, disks), (start, end) in zip(groups.items(), patterns.segments, strict=True):
         by_end: dict[int, list[int]] = {}
@@ -287,7 +271,6 @@ def _assignment(
     disk_classes: Sequence[DiskClass],
     patterns: Patterns,
 ) -> list[int]:
-    """The disk of each volume, from the chosen patterns."""
     assignment = [-1] * sum(len(item_class.members) for item_class in item_classes)
     unused_disks = [list(disk_class.disks) for disk_class in disk_classes]
     waiting = [list(item_class.members) for item_class in item_classes]

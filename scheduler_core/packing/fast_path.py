@@ -1,7 +1,5 @@
-"""Answers that need no search, which are nearly all of them: each takes about a microsecond.
-
-A request checks thousands of disk profiles against the same items, so whatever depends on the items alone is computed
-once.
+"""Answers that need no search, which are nearly all of them: each takes about a microsecond. A request checks thousands
+of disk profiles against the same items, so whatever depends on the items alone is computed once.
 """
 
 from __future__ import annotations
@@ -23,9 +21,8 @@ _CHECKS_BEFORE_SUMS: Final = 16
 
 @lru_cache(maxsize=64)
 def fast_check(items: Items) -> FastCheck:
-    """Returns a check for volumes that may use any disk.
-
-    The check maps the free bytes of a node's disks to an answer. UNDECIDED means that a search is needed.
+    """Returns a check for volumes that may use any disk. The check maps the free bytes of a node's disks to an answer.
+    UNDECIDED means that a search is needed.
     """
     # A closure, because it runs for every node of the cluster and attribute look-ups were a third of its time.
     largest = items.largest
@@ -63,7 +60,8 @@ def fast_check(items: Items) -> FastCheck:
         return undecided
 
     def _reachable_bytes(free: tuple[int, ...]) -> int:
-        """Upper bound of placed bytes: each disk's largest reachable sum."""
+        """Upper bound of the bytes that can be placed."""
+        # A disk holds at most its largest reachable sum.
         if sums:
             return sum([sums[bisect_right(sums, capacity) - 1] for capacity in free if capacity > 0])
         return sum([capacity for capacity in free if capacity > 0])

@@ -1,6 +1,4 @@
-"""Whether the volumes fit the disks together.
-
-The answer is exact, or UNDECIDED when the budget ends first.
+"""Whether the volumes fit the disks together: exactly, or UNDECIDED when the budget ends first.
 
 Callers of the package start here. `fast_path` answers what needs no search; everything else goes through `solve`,
 which simplifies the problem, tries greedy packings and proofs, and then searches. All sizes are bytes.
@@ -30,10 +28,9 @@ Instance = tuple[tuple[int, ...], tuple[int, ...] | None]
 
 
 def fits(items: Items, free: tuple[int, ...], allowed: tuple[int, ...] | None, budget: Budget) -> PackingAnswer:
-    """Whether the volumes fit into the disks' free bytes.
-
-    `allowed` has a bit mask of the disks each volume may use, None when every volume may use every disk. A disk that
-    is filled to the last byte is fine; one with less than nothing free takes no volume, not even an empty one.
+    """Whether the volumes fit into the disks' free bytes. `allowed` has a bit mask of the disks each volume may use,
+    None when every volume may use every disk. A disk that is filled to the last byte is fine; one with less than
+    nothing free takes no volume, not even an empty one.
     """
     answer = _fast_check(items, allowed)(free)
     if answer is not PackingAnswer.UNDECIDED:
@@ -48,11 +45,11 @@ def fits_many(
     restrictions: Sequence[tuple[int, ...] | None] | None = None,
     tried: MutableMapping[Instance, int] | None = None,
 ) -> Cooperative[list[PackingAnswer]]:
-    """`fits` for many nodes, one answer per disk profile.
+    """`fits` for many nodes, one answer per disk profile, in order.
 
-    Answers are in the order of the profiles. `restrictions` has the `allowed` of each profile (None: all
-    unrestricted), and `tried` the steps that earlier calls with these items spent in vain (see `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order of the
-    profiles. Pauses every now and then.
+    `restrictions` has the `allowed` of each profile (None: all unrestricted), and `tried` the steps that earlier calls with these items
+    spent without an answer (see `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order
+    of the profiles. Pauses every now and then.
     """
     answers: list[PackingAnswer] = []
     for start in range(0, len(profiles), _FAST_CHECKS_PER_PAUSE):
@@ -92,17 +89,13 @@ def _search(items: Items, instance: Instance, budget: Budget) -> PackingAnswer:
 def assign(
     items: Items, free: tuple[int, ...], allowed: tuple[int, ...] | None, budget: Budget
 ) -> tuple[int, ...] | PackingAnswer:
-    """A disk index per volume, in the caller's order.
-
-    Returns NO or UNDECIDED where `fits` does.
-    """
+    """A disk index per volume, in the caller's order; NO or UNDECIDED where `fits` says so."""
     return _solve(items, free, allowed, budget)
 
 
 def _solve(
     items: Items, free: tuple[int, ...], allowed: tuple[int, ...] | None, budget: Budget
 ) -> tuple[int, ...] | PackingAnswer:
-    """`solve` within this instance's portion of the budget."""
     all_disks = (1 << len(free)) - 1
     masks = [all_disks] * len(items) if allowed is None else allowed
     portion = budget.portion(MAX_STEPS_PER_INSTANCE)

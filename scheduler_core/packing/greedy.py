@@ -11,9 +11,8 @@ from scheduler_core.packing.problem import PackingProblem
 
 
 class DiskSelector(Protocol):
-    """Selects an eligible disk by its free bytes.
-
-    `min` selects the disk with the least free bytes (best fit), `max` the one with the most (worst fit).
+    """Selects an eligible disk by its free bytes. `min` selects the disk with the least free bytes (best fit), `max`
+    the one with the most (worst fit).
     """
 
     def __call__(self, eligible: list[int], /, *, key: Callable[[int], int]) -> int:
@@ -21,9 +20,8 @@ class DiskSelector(Protocol):
 
 
 def best_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether best fit decreasing places all volumes.
-
-    Each volume, largest first, goes to the fullest disk that still takes it.
+    """Whether best fit decreasing places all volumes. Each volume, largest first, goes to the fullest disk that still
+    takes it.
     """
     capacities = sorted(free)
     for size in descending:
@@ -35,10 +33,7 @@ def best_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
 
 
 def worst_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether worst fit decreasing places all volumes.
-
-    Each volume, largest first, goes to the emptiest disk.
-    """
+    """Whether worst fit decreasing places all volumes. Each volume, largest first, goes to the emptiest disk."""
     # heapq is a min-heap: negated, the emptiest disk is on top.
     emptiest_first = [-capacity for capacity in free]
     heapify(emptiest_first)
@@ -67,9 +62,8 @@ def place_in_order(problem: PackingProblem, order: Sequence[int], select: DiskSe
 
 
 def greedy_packings(problem: PackingProblem) -> Iterator[list[int] | None]:
-    """Results of best fit and worst fit in several orders.
-
-    The orders are largest first and, where restrictions differ, most restricted first.
+    """Results of best fit and worst fit in several orders. The orders are largest first and, where restrictions differ,
+    most restricted first.
     """
     largest_first = sorted(range(len(problem.sizes)), key=lambda volume: -problem.sizes[volume])
     yield place_in_order(problem, largest_first, min)

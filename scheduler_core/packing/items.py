@@ -13,11 +13,9 @@ MAX_SUBSET_SUMS: Final = 1 << 12
 
 
 class Items:
-    """Sizes of volumes to be packed together.
-
-    Sizes are bytes, zero or more each. Thousands of disk profiles are checked against the same items, so everything
-    that depends on the sizes alone is computed here, once per request. Items are equal when their sizes are, in the
-    caller's order.
+    """Sizes of volumes to be packed together. Sizes are bytes, zero or more each. Thousands of disk profiles are
+    checked against the same items, so everything that depends on the sizes alone is computed here, once per request.
+    Items are equal when their sizes are, in the caller's order.
     """
 
     __slots__ = ("_ascending", "_cumulated", "_sums", "_sums_ready", "descending", "largest", "order", "sizes", "total")
@@ -48,18 +46,15 @@ class Items:
         return f"Items({self.sizes!r})"
 
     def bytes_up_to(self, limit: int) -> int:
-        """Sum of the sizes that are at most `limit`."""
         if not self._cumulated:
             self._cumulated = (0, *accumulate(self._ascending))
         return self._cumulated[bisect_right(self._ascending, limit)]
 
     @property
     def subset_sums(self) -> list[int]:
-        """Sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`.
-
-        Equal sums count once, so sixty volumes of a few common sizes still have a short list.
-        """
+        """Sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`."""
         if not self._sums_ready:
+            # Equal sums count once, so sixty volumes of a few common sizes still have a short list.
             self._sums = reachable_sums(self.descending)
             self._sums_ready = True
         return self._sums
@@ -67,9 +62,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class OptionalItems:
-    """Replicas that Longhorn may place on the disks, or elsewhere.
-
-    They can block an item, and are never blocked themselves.
+    """Replicas that Longhorn may place on the disks or elsewhere: they can block an item, and are never blocked.
 
     Attributes:
         sizes: bytes of each
@@ -94,9 +87,8 @@ NO_OPTIONAL_ITEMS: Final = OptionalItems()
 
 
 def reachable_sums(sizes: Sequence[int]) -> list[int]:
-    """Distinct sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`.
-
-    Equal sizes count in groups of 1, 2, 4, ... and a remainder, which have the same sums as the sizes one by one.
+    """Distinct sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`. Equal sizes count in groups of 1, 2, 4,
+    ... and a remainder, which have the same sums as the sizes one by one.
     """
     sums = {0}
     for size in _group_sizes(sizes):

@@ -1,6 +1,4 @@
-"""Minimum bin slack (Gupta and Ho), for many volumes.
-
-It fills disks one by one, as full as possible.
+"""Minimum bin slack (Gupta and Ho), for many volumes: it fills disks one by one, as full as possible.
 
 With dozens of volumes there are too many patterns to search among, but also so many full ones that some choice among
 them nearly always leaves a remainder that fits. An exact search packs the remainder. Only successes count: a failure
@@ -27,10 +25,7 @@ Order = Sequence[int]
 
 
 def minimum_bin_slack(problem: PackingProblem, budget: Budget) -> list[int] | None:
-    """Returns a disk per volume; None proves nothing.
-
-    None means that no strategy found a packing, or that the budget ended.
-    """
+    """Returns a disk per volume. None proves nothing: no strategy found a packing, or the budget ended."""
     for disks, volumes in _strategies(problem):
         try:
             assignment = _fill_disks(problem, disks, volumes, budget)
@@ -78,11 +73,8 @@ def _fill_disks(problem: PackingProblem, disks: Order, volumes: Order, budget: B
 
 
 def _repair(problem: PackingProblem, disks: Order, assignment: list[int], budget: Budget) -> bool:
-    """Repacks the last disks with the volumes left over.
-
-    Each round empties one more of the disks filled last, which got the least fitting volumes, and runs the exact
-    search. Widening stops where the search would become too large.
-    """
+    """Repacks the last disks with the volumes left over."""
+    # Each round empties one more of the disks filled last, which hold the worst fitting volumes.
     for count in range(2, len(disks) + 1):
         emptied = disks[-count:]
         volumes = [volume for volume, disk in enumerate(assignment) if disk < 0 or disk in emptied]
@@ -92,6 +84,7 @@ def _repair(problem: PackingProblem, disks: Order, assignment: list[int], budget
         portion = budget.portion(_STEPS_PER_REMAINDER)
         try:
             packing = search(remainder, _REMAINDER_LIMITS, portion)
+        # With more disks the search would only become larger.
         except OutOfStepsError:
             return False
         finally:
@@ -104,10 +97,9 @@ def _repair(problem: PackingProblem, disks: Order, assignment: list[int], budget
 
 
 def fullest_subset(sizes: Sequence[int], capacity: int, unit: int) -> list[int]:
-    """Positions of volumes that fill the capacity best.
-
-    Takes the last ones where there is a choice. Sums are bits of an integer, one for each multiple of the unit. Sizes
-    that are no multiples are rounded up, which may leave a gap but never overfills.
+    """Positions of volumes that fill the capacity best. Takes the last ones where there is a choice. Sums are bits of
+    an integer, one for each multiple of the unit. Sizes that are no multiples are rounded up, which may leave a gap but
+    never overfills.
     """
     limit = capacity // unit
     units = [-(-size // unit) for size in sizes]

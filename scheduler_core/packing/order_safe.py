@@ -86,12 +86,12 @@ def order_safe(  # noqa: PLR0913, PLR0917 -- the two space rules take two argume
 
 
 def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
-    """Whether counting proves safety; False proves nothing.
+    """Whether counting proves that no placement order fails; False proves nothing.
 
-    Safety means that no placement order fails. The proof holds for new volumes that may use any disk: one or more, of
-    `total` bytes together, the largest of `largest` bytes. To block a volume of s bytes, each disk that could take it
-    must lose at least free - s + 1. The largest volume is the first for which the others might suffice: a smaller one
-    needs more on every disk. Optional replicas count in `total`, not in `largest`.
+    The proof holds for new volumes that may use any disk: one or more, of `total` bytes together, the largest of
+    `largest` bytes. To block a volume of s bytes, each disk that could take it must lose at least free - s + 1. The
+    largest volume is the first for which the others might suffice: a smaller one needs more on every disk. Optional
+    replicas count in `total`, not in `largest`.
     """
     needed = 0
     for capacity in free:
@@ -103,9 +103,8 @@ def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
 def _decide(
     classes: tuple[BlockingClass, ...], free: tuple[int, ...], headroom: tuple[int, ...], budget: Budget
 ) -> Safety:
-    """Looks for a blocking set for each undominated class.
-
-    One class that can be blocked decides, even where other searches ran out of steps.
+    """Looks for a blocking set for each undominated class. One class that can be blocked decides, even where other
+    searches ran out of steps.
     """
     problems = [
         (blocked, _blocking_problem(classes, blocked, free, headroom)) for blocked in _undominated_classes(classes)
@@ -128,12 +127,10 @@ def _decide(
 
 
 def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
-    """Classes that no other dominates and that are not optional; only these need searching.
-
-    A class dominates another if it is at least as large, writes at least as much and may use no other disks. Whatever
-    blocks a volume also blocks one that dominates it: if the dominating one is among what lies on the disks, swap the
-    two. Its disk then has more room than before, but only by the difference of their sizes, and likewise for writing.
-    """
+    """Classes that no other dominates and that are not optional; only these need searching."""
+    # A class dominates another if it is at least as large, writes at least as much and may use no other disks. What blocks a volume blocks
+    # one that dominates it: where the dominating one lies on a disk, swap the two; the disk gains only the difference of their sizes, and
+    # likewise for writing.
     undominated: list[int] = []
     # Classes are sorted by size, so a class can only be dominated by an earlier one.
     for index, candidate in enumerate(classes):
@@ -148,7 +145,6 @@ def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
 def _group_into_classes(
     items: Items, optional: OptionalItems, written: Sequence[int], masks: Sequence[int]
 ) -> tuple[BlockingClass, ...]:
-    """Groups interchangeable volumes: largest, most written, fewest disks first."""
     sizes = items.sizes + optional.sizes
     # None: must be placed. Otherwise optional; replicas that share no disk are a class for each volume.
     spread = (None,) * len(items) + optional.spread
@@ -175,7 +171,6 @@ def _group_into_classes(
 def _blocking_problem(
     classes: tuple[BlockingClass, ...], blocked: int, free: Sequence[int], headroom: Sequence[int]
 ) -> BlockingProblem:
-    """The problem of blocking one volume of a class."""
     volume = classes[blocked]
     targets = [
         TargetDisk(disk, free[disk], headroom[disk], free[disk] - volume.size + 1, headroom[disk] - volume.written)
@@ -193,7 +188,6 @@ def _blocking_problem(
 
 
 def _counter_example(blocked: int, problem: BlockingProblem, patterns: Sequence[BlockingPattern]) -> Safety:
-    """Writes blocking patterns out as an order that fails."""
     waiting = [list(blocking_class.members) for blocking_class in problem.classes]
     last = waiting[blocked].pop()
     placed: list[tuple[int, int | None]] = []

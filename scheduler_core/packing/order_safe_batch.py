@@ -29,13 +29,12 @@ def order_safe_many(
     budget: Budget,
     tried: MutableMapping[tuple[int, ...], int] | None = None,
 ) -> Cooperative[list[PackingAnswer]]:
-    """`order_safe` for many nodes and unrestricted new volumes.
+    """`order_safe` for many nodes and unrestricted new volumes, one answer for each profile of free bytes, in order.
 
-    Returns one answer for each profile of free bytes, in order. Counting decides most nodes. Two greedy attempts to
-    block the largest volume decide many of the others, and so does a table of the items' sums where many nodes have
-    two disks. Equal profiles are searched once, and the steps that one gets do not depend on the order of the
-    profiles. `tried` has the steps that earlier calls with these items spent in vain (see `share_fairly`). Pauses every
-    now and then.
+    Counting decides most nodes. Two greedy attempts to block the largest volume, and a table of the items' sums where
+    many nodes have two disks, decide many of the others. Equal profiles are searched once, and the steps that one gets
+    do not depend on the order of the profiles. `tried` has the steps that earlier calls with these items spent without
+    an answer (see `share_fairly`). Pauses every now and then.
     """
     answers: list[PackingAnswer] = []
     for start in range(0, len(profiles), _CHECKS_PER_PAUSE):
@@ -74,9 +73,8 @@ def _decide(
     budget: Budget,
     tried: MutableMapping[tuple[int, ...], int] | None,
 ) -> Cooperative[dict[tuple[int, ...], PackingAnswer]]:
-    """Answers for the sorted profiles that counting leaves undecided.
-
-    Two greedy attempts to block the largest volume come first, then the table for two disks, then a search.
+    """Answers for the sorted profiles that counting leaves undecided. Two greedy attempts to block the largest volume
+    come first, then the table for two disks, then a search.
     """
     orders = (items.descending[1:], items.descending[:0:-1])
     answers: dict[tuple[int, ...], PackingAnswer] = {}
@@ -100,9 +98,8 @@ def _decide(
 
 
 def _blocks_greedily(others: Sequence[int], size: int, free: Sequence[int]) -> bool:
-    """Whether greedy filling blocks a volume; False proves nothing.
-
-    The others are taken in turn, disk by disk, until each disk has less than `size` bytes left.
+    """Whether greedy filling blocks a volume; False proves nothing. The others are taken in turn, disk by disk, until
+    each disk has less than `size` bytes left.
     """
     waiting = others
     for capacity in free:
@@ -127,12 +124,8 @@ SumPairs = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 @lru_cache(maxsize=64)
 def _sum_pairs(items: Items) -> SumPairs | None:
-    """Pairs of sums that volumes can have on two disks.
-
-    All volumes but the largest take part. Sums are ascending; None when there are more than `_MAX_PAIRS`. Only the
-    largest volume has to be considered, because whatever blocks a smaller one also blocks the largest (see
-    `order_safe`).
-    """
+    """Pairs of sums that all volumes but the largest can have on two disks, ascending; None above `_MAX_PAIRS`."""
+    # Only the largest volume has to be considered: what blocks a smaller one also blocks the largest (see `order_safe`).
     pairs = {(0, 0)}
     for size in items.descending[1:]:
         pairs |= {(first + size, second) for first, second in pairs} | {
@@ -147,10 +140,8 @@ def _sum_pairs(items: Items) -> SumPairs | None:
 
 
 def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
-    """Whether two disks can be blocked for a volume.
-
-    They are blocked when the others leave less than `size` bytes on each. A disk that is too small for the volume in
-    the first place needs nothing on it.
+    """Whether two disks can be blocked for a volume. They are blocked when the others leave less than `size` bytes on
+    each. A disk that is too small for the volume is blocked already.
     """
     firsts, seconds_by_index = pairs
     max_first = max(free[0], 0)

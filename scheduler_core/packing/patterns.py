@@ -1,6 +1,4 @@
-"""Patterns: all the ways to fill a disk, as bits.
-
-The exact search works on this table.
+"""Patterns: all the ways to fill a disk, as bits. The exact search works on this table.
 
 A *pattern* (Gilmore and Gomory) is a set of volumes that may lie together on one disk. Volumes of equal size with
 equal restrictions are interchangeable, so they form an *item class*, and a pattern only says how many of each class it
@@ -44,10 +42,8 @@ class ItemClass:
 
 @dataclass(frozen=True, slots=True)
 class CountField:
-    """Position of a class's count in a packed integer.
-
-    The field has `width` bits from bit `shift` and never crosses a byte border, so that `Patterns` can read one
-    class's count from all patterns at once with `bytes.translate`.
+    """Position of a class's count in a packed integer. The field has `width` bits from bit `shift` and never crosses a
+    byte border, so that `Patterns` can read one class's count from all patterns at once with `bytes.translate`.
     """
 
     shift: int
@@ -55,16 +51,13 @@ class CountField:
 
     @property
     def one(self) -> int:
-        """The packed form of a single volume."""
         return 1 << self.shift
 
     @property
     def mask(self) -> int:
-        """The field's bits."""
         return (1 << self.width) - 1 << self.shift
 
     def count(self, packed: int) -> int:
-        """The count in a packed integer."""
         return packed >> self.shift & ((1 << self.width) - 1)
 
 
@@ -82,9 +75,8 @@ def field_layout(item_classes: Sequence[ItemClass]) -> list[CountField]:
 
 
 class Patterns:
-    """Table of all patterns of a packing problem.
-
-    Patterns are numbered; sets of them are integers with one bit per pattern.
+    """Table of all patterns of a packing problem. Patterns are numbered; sets of them are integers with one bit per
+    pattern.
 
     Attributes:
         sums: the bytes of each pattern
@@ -146,10 +138,9 @@ def enumerate_patterns(
     limits: PatternLimits,
     budget: Budget,
 ) -> list[int]:
-    """Patterns with a sum in the ranges, ascending.
-
-    A range includes both ends. An entry is `sum << bits | packed counts`: sorting entries sorts by sum, and one
-    addition adds a volume. Partial patterns that can no longer reach any range are dropped on the way.
+    """Patterns with a sum in the ranges, ascending. A range includes both ends. An entry is `sum << bits | packed
+    counts`: sorting entries sorts by sum, and one addition adds a volume. Partial patterns that can no longer reach any
+    range are dropped on the way.
 
     Raises:
         TooManyPatternsError: the table would get larger than the limits
@@ -177,10 +168,7 @@ def enumerate_patterns(
 
 
 def _extend(entries: list[int], item_class: ItemClass, one: int, limit: int, max_entries: int) -> list[int]:
-    """Entries with none, one, two, ... volumes added.
-
-    Entries stay below `limit`. Stops early above `max_entries`.
-    """
+    """Entries with none, one, two, ... volumes added, below `limit`. Stops early above `max_entries`."""
     extended = entries
     added = entries
     highest = limit - one
@@ -193,7 +181,6 @@ def _extend(entries: list[int], item_class: ItemClass, one: int, limit: int, max
 
 
 def _within(entries: list[int], ranges: Sequence[tuple[int, int]], bits: int) -> list[int]:
-    """Entries whose sums lie in one of the ranges."""
     merged = _merge(ranges)
     # A single range from 0: `_extend` keeps entries below its end already.
     if len(merged) == 1 and not merged[0][0]:
@@ -205,7 +192,6 @@ def _within(entries: list[int], ranges: Sequence[tuple[int, int]], bits: int) ->
 
 
 def _merge(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same values as disjoint ranges, ascending."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:

@@ -62,25 +62,22 @@ def _place(partial: PartialAssignment, volume: int, disk: int) -> None:
 
 
 def _mask_out_small_disks(partial: PartialAssignment) -> None:
-    """Removes disks that have become too small from the masks.
-
-    They are too small for any unassigned volume. More volumes then have equal masks and are interchangeable.
-    """
+    """Removes from the masks the disks that have become too small for any unassigned volume."""
     if not partial.unassigned:
         return
     smallest = min(partial.sizes[volume] for volume in partial.unassigned)
     usable = sum(1 << disk for disk, capacity in enumerate(partial.capacities) if capacity >= smallest)
+    # More volumes then have equal masks and are interchangeable.
     for volume in partial.unassigned:
         partial.masks[volume] &= usable
 
 
 def defer_small_items(partial: PartialAssignment) -> list[int]:
-    """Takes out volumes that fit in any case.
+    """Takes out the volumes that fit however the others are packed, and returns them smallest first.
 
-    They fit however the others are packed; they are returned smallest first. A volume of s bytes finds no disk only if
-    each of its n disks has at most s - 1 bytes left. Its disks hold at most the other volumes that may use any of
-    them; if that still leaves more than n * (s - 1) bytes, it cannot happen. Deferred volumes are placed after all
-    others, largest first, which is the situation the argument is about.
+    A volume of s bytes finds no disk only if each of its n disks has at most s - 1 bytes left. Its disks hold at most
+    the other volumes that may use any of them; if that still leaves more than n * (s - 1) bytes, it cannot happen.
+    Deferred volumes are placed after all others, largest first, which is the situation the argument is about.
     """
     deferred: list[int] = []
     bytes_by_mask: dict[int, int] = {}
@@ -110,10 +107,7 @@ def place_deferred(partial: PartialAssignment, deferred: Sequence[int]) -> None:
 
 
 def components(partial: PartialAssignment) -> list[list[int]]:
-    """Groups of unassigned volumes that share no disk.
-
-    Each group is an independent packing problem.
-    """
+    """Groups of unassigned volumes that share no disk. Each group is an independent packing problem."""
     groups: list[tuple[int, list[int]]] = []
     for volume in partial.unassigned:
         disks = partial.masks[volume]

@@ -27,11 +27,9 @@ class PackingProblem:
 
     @property
     def is_restricted(self) -> bool:
-        """Whether volumes differ in the disks they may use."""
         return len(set(self.masks)) > 1
 
     def admissible(self, disk: int) -> list[int]:
-        """Volumes that may use the disk."""
         return [volume for volume, mask in enumerate(self.masks) if mask >> disk & 1]
 
     def restrict(self, volumes: Sequence[int], disks: Sequence[int]) -> PackingProblem:

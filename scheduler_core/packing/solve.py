@@ -1,6 +1,5 @@
-"""Runs the methods of this package on one packing problem, from cheap to expensive.
-
-What is cheap and often enough goes first: presolve, greedy packings, bounds, exact search, minimum bin slack.
+"""Runs the methods of this package on one packing problem, cheap and successful ones first: presolve, greedy packings,
+bounds, exact search, minimum bin slack.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ def _solve_component(partial: PartialAssignment, members: list[int], budget: Bud
 
 
 def _pack(problem: PackingProblem, budget: Budget) -> list[int] | None:
-    """Tries greedy packings, then proofs, then a search."""
     if problem.slack < 0:
         return None
     budget.charge(len(problem.sizes) * _GREEDY_STEPS)
@@ -92,12 +90,13 @@ def _pack(problem: PackingProblem, budget: Budget) -> list[int] | None:
 
 
 def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
-    """Searches exactly, as far as the table of patterns allows.
+    """Searches exactly, as far as the table of patterns allows: with a small table, then by filling disks, then with a
+    large table.
 
-    First with a small table, then by filling disks first, then with a large table. The larger search would only repeat
-    a small one that ran out of steps, so it follows only where that never began. A brief attempt to fill disks precedes
-    all of them: it often succeeds before a table would be complete.
+    A brief attempt to fill disks comes first, because it often succeeds before a table is complete. The large table
+    follows only where the small one was too small: it would repeat a search that ran out of steps.
     """
+    # A brief attempt to fill disks often succeeds before a table is complete.
     portion = budget.portion(min(BRIEF_STEPS, budget.left // 2))
     packing = minimum_bin_slack(problem, portion)
     budget.take_back([portion])
@@ -108,6 +107,7 @@ def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
         return search(problem, _SMALL_TABLE, portion)
     except TooManyPatternsError:
         larger_table = _LARGE_TABLE
+    # A larger search would only repeat one that ran out of steps.
     except OutOfStepsError:
         larger_table = None
     finally:

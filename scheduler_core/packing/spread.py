@@ -1,6 +1,4 @@
-"""Whether replicas that must stay apart fit the disks together.
-
-Those of one volume must not share a domain (a node, a zone or a disk).
+"""Whether the replicas fit the disks together, if those of one volume share no domain (a node, a zone or a disk).
 
 Without such volumes and without copies this is the question of `feasible.py`, which also answers it without domains and copies first: what
 does not pack then does not pack at all. Otherwise each replica goes to the disk with the most bytes left, which often succeeds at once. If
@@ -42,15 +40,11 @@ class ReplicaGroup:
 
     @property
     def spreads(self) -> bool:
-        """Whether the replicas depend on each other."""
         return len(self.masks) > 1 and any(domain != SHARED for domain in self.domains)
 
 
 def fits_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
-    """Whether all replicas fit into the disks' free bytes.
-
-    UNDECIDED when the budget ends first.
-    """
+    """Whether all replicas fit into the disks' free bytes; UNDECIDED when the budget ends first."""
     gave_up = budget.gave_up
     plain = not any(group.spreads or any(group.copies) for group in groups)
     if not plain and _fits_greedily(groups, free, budget):
@@ -68,9 +62,8 @@ def _largest_first(groups: Sequence[ReplicaGroup]) -> list[ReplicaGroup]:
 
 
 def _fits_greedily(groups: Sequence[ReplicaGroup], free: Sequence[int], budget: Budget) -> bool:
-    """Whether all replicas fit if each one goes to the disk with the most bytes left.
-
-    The largest come first, and of one volume those that may use the fewest disks. False proves nothing.
+    """Whether all replicas fit if each one goes to the disk with the most bytes left. The largest come first, and of
+    one volume those that may use the fewest disks. False proves nothing.
     """
     left = list(free)
     # For each image, the bit mask of the disks that were given a copy.
@@ -88,10 +81,8 @@ def _fits_greedily(groups: Sequence[ReplicaGroup], free: Sequence[int], budget: 
 
 
 def _place_on_emptiest(group: ReplicaGroup, mask: int, left: list[int], copied: dict[str, int], used: set[int]) -> bool:
-    """Places replicas of a group on the disks of a mask.
-
-    Updates the bytes left. `copied` has the disks that were given a copy, by image, and `used` the domains of the
-    group's replicas.
+    """Places replicas of a group on the disks of a mask. Updates the bytes left. `copied` has the disks that were given
+    a copy, by image, and `used` the domains of the group's replicas.
     """
     remaining = group.masks.count(mask)
     heap = [(_bytes_on(group, disk, copied) - left[disk], disk) for disk in range(len(left)) if mask >> disk & 1]
@@ -116,9 +107,8 @@ def _place_on_emptiest(group: ReplicaGroup, mask: int, left: list[int], copied: 
 
 
 def _bytes_on(group: ReplicaGroup, disk: int, copied: Mapping[str, int]) -> int:
-    """Returns the bytes that one more replica takes on a disk.
-
-    `copied` has the disks that were given a copy, by image, as bit masks.
+    """Returns the bytes that one more replica takes on a disk. `copied` has the disks that were given a copy, by image,
+    as bit masks.
     """
     if not group.copies or copied.get(group.image, 0) >> disk & 1:
         return group.size
@@ -126,10 +116,8 @@ def _bytes_on(group: ReplicaGroup, disk: int, copied: Mapping[str, int]) -> int:
 
 
 def _search(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
-    """Searches in both orders of the disks.
-
-    Each order finds placements that the other one misses within its steps.
-    """
+    """Searches in both orders of the disks, because each finds placements that the other misses within its steps."""
+    # Each order finds placements that the other one misses within its steps.
     for descending in (True, False):
         portion = budget.portion(MAX_STEPS_PER_INSTANCE // 2)
         order = sorted(range(len(free)), key=free.__getitem__, reverse=descending)
@@ -150,10 +138,7 @@ def _without_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budge
 
 
 class _Search:
-    """A depth-first search over the groups, one replica after the other.
-
-    It tries the disks in an order.
-    """
+    """A depth-first search over the groups, one replica after the other, which tries the disks in a fixed order."""
 
     def __init__(
         self, groups: Sequence[ReplicaGroup], free: tuple[int, ...], order: Sequence[int], budget: Budget
@@ -171,7 +156,6 @@ class _Search:
         self._failed: set[object] = set()
 
     def _traits_of(self, disk: int) -> object:
-        """Returns what distinguishes a disk from others with the same free bytes."""
         return tuple(
             (
                 tuple(mask >> disk & 1 for mask in group.masks),
@@ -217,15 +201,13 @@ class _Search:
         return bool(disks) and (SHARED in domains or len(domains) >= len(group.masks))
 
     def _place_replica(self, number: int, replica: int, start: int, used: set[int]) -> bool:
-        """Places the replicas of a group from `replica` on.
-
-        Equal replicas are placed in the order of the disks, from `start` on, because their order does not matter.
-        """
+        """Places the replicas of a group from `replica` on, equal ones on disks from `start` on."""
         group = self._groups[number]
         if replica == len(group.masks):
             return self._place_group(number + 1)
         if replica and group.masks[replica] != group.masks[replica - 1]:
             start = 0
+        # The order of equal replicas does not matter, so they are placed in the order of the disks.
         for position, disk in self._choices(group, replica, start, used):
             domain = group.domains[disk]
             size = _bytes_on(group, disk, self._copied)
@@ -244,7 +226,6 @@ class _Search:
         return False
 
     def _choices(self, group: ReplicaGroup, replica: int, start: int, used: set[int]) -> Iterator[tuple[int, int]]:
-        """Yields positions and disks that a replica may use, one of those that are alike."""
         tried: set[object] = set()
         for position in range(start, len(self._order)):
             disk = self._order[position]
@@ -260,12 +241,9 @@ class _Search:
 
 
 def _shared_domain(domains: Sequence[int], disk: int) -> int:
-    """Returns the domain that a disk shares with another disk.
-
-    All disks that are alone in their domains get the same value. Any number of replicas may use a disk that is SHARED,
-    which sets it apart.
-    """
+    """Returns the domain that a disk shares with another disk, one value for all disks that are alone in theirs."""
     domain = domains[disk]
+    # Any number of replicas may use such a disk, which sets it apart.
     if domain == SHARED:
         return SHARED
     return domain if domains.count(domain) > 1 else SHARED - 1

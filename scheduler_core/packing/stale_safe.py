@@ -79,10 +79,8 @@ class Overbooking:
 
 
 def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> Overbooking | None:
-    """Returns the first disk that outdated status may overbook.
-
-    None if there is none: the volumes are stale-safe, provided that they pack. A disk that takes only optional volumes
-    does not matter.
+    """Returns the first disk that outdated status may overbook, or None if the volumes are stale-safe, provided that
+    they pack. A disk that takes only optional volumes does not matter.
     """
     for index, disk in enumerate(disks):
         meeting = _meeting(volumes, index, disk)
@@ -92,9 +90,8 @@ def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> 
 
 
 def missing_bytes(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> list[int]:
-    """Returns the least bytes by which each disk would have to be larger, so that the volumes are stale-safe.
-
-    A larger disk may be met by more volumes. Only sizes count: the volumes must bring no data.
+    """Returns the least bytes by which each disk would have to be larger, so that the volumes are stale-safe. A larger
+    disk may be met by more volumes. Only sizes count: the volumes must bring no data.
     """
     missing: list[int] = []
     for index, disk in enumerate(disks):
@@ -135,10 +132,9 @@ def _bytes_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: Meet
 
 
 class NewVolumes:
-    """New volumes that may use any disk.
-
-    Their stale safety takes a comparison or a look-up per disk. They come in one or more parts, such as those of the
-    pod and those of other pods, none of them empty. `optional` ones may also be placed elsewhere.
+    """New volumes that may use any disk. Their stale safety takes a comparison or a look-up per disk. They come in one
+    or more parts, such as those of the pod and those of other pods, none of them empty. `optional` ones may also be
+    placed elsewhere.
     """
 
     __slots__ = ("_largest", "_parts", "_smallest", "_total")
@@ -150,9 +146,8 @@ class NewVolumes:
         self._smallest = min([items.descending[-1] for items in parts])
 
     def stale_safe(self, free: Sequence[int], reported: Sequence[int]) -> bool:
-        """Whether the volumes are stale-safe on disks, as `find_overbooking` would say.
-
-        `reported` are the free bytes by the oldest status.
+        """Whether the volumes are stale-safe on disks, as `find_overbooking` would say. `reported` are the free bytes
+        by the oldest status.
         """
         for disk_free, disk_reported in zip(free, reported, strict=True):
             # All volumes fit, or none that must be placed goes here, however overbooked the disk is.

@@ -44,10 +44,9 @@ def resolve_on_nodes(
     *,
     require_best_effort: bool = True,
 ) -> Cooperative[tuple[NodeResolution, ...]]:
-    """Returns the pod's volumes for each possible match, and for each zone and region that new volumes are tied to.
-
-    One result for all nodes, if neither differs. Otherwise a node is in the results of all its possible matches. `offered` are volumes
-    that other pods may take. With None every claim without a volume gets a new one.
+    """Returns the pod's volumes for each possible match, and for each zone and region that new volumes are tied to. One
+    result for all nodes, if neither differs. Otherwise a node is in the results of all its possible matches. `offered`
+    are volumes that other pods may take. With None every claim without a volume gets a new one.
 
     Raises:
         ResolutionError: as `resolve` and `match_volumes`
@@ -78,9 +77,8 @@ def _nodes_by_domain(names: Iterable[str], view: View) -> Mapping[TopologyTerm, 
 
 
 def merge_resolutions(parts: Sequence[NodeResolution]) -> Resolution:
-    """Returns all volumes that a pod may have.
-
-    Each says on which nodes. A new volume that is tied to a different zone or region on each of them is there once, without it.
+    """Returns all volumes that a pod may have, each with its nodes. A new volume that is tied to a different zone or
+    region on each of them is there once, without it.
     """
     if len(parts) == 1 and parts[0].nodes is None:
         return parts[0].resolution

@@ -77,7 +77,6 @@ def bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volume
 
 
 def _claimed_volume(claim: kube.Claim, subject: str, snapshot: Snapshot) -> longhorn.Volume:
-    """Returns the volume of the claim that is cloned."""
     full = f"{claim.namespace}/{claim.spec.source_claim}"
     source = snapshot.claims.get((claim.namespace, claim.spec.source_claim))
     if source is None or not source.spec.volume_name or source.deleting:

@@ -1,6 +1,4 @@
-"""Restart: which nodes already hold a pod's local volumes.
-
-Also says where a volume needs no new space.
+"""Which nodes already hold a restarted pod's local volumes, and where a volume needs no new space.
 
 What one replica means on a ready node and a ready disk (Longhorn's scheduler-extender proposal, Filter step 3):
 
@@ -32,10 +30,7 @@ from scheduler_core.volumes.resolve import PodVolume
 
 
 class ReplicaUse(Enum):
-    """How a pod that returns to a node can use a replica there.
-
-    The best use comes first.
-    """
+    """How a pod that returns to a node can use a replica there, the best use first."""
 
     HEALTHY = "healthy"
     NEW = "new"
@@ -49,10 +44,7 @@ def is_healthy(replica: longhorn.Replica) -> bool:
 
 
 def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> ReplicaUse:
-    """Returns the use of one replica.
-
-    `salvage`: the volume has no healthy replica.
-    """
+    """Returns the use of one replica. `salvage`: the volume has no healthy replica."""
     node = cluster.nodes.get(replica.node_id)
     if node is None or not node.ready or not stays(replica) or not _disk_ready(node, replica.disk_id):
         return ReplicaUse.NONE
@@ -80,10 +72,7 @@ def _would_reuse(volume: longhorn.Volume, replica: longhorn.Replica, node: longh
 
 
 def replica_uses(volume: PodVolume, cluster: Cluster) -> dict[str, ReplicaUse]:
-    """Returns the best use of the volume's replicas by node.
-
-    Nodes without a replica are left out.
-    """
+    """Returns the best use of the volume's replicas by node. Nodes without a replica are left out."""
     salvage = not any(is_healthy(replica) for replica in volume.replicas)
     order = list(ReplicaUse)
     best: dict[str, ReplicaUse] = {}
@@ -95,17 +84,14 @@ def replica_uses(volume: PodVolume, cluster: Cluster) -> dict[str, ReplicaUse]:
 
 
 def nodes_with_replica(volume: PodVolume, cluster: Cluster) -> frozenset[str]:
-    """Names of nodes where a replica of the volume is kept.
-
-    The volume needs no new space there.
-    """
+    """Names of the nodes that keep a replica of the volume, which therefore needs no new space there."""
     return frozenset(name for name, use in replica_uses(volume, cluster).items() if use is not ReplicaUse.NONE)
 
 
 def home_nodes(local: Iterable[PodVolume], candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
     """Names of candidates that are every local volume's home.
 
-    Volumes that need no local space cannot have a home and are left out. Without a local volume there is no home.
+    Volumes that need no local space have no home and are left out. Without a local volume there is no home.
     """
     common: frozenset[str] | None = None
     for volume in local:

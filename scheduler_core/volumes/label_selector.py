@@ -15,9 +15,8 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 def is_valid(requirement: LabelRequirement, operators: Collection[str]) -> bool:
-    """Whether the API server would accept the requirement.
-
-    `operators` are those of the kind of selector. The form of keys and values is not checked.
+    """Whether the API server would accept the requirement. `operators` are those of the kind of selector. The form of
+    keys and values is not checked.
     """
     if requirement.operator not in operators:
         return False
@@ -29,15 +28,11 @@ def is_valid(requirement: LabelRequirement, operators: Collection[str]) -> bool:
 
 
 def meets_all(requirements: Iterable[LabelRequirement], labels: Mapping[str, str]) -> bool:
-    """Whether labels meet every requirement, each of which is valid."""
     return all(_meets(requirement, labels.get(requirement.key)) for requirement in requirements)
 
 
 def _meets(requirement: LabelRequirement, value: str | None) -> bool:
-    """Whether a label's value meets the requirement.
-
-    None if there is no such label.
-    """
+    """Whether a label's value meets the requirement; the value is None if there is no such label."""
     match requirement.operator:
         case "In":
             return value in requirement.values

@@ -17,9 +17,8 @@ PENDING = "Pending"
 
 
 def unlisted_volumes(pod: Pod, node: str, view: View, *, require_best_effort: bool = True) -> tuple[str, ...]:
-    """Names of the pod's local volumes not listed on the node.
-
-    With `require_best_effort` False a best-effort volume does not need local space and is left out.
+    """Names of the pod's local volumes not listed on the node. With `require_best_effort` False a best-effort volume
+    does not need local space and is left out.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
@@ -41,10 +40,8 @@ def decided_pods(view: View) -> tuple[tuple[Pod, str], ...]:
 
 
 def decided_node(pod: Pod, view: View) -> str:
-    """Returns the node that was decided for the pod.
-
-    The pod is or will be bound to it; "" for none. A nomination together with PodScheduled=False comes from preemption and is not a
-    decision.
+    """Returns the node that the pod is or will be bound to, "" for none. A nomination together with PodScheduled=False
+    comes from preemption and is no decision.
     """
     return pod.node_name or view.selected_node(pod) or ("" if pod.unschedulable else pod.nominated_node)
 

@@ -1,7 +1,4 @@
-"""What a pod's volumes require of any node.
-
-Equal requirements are recognised, whichever pod has them.
-"""
+"""What a pod's volumes require of any node, comparable whichever pod has them."""
 
 from __future__ import annotations
 
@@ -63,9 +60,8 @@ class OptionalVolume:
 
 @dataclass(frozen=True)
 class Requirements:
-    """The volumes that need space together.
-
-    `sizes` and `written` are what Longhorn's two space rules read of each volume.
+    """The volumes that need space together. `sizes` and `written` are what Longhorn's two space rules read of each
+    volume.
 
     Attributes:
         volumes: the volumes, largest first
@@ -86,7 +82,6 @@ class Requirements:
 
     @cached_property
     def items(self) -> Items:
-        """The sizes as items to pack."""
         return Items(self.sizes)
 
     @property
@@ -100,7 +95,6 @@ class Requirements:
 
     @cached_property
     def optional_replicas(self) -> tuple[PodVolume, ...]:
-        """The volume of each optional replica."""
         return tuple(entry.volume for entry in self.optional for _ in range(entry.count))
 
     @cached_property
@@ -118,15 +112,11 @@ class Requirements:
 
     @cached_property
     def images(self) -> tuple[str, ...]:
-        """The backing image of each volume, "" for none."""
         return tuple(volume.volume.backing_image for volume in self.volumes)
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether every open disk is open to every volume.
-
-        Then only sizes decide.
-        """
+        """Whether every open disk is open to every volume, so that only sizes decide."""
         classes = self.classes
         return len(classes.requests) + len(classes.optional) <= 1 and not classes.rewrites and not any(self.images)
 
@@ -134,9 +124,8 @@ class Requirements:
 def requirements(
     volumes: Iterable[PodVolume], attach: Iterable[PodVolume], optional: Iterable[OptionalVolume] = ()
 ) -> Requirements:
-    """Returns what `volumes` require of a node.
-
-    The node must also be able to attach the volumes of `attach`. `optional` may be in the way of `volumes`. Volumes of one size are in the order of their classes, and claims' names
+    """Returns what `volumes` require of a node. The node must also be able to attach the volumes of `attach`.
+    `optional` may be in the way of `volumes`. Volumes of one size are in the order of their classes, and claims' names
     come last, so that no reason depends on them.
     """
     ordered = sorted(volumes, key=lambda entry: (-entry.volume.size, -entry.volume.actual_size, entry.claim))
@@ -170,22 +159,17 @@ def _optional_order(entry: OptionalVolume) -> tuple[object, ...]:
 
 
 def _order_without_names(entry: PodVolume) -> tuple[object, ...]:
-    """Returns a sort key in which names only break ties of equal volumes.
-
-    The volume's name comes before the claim's, because it distinguishes linked clones.
-    """
+    """Returns a sort key in which names only break ties."""
     volume = entry.volume
     name, *values, layout, topology = _class_values(volume)
     chunks = () if layout is None else (layout.data_chunks, layout.parity_chunks, layout.strip_size_kb)
     terms = tuple((term.zone, term.region) for term in topology)
+    # The volume's name comes before the claim's, because it distinguishes linked clones.
     return (-volume.size, -volume.actual_size, *values, chunks, terms, name, entry.claim)
 
 
 def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
-    """Returns the engines that run the volumes, each once.
-
-    Their order does not depend on that of the volumes.
-    """
+    """Returns the engines that run the volumes, each once, in an order that does not depend on the volumes'."""
     engines = sorted({(entry.volume.data_engine, entry.volume.image) for entry in volumes})
     return tuple(
         _interned_class(("", 0, data_engine, image, (), (), "", "", "", None, ())) for data_engine, image in engines
@@ -193,15 +177,11 @@ def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
 
 
 def volume_class(volume: longhorn.Volume) -> ReplicaRequest:
-    """Returns a replica request for all volumes of a class.
-
-    It has only the fields that decide which disks are open. The volume's name, exact size and state are left out.
-    """
+    """Returns a replica request with only the fields that decide which disks are open, for all volumes of a class."""
     return _interned_class(_class_values(volume))
 
 
 def _class_values(volume: longhorn.Volume) -> _ClassValues:
-    """Returns the fields of a volume's class, the name of a linked clone first."""
     linked = volume.clone_mode != ""
     return (
         volume.name if linked else "",
@@ -220,9 +200,6 @@ def _class_values(volume: longhorn.Volume) -> _ClassValues:
 
 @lru_cache(maxsize=4096)
 def _interned_class(values: _ClassValues) -> ReplicaRequest:
-    """Returns one object for equal values.
-
-    Classes can then be compared by identity.
-    """
+    # One object for equal values, so that classes can be compared by identity.
     fields: dict[str, Any] = dict(zip(_CLASS_FIELDS, values, strict=True))
     return ReplicaRequest.for_volume(longhorn.Volume(**fields))

@@ -70,21 +70,16 @@ class PodVolume:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The Longhorn volumes of a pod, sorted by claim.
-
-    A claim or volume that the pod mounts twice is listed once.
-    """
+    """The Longhorn volumes of a pod, sorted by claim. A claim or volume that the pod mounts twice is listed once."""
 
     volumes: tuple[PodVolume, ...] = ()
 
     @property
     def local(self) -> tuple[PodVolume, ...]:
-        """The volumes that need space on the pod's node."""
         return tuple(volume for volume in self.volumes if volume.local)
 
     @property
     def remote(self) -> tuple[PodVolume, ...]:
-        """The volumes whose replicas may be on any node."""
         return tuple(volume for volume in self.volumes if not volume.local)
 
     @property
@@ -100,7 +95,6 @@ class Resolution:
 def resolve(
     pod: kube.Pod, view: View, matches: Mapping[str, str] = _NO_MATCHES, *, require_best_effort: bool = True
 ) -> Resolution:
-    """Returns the pod's Longhorn volumes, see `resolve_volumes`."""
     return run_to_end(resolve_volumes(pod, view, matches, require_best_effort=require_best_effort))
 
 
@@ -146,11 +140,9 @@ def resolve_volumes(
 
 
 def exceeds_attach_limit(pod: kube.Pod) -> bool:
-    """Whether a pod has more volumes than a node can attach.
-
-    Volumes of other drivers count too, because the driver shows only when a volume is resolved. That bounds the work for any pod.
-    """
+    """Whether a pod has more volumes than a node can attach, which bounds the work for any pod."""
     volumes = pod.volumes
+    # Volumes of other drivers count too, because the driver shows only when a volume is resolved.
     return len(volumes) > MAX_VOLUMES_PER_NODE and len({mount.claim for mount in volumes}) > MAX_VOLUMES_PER_NODE
 
 
@@ -167,10 +159,8 @@ def volume_of_claim(
     *,
     require_best_effort: bool = True,
 ) -> PodVolume | None:
-    """Returns the Longhorn volume of a claim.
-
-    The volume exists or will be created, on a node of `domain`. None if the claim belongs to another driver. `matched` is the free
-    PersistentVolume that an unbound claim will be bound to.
+    """Returns the Longhorn volume of a claim. The volume exists or will be created, on a node of `domain`. None if the
+    claim belongs to another driver. `matched` is the free PersistentVolume that an unbound claim will be bound to.
 
     Raises:
         MissingObjectError: the PersistentVolume or Longhorn volume it is bound to does not exist
@@ -198,9 +188,8 @@ def volume_of_claim(
 
 
 def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = ANYWHERE) -> PodVolume | None:
-    """Returns the volume that Longhorn would create, for a pod on a node of `domain`.
-
-    What the claim is bound to does not matter. None if the claim belongs to another driver.
+    """Returns the volume that Longhorn would create, for a pod on a node of `domain`. What the claim is bound to does
+    not matter. None if the claim belongs to another driver.
 
     Raises:
         ResolutionError: it cannot become a volume
@@ -213,18 +202,14 @@ def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = ANYWHERE
 
 
 def future_volume_name(claim: kube.Claim) -> str:
-    """Returns the name that a claim's Longhorn volume will have.
-
-    "" without a UID. Kubernetes' provisioner names the volume after the claim's UID.
+    """Returns the name that a claim's Longhorn volume will have: Kubernetes' provisioner names it after the claim's
+    UID. "" without a UID.
     """
     return f"pvc-{claim.uid}" if claim.uid else ""
 
 
 def current_volume(volume: PodVolume, view: View) -> PodVolume:
-    """Returns a resolved volume as this view has it.
-
-    It may be bound by now, or have other replicas.
-    """
+    """Returns a resolved volume as this view has it. It may be bound by now, or have other replicas."""
     handle = "" if volume.bound and not volume.persistent_volume else _volume_handle(volume.claim, view)
     # A claim that was matched may have been bound to another volume.
     name = handle or (volume.volume.name if volume.bound else "")
@@ -238,10 +223,7 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
 
 
 def _volume_handle(full_name: str, view: View) -> str:
-    """Returns the Longhorn volume that a claim is bound to.
-
-    The claim is given as ``namespace/name``; "" for none.
-    """
+    """Returns the Longhorn volume that a claim (``namespace/name``) is bound to, "" for none."""
     namespace, _, name = full_name.partition("/")
     claim = view.snapshot.claims.get((namespace, name))
     if claim is None:
@@ -252,11 +234,9 @@ def _volume_handle(full_name: str, view: View) -> str:
 
 
 def is_in_view(persistent_volume: str, view: View) -> bool:
-    """Whether the view has a PersistentVolume with its volume.
-
-    Each kind has a watch of its own, and one may be behind another.
-    """
+    """Whether the view has a PersistentVolume with its volume."""
     volume = view.snapshot.persistent_volumes.get(persistent_volume)
+    # Each kind has a watch of its own, and one may be behind another.
     return volume is not None and (volume.driver != DRIVER or volume.handle in view.snapshot.volumes)
 
 
@@ -296,7 +276,6 @@ def _unbound_volume(claim: kube.Claim, subject: str, view: View, domain: Topolog
 
 
 def missing_storage_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
-    """Names of StorageClasses that the view lacks for unbound claims."""
     names = {spec.storage_class for spec in _unbound_specs(pod, view) if spec.storage_class}
     return tuple(sorted(name for name in names if name not in view.snapshot.storage_classes))
 
@@ -316,26 +295,20 @@ def _unbound_specs(pod: kube.Pod, view: View) -> Iterator[kube.ClaimSpec]:
 
 
 def domain_of_node(name: str, view: View) -> TopologyTerm:
-    """Returns the zone and the region of a node."""
     node = view.cluster.nodes.get(name)
     return ANYWHERE if node is None else TopologyTerm(node.zone, node.region)
 
 
 def storage_class_of(spec: kube.ClaimSpec, view: View) -> kube.StorageClass | None:
-    """Returns the StorageClass of a claim.
-
-    Without a name it is the default class (Kubernetes' GetDefaultClass).
-    """
+    """Returns the StorageClass of a claim; without a name the default class (Kubernetes' GetDefaultClass)."""
     if spec.storage_class is not None:
         return view.snapshot.storage_classes.get(spec.storage_class)
     return view.default_storage_class
 
 
 def is_local(volume: longhorn.Volume, *, require_best_effort: bool = True) -> bool:
-    """Whether a volume needs space on its pod's node.
-
-    A volume shared through a share-manager is served over the network. A migratable volume is attached like any other. No node has all of a
-    sharded volume.
+    """Whether a volume needs space on its pod's node. A volume shared through a share-manager is served over the
+    network. A migratable volume is attached like any other. No node has all of a sharded volume.
     """
     if volume.data_layout is not None or (volume.access_mode == "rwx" and not volume.migratable):
         return False
@@ -345,10 +318,7 @@ def is_local(volume: longhorn.Volume, *, require_best_effort: bool = True) -> bo
 
 
 def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
-    """Names of nodes where other pods use an exclusive claim.
-
-    Only live pods count.
-    """
+    """Names of nodes where other live pods use an exclusive claim."""
     if SHARED_ACCESS_MODES.intersection(claim.spec.access_modes):
         return frozenset()
     return frozenset(
@@ -359,8 +329,5 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
 
 
 def _is_same_pod(pod: kube.Pod, other: kube.Pod) -> bool:
-    """Whether two pods are the same.
-
-    Without a UID the name decides.
-    """
+    """Whether two pods are the same; without a UID the name decides."""
     return (pod.namespace, pod.name, pod.uid or other.uid) == (other.namespace, other.name, other.uid)

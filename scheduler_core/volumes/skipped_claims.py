@@ -27,9 +27,8 @@ class SkippedClaim:
 
 
 def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[SkippedClaim, ...]:
-    """Returns the pod's claims that the decision leaves out, sorted by name.
-
-    `resolution` has the pod's Longhorn volumes on all nodes.
+    """Returns the pod's claims that the decision leaves out, sorted by name. `resolution` has the pod's Longhorn
+    volumes on all nodes.
     """
     skipped: dict[str, SkippedClaim] = {}
     resolved = {volume.claim for volume in resolution.volumes}

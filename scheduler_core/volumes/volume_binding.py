@@ -83,19 +83,15 @@ class _UnboundClaim(NamedTuple):
 
 
 def may_match(pod: kube.Pod, view: View) -> bool:
-    """Whether there are free volumes for one of the pod's claims.
-
-    They need not match.
-    """
+    """Whether there are free volumes for one of the pod's claims, matching or not."""
     return any(True for _ in _claims_with_volumes(pod, view))
 
 
 def match_volumes(
     pod: kube.Pod, names: Collection[str], view: View, offered: Iterable[PodVolume] = ()
 ) -> tuple[NodeMatches, ...]:
-    """Returns the possible matches by groups of nodes.
-
-    No group means that no claim is matched on any node. Volumes of other drivers are matched too where Longhorn's compete with them.
+    """Returns the possible matches by groups of nodes. No group means that no claim is matched on any node. Volumes of
+    other drivers are matched too where Longhorn's compete with them.
 
     Raises:
         ResolutionError: a claim's selector is invalid, or too many volumes are equal
@@ -128,9 +124,8 @@ def match_volumes(
 
 
 def _claims_with_volumes(pod: kube.Pod, view: View) -> Iterator[_UnboundClaim]:
-    """Yields the claims to match, in the order of the pod.
-
-    Left out are claims whose class has no free volumes, or only other drivers'.
+    """Yields the claims to match, in the order of the pod; not those whose class has no free volumes, or only other
+    drivers'.
     """
     available = view.indexes.available_volumes
     if not available:
@@ -151,7 +146,6 @@ def _claims_with_volumes(pod: kube.Pod, view: View) -> Iterator[_UnboundClaim]:
 
 
 def _with_fitting_volumes(claim: _UnboundClaim, namespace: str, taken: _Taken) -> _UnboundClaim:
-    """Returns the claim with the volumes that fit it on some node."""
     if not all(is_valid(requirement, LABEL_SELECTOR_OPERATORS) for requirement in claim.spec.selector):
         raise ResolutionError(f"PersistentVolumeClaim {namespace}/{claim.name} has a selector that cannot be read")
     fitting = (volume for volume in claim.volumes if volume.name not in taken.certain and _fits(claim.spec, volume))
@@ -159,7 +153,6 @@ def _with_fitting_volumes(claim: _UnboundClaim, namespace: str, taken: _Taken) -
 
 
 def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
-    """Whether the volume fits the claim on the nodes that its affinity admits."""
     available = volume.available
     return (
         available is not None
@@ -172,16 +165,14 @@ def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
 
 
 def _volumes_of_offers(offered: Iterable[PodVolume]) -> _Taken:
-    """Returns which volumes other pods' offers take, or may take.
-
-    Of the volumes that a claim was matched with it takes one. Where as many claims as volumes share a choice, all are taken.
-    """
+    """Returns which volumes other pods' offers take, or may take."""
     by_claim: dict[str, set[str]] = {}
     for volume in offered:
         if volume.persistent_volume:
             by_claim.setdefault(volume.claim, set()).add(volume.persistent_volume)
     choices = [frozenset(volumes) for volumes in by_claim.values()]
     claims_by_choice = Counter(choices)
+    # Where as many claims as volumes share a choice, all are taken.
     certain = frozenset(name for choice, claims in claims_by_choice.items() if claims >= len(choice) for name in choice)
     return _Taken(certain, tuple(choice - certain for choice in choices if not choice <= certain))
 
@@ -189,7 +180,6 @@ def _volumes_of_offers(offered: Iterable[PodVolume]) -> _Taken:
 def _nodes_by_affinity(
     claims: Sequence[_UnboundClaim], names: Collection[str], view: View
 ) -> dict[frozenset[_Affinity], list[str]]:
-    """Groups nodes by the affinities that their labels meet."""
     affinities = {
         volume.available.node_affinity
         for claim in claims
@@ -208,9 +198,8 @@ def _nodes_by_affinity(
 
 
 class _AffinityLookup:
-    """Finds the affinities that a node meets.
-
-    Most affinities name one node or zone (one requirement, In). They are found by the label's value, because there may be as many as nodes.
+    """Finds the affinities that a node meets. Most affinities name one node or zone (one requirement, In). They are
+    found by the label's value, because there may be as many as nodes.
     """
 
     def __init__(self, affinities: Iterable[_Affinity]) -> None:
@@ -226,7 +215,6 @@ class _AffinityLookup:
                 self._others.append(affinity)
 
     def affinities_of(self, labels: Mapping[str, str]) -> frozenset[_Affinity]:
-        """Returns the affinities that a node with these labels meets."""
         met = {affinity for affinity in self._others if _admits(affinity, labels)}
         for key, values in self._by_value.items():
             met |= values.get(labels.get(key, ""), set()) if key in labels else set()
@@ -234,9 +222,8 @@ class _AffinityLookup:
 
 
 def _admits(affinity: _Affinity, labels: Mapping[str, str]) -> bool:
-    """Whether labels meet one term of the affinity.
-
-    A term that is invalid is never met (component-helpers, LazyErrorNodeSelector).
+    """Whether labels meet one term of the affinity; an invalid term is never met (component-helpers,
+    LazyErrorNodeSelector).
     """
     return any(
         all(is_valid(requirement, NODE_SELECTOR_OPERATORS) for requirement in term) and meets_all(term, labels)
@@ -250,10 +237,7 @@ def _possible_matches(
     taken: _Taken,
     view: View,
 ) -> tuple[_Pairs, ...]:
-    """Returns every match that kube-scheduler may choose.
-
-    The claims have the volumes that the node admits.
-    """
+    """Returns every match that kube-scheduler may choose. The claims have the volumes that the node admits."""
     states: set[tuple[_Pairs, frozenset[str]]] = {((), frozenset())}
     for claim in claims:
         extended: set[tuple[_Pairs, frozenset[str]]] = set()
@@ -278,10 +262,7 @@ def _possible_matches(
 def _group_by_affinity(
     volumes: Iterable[kube.PersistentVolume],
 ) -> dict[_Affinity | None, list[kube.PersistentVolume]]:
-    """Groups volumes by their node affinity.
-
-    There may be as many affinities as nodes, and a node meets few of them.
-    """
+    # There may be as many affinities as nodes, and a node meets few of them.
     groups: dict[_Affinity | None, list[kube.PersistentVolume]] = {}
     for volume in volumes:
         groups.setdefault(volume.available.node_affinity if volume.available is not None else None, []).append(volume)
@@ -291,7 +272,6 @@ def _group_by_affinity(
 def _volumes_for_node(
     groups: Mapping[_Affinity | None, list[kube.PersistentVolume]], admitted: Iterable[_Affinity]
 ) -> tuple[kube.PersistentVolume, ...]:
-    """Returns the volumes that a node admits, smallest first."""
     return tuple(
         sorted(chain.from_iterable(groups.get(affinity, ()) for affinity in (None, *admitted)), key=by_capacity)
     )
@@ -300,14 +280,13 @@ def _volumes_for_node(
 def _choices(
     volumes: Sequence[kube.PersistentVolume], taken: _Taken, view: View
 ) -> Iterator[kube.PersistentVolume | None]:
-    """Yields the volumes of which kube-scheduler takes one, or None.
-
-    They are the smallest. If other pods may take all of these, the next larger ones may be taken too, and in the end none. Of volumes that
-    are judged alike the first is yielded.
+    """Yields the volumes of which kube-scheduler takes one, or None: the smallest, and the first of those that are
+    judged alike.
     """
     for _, group in groupby(volumes, key=lambda volume: volume.available.capacity if volume.available else 0):
         equal = list(group)
         yield from {_kind(volume, view): volume for volume in reversed(equal)}.values()
+        # If other pods may take all of these, the next larger ones may be taken too, and in the end none.
         names = {volume.name for volume in equal}
         if len(equal) > sum(not choice.isdisjoint(names) for choice in taken.choices):
             return

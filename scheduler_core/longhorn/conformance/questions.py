@@ -63,7 +63,6 @@ def _request(cluster: Cluster, vector: Json) -> ReplicaRequest:
 
 
 def _describe_placement(cluster: Cluster, vector: Json) -> str:
-    """Every refusal of the placement, in one line."""
     explanation = explain(cluster, _request(cluster, vector), _replicas(cluster, vector))
     words = [explanation.refusal.rule.name] if explanation.refusal else []
     for entry in explanation.nodes:

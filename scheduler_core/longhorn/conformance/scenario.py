@@ -1,6 +1,5 @@
-"""Reads a recorded scenario as a `Cluster`.
-
-A scenario holds objects in Kubernetes' own form, and the recorder's short forms of engine images and instance managers.
+"""Reads a recorded scenario as a `Cluster`. A scenario holds objects in Kubernetes' own form, and the recorder's short
+forms of engine images and instance managers.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ _IMAGES: Final = {"default-engine-image": ENGINE_IMAGE, "default-instance-manage
 
 
 def read_cluster(scenario: Json) -> Cluster:
-    """The cluster of a scenario.
-
-    Settings that do not parse are kept as faults.
+    """The cluster of a scenario. Settings that do not parse are kept as faults.
 
     Raises:
         ObjectError: an object cannot be read
@@ -96,11 +93,9 @@ def _instance_managers(entries: Iterable[Json] | None) -> dict[str, longhorn.Ins
 
 
 def _derive_schedulable(cluster: Cluster, node: longhorn.Node) -> longhorn.Node:
-    """The node with the node controller's Schedulable condition."""
     other_conditions = tuple(entry for entry in node.conditions if entry.type != "Schedulable")
     return replace(node, conditions=(schedulable_condition(cluster, node), *other_conditions))
 
 
 def node_schedulable(node: longhorn.Node) -> str:
-    """The status of a node's Schedulable condition."""
     return kube.condition(node.conditions, "Schedulable").status
