@@ -47,6 +47,7 @@ log = structlog.get_logger("certificate")
 NAME: Final = PLACEMENT_GUARD.name
 WEBHOOK: Final = "placement-guard.longhorn-scheduler-extender.longhorn.io"
 STANDBY_WEBHOOK: Final = "placement-guard-standby.longhorn-scheduler-extender.longhorn.io"
+WEBHOOKS: Final = frozenset({WEBHOOK, STANDBY_WEBHOOK})
 CERT_MANAGER: Final = "cert-manager.io/certificate-name"
 CALL_SECONDS: Final = 5.0
 # How long API servers may take until they trust a new authority.
@@ -262,8 +263,8 @@ class ServingCertificate:
         """Has API servers trust the authorities."""
         raw = await self._client.get(self._webhook_path, seconds=CALL_SECONDS)
         configuration = decode_json(MUTATING_WEBHOOKS.kind, raw, _WebhookConfiguration)
-        webhooks = configuration.webhooks or []
-        missing = {WEBHOOK, STANDBY_WEBHOOK} - {webhook.name for webhook in webhooks}
+        webhooks = [webhook for webhook in configuration.webhooks or () if webhook.name in WEBHOOKS]
+        missing = WEBHOOKS - {webhook.name for webhook in webhooks}
         if missing:
             text = f"it has no webhook {min(missing)}; {_MANIFESTS}"
             raise ApiError(f"GET {self._webhook_path}", 404, "NotFound", text)

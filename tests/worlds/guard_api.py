@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from app.extender.serving_certificate import NAME, WEBHOOK
+from app.extender.serving_certificate import NAME, STANDBY_WEBHOOK, WEBHOOK
 from app.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from app.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.worlds.fake_api import Object, failing
@@ -40,7 +40,9 @@ class GuardApi:
         self.put(SECRET, {"kind": "Secret", "metadata": {"name": NAME, "namespace": NAMESPACE}, "type": "Opaque"})
         other: Object = {"name": "other.example.com", "clientConfig": {"caBundle": "b3RoZXI="}}
         own: Object = {"name": WEBHOOK, "clientConfig": {"service": {"name": NAME}}, "failurePolicy": "Ignore"}
-        self.put(CONFIGURATION, {"kind": MUTATING_WEBHOOKS.kind, "metadata": {"name": NAME}, "webhooks": [other, own]})
+        standby = {**copy.deepcopy(own), "name": STANDBY_WEBHOOK}
+        webhooks = [other, own, standby]
+        self.put(CONFIGURATION, {"kind": MUTATING_WEBHOOKS.kind, "metadata": {"name": NAME}, "webhooks": webhooks})
 
     def put(self, path: str, raw: Object) -> None:
         """Creates or replaces an object."""
