@@ -341,6 +341,19 @@ async def test_a_placement_that_passes_a_guard_by_that_is_off_unproves_it() -> N
 
 
 @virtually
+async def test_invented_reviews_make_the_guard_write_no_wrong_disk() -> None:
+    """They take space for a minute, so that a plan may be given up; each replica still gets a disk that has room."""
+    world = World()
+    for number in range(5):
+        await world.disk(placement(f"invented-{number}", 20, "b"))
+    assert await world.disk(ON_B) in {"a", "b"}
+    assert await world.disk(Y_ON_B) == "b", "the only disk of its size"
+    # A review that names a real replica is replaced by the real one.
+    await world.disk(ON_B)
+    assert await world.disk(ON_A) == "a"
+
+
+@virtually
 async def test_an_update_of_another_shape_is_left_alone() -> None:
     """It is counted, and passes the guard by."""
     world = World()
