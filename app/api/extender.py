@@ -67,10 +67,7 @@ class _PiecewiseResponse(Response):
 
 
 class _FilterResponse(_PiecewiseResponse):
-    """A filter result whose nodes are sent as pieces of the request.
-
-    `started` is when decoding began.
-    """
+    """A filter result whose nodes are sent as pieces of the request. `started` is when decoding began."""
 
     def __init__(self, head: bytes, nodes: Pieces | None, tail: bytes, state: AppState, started: float) -> None:
         size = len(head) + (nodes.size if nodes else 0) + len(tail)
@@ -114,9 +111,8 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 def _undecided_answer(
     state: AppState, args: ExtenderArgs, error: Exception, started: float, *, observes: bool
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the answer about an undecidable pod, as `_result`.
-
-    While refusals are only observed, every node fits, even if this process may not decide.
+    """Returns the answer about an undecidable pod, as `_result`. While refusals are only observed, every node fits,
+    even if this process may not decide.
 
     Raises:
         UnavailableError: another process may answer
@@ -131,9 +127,8 @@ def _undecided_answer(
 
 
 def _close_if_unavailable(response: Response, error: Exception) -> Response:
-    """Closes the connection after the response if this process may not decide.
-
-    The caller's next connection may reach a process that may.
+    """Closes the connection after the response if this process may not decide. The caller's next connection may reach a
+    process that may.
     """
     if isinstance(error, UnavailableError):
         response.headers["Connection"] = "close"
@@ -143,9 +138,7 @@ def _close_if_unavailable(response: Response, error: Exception) -> Response:
 def _result(
     args: ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the bytes before the nodes, the nodes, and those after.
-
-    The answer has the form of the request.
+    """Returns the bytes before the nodes, the nodes, and those after. The answer has the form of the request.
 
     Preemption may help on the `resolvable` nodes, and cannot on the `unresolvable` ones.
     """

@@ -1,8 +1,6 @@
-"""Full nodes inside a request's body, kept as bytes.
-
-They are located, named and sent back, never parsed into objects. The JSON decoder delimits the items. `node_names`
-reads their names, and `locate_nodes` their positions in the body. So the answer sends nodes as views of the request,
-byte for byte and without a copy.
+"""Full nodes inside a request's body, kept as bytes. They are located, named and sent back, never parsed into objects.
+The JSON decoder delimits the items. `node_names` reads their names, and `locate_nodes` their positions in the body. So
+the answer sends nodes as views of the request, byte for byte and without a copy.
 """
 
 from __future__ import annotations
@@ -85,10 +83,7 @@ class NodeRuns:
     ends: list[int]
 
     def select(self, keep: Sequence[bool]) -> Pieces:
-        """Returns the nodes to keep.
-
-        Neighbours are one run, with the separators of the request.
-        """
+        """Returns the nodes to keep. Neighbours are one run, with the separators of the request."""
         return Pieces(self.body, list(self._runs(keep)))
 
     def _runs(self, keep: Sequence[bool]) -> Iterator[tuple[int, int]]:
@@ -121,9 +116,8 @@ def node_names(items: Sequence[msgspec.Raw]) -> Cooperative[list[str]]:
 
 
 def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> Cooperative[NodeRuns]:
-    """Returns where the items of a node list are in the body.
-
-    No two items may be equal. Then an occurrence of the first item is either the list or fails at its second item.
+    """Returns where the items of a node list are in the body. No two items may be equal. Then an occurrence of the
+    first item is either the list or fails at its second item.
     """
     start = body.find(items[0]) if items else -1
     while start >= 0:
@@ -137,10 +131,7 @@ def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> Cooperative[N
 def _bounds(
     body: bytearray, items: Sequence[msgspec.Raw], start: int
 ) -> Cooperative[tuple[list[int], list[int]] | None]:
-    """Returns starts and ends of the items from `start`, or None.
-
-    None if the body has other bytes there.
-    """
+    """Returns starts and ends of the items from `start`, or None. None if the body has other bytes there."""
     starts: list[int] = []
     ends: list[int] = []
     for index, item in enumerate(items):
@@ -160,9 +151,8 @@ def _bounds(
 
 
 def _name(item: msgspec.Raw, index: int) -> str:
-    """Returns the name of a node.
-
-    Of a key that comes twice the decoder reads the last value, as Go does; a caller that reads the first would mean another node.
+    """Returns the name of a node. Of a key that comes twice the decoder reads the last value, as Go does; a caller that
+    reads the first would mean another node.
     """
     try:
         name = _NODE.decode(item).metadata.name

@@ -1,7 +1,4 @@
-"""Wires the HTTP service for a live cluster.
-
-Options become an application, and a lifecycle that runs next to it.
-"""
+"""Wires the HTTP service for a live cluster. Options become an application, and a lifecycle that runs next to it."""
 
 from __future__ import annotations
 
@@ -220,19 +217,13 @@ def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: 
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:
-    """Makes the latest state current.
-
-    The metrics of disks are computed from it. A process that does not lead has none.
-    """
+    """Makes the latest state current. The metrics of disks are computed from it. A process that does not lead has none."""
     if elector.leading() and cache.has_synced:
         cache.state()
 
 
 def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: ServingCertificate) -> PlacementGuard:
-    """Returns what decides about Longhorn's placements.
-
-    `--packing auto` follows its health from then on.
-    """
+    """Returns what decides about Longhorn's placements. `--packing auto` follows its health from then on."""
     cache = shared.cache
 
     async def recorded(node: str) -> Contenders:

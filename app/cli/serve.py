@@ -258,10 +258,8 @@ def serve(  # one parameter per flag
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
-    """Answer kube-scheduler for a cluster, or for a snapshot of one.
-
-    Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
-    the one that holds the Lease answers.
+    """Answer kube-scheduler for a cluster, or for a snapshot of one. Serves /filter, /prioritize, /preempt, /explain,
+    /state, /metrics and /docs. For a cluster several of these may run; the one that holds the Lease answers.
     """
     _check_alone(snapshot, alone=alone)
     options = filter_options(best_effort, packing)
@@ -379,10 +377,7 @@ def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
 
 
 def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:
-    """Returns a snapshot and what a policy's rules read of it.
-
-    Warnings go to standard error.
-    """
+    """Returns a snapshot and what a policy's rules read of it. Warnings go to standard error."""
     from app.kube.snapshot_generic import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=True)
@@ -438,10 +433,7 @@ async def _run_live(
 
 
 def _advertised_address(advertise: str, host: str) -> str:
-    """Returns the address for the EndpointSlice, or "".
-
-    An EndpointSlice holds no loopback and no wildcard address.
-    """
+    """Returns the address for the EndpointSlice, or "". An EndpointSlice holds no loopback and no wildcard address."""
     try:
         address = ipaddress.ip_address(advertise or host)
     except ValueError as error:
@@ -467,10 +459,7 @@ def _welcome(snapshot: Snapshot, address: str) -> str:
 
 
 def _example_request(snapshot: Snapshot) -> dict[str, Any] | None:
-    """Returns a request about a pod with a claim, or None.
-
-    A pending pod is preferred.
-    """
+    """Returns a request about a pod with a claim, or None. A pending pod is preferred."""
     pods = sorted(
         (pod for pod in snapshot.pods.values() if pod.volumes), key=lambda pod: (pod.node_name != "", pod.key)
     )

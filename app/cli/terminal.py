@@ -1,7 +1,6 @@
-"""The one place that writes to standard output and standard error.
-
-What people read is escaped (`app/runtime/printable.py`): lines here, tables by `app/cli/console.py`. Results for programs, JSON and
-YAML, have escapes of their own.
+"""The one place that writes to standard output and standard error. What people read is escaped
+(`app/runtime/printable.py`): lines here, tables by `app/cli/console.py`. Results for programs, JSON and YAML, have
+escapes of their own.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ def json_text(data: Any, indent: int = 2) -> str:
 
 
 def yaml_text(dump: Callable[..., Any], data: Any) -> str:
-    """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do.
-
-    YAML permits letters that change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
+    """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do. YAML permits letters that
+    change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
     """
     text = str(dump(data, sort_keys=False, allow_unicode=True))
     return text if printable(text, "\n") == text else str(dump(data, sort_keys=False))

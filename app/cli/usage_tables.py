@@ -61,10 +61,7 @@ class _Layout:
 
     @classmethod
     def of(cls, answer: UsageListAnswer, console: Console, *, grouped: bool) -> _Layout:
-        """Returns the layout for a console.
-
-        Bars are as wide as the other columns leave.
-        """
+        """Returns the layout for a console. Bars are as wide as the other columns leave."""
         if not console.is_terminal:
             return cls(reasons=True, state_width=None, letters=_LETTERS, grouped=grouped)
         letters = _ASCII_LETTERS if console.options.ascii_only else _LETTERS
@@ -74,9 +71,8 @@ class _Layout:
 
 
 def print_usage(answer: UsageListAnswer, console: Console, *, grouped: bool) -> None:
-    """Prints the cluster's numbers, then one row per node or disk.
-
-    On a terminal a bar fills the width that is left. Grouped rows have a line with the sum of their zone.
+    """Prints the cluster's numbers, then one row per node or disk. On a terminal a bar fills the width that is left.
+    Grouped rows have a line with the sum of their zone.
     """
     for line in _summary_lines(answer.summary):
         console.print(Text(line, style="bold"))
@@ -194,10 +190,7 @@ def _space_cells(space: SpaceAnswer, layout: _Layout) -> list[Text]:
 
 
 def _bar(space: SpaceAnswer, layout: _Layout) -> Text:
-    """Returns a bar of a disk.
-
-    Its whole width is the disk's size, or what it holds and takes if that is more.
-    """
+    """Returns a bar of a disk. Its whole width is the disk's size, or what it holds and takes if that is more."""
     sizes = [max(0, size) for size in (space.scheduled, space.promised, space.free, space.reserved)]
     total = max(space.maximum, sum(sizes), 1)
     bar = ""

@@ -102,9 +102,8 @@ class CertificateFiles:
             await self.reload()
 
     async def reload(self) -> None:
-        """Reads the files, and uses them if their content changed.
-
-        Content that cannot be used is tried again: a certificate may become valid later.
+        """Reads the files, and uses them if their content changed. Content that cannot be used is tried again: a
+        certificate may become valid later.
         """
         contents = await asyncio.to_thread(_read, self._files)
         if contents == self._contents:
@@ -135,9 +134,8 @@ class CertificateFiles:
 
 
 def _read(files: TlsFiles) -> tuple[bytes | str, ...]:
-    """Returns the contents of all files.
-
-    The files of a Secret change together. They are read until two reads are equal, so that none is from before and one from after.
+    """Returns the contents of all files. The files of a Secret change together. They are read until two reads are
+    equal, so that none is from before and one from after.
     """
     contents = _read_each(files)
     for _ in range(_READS):

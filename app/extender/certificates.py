@@ -1,11 +1,10 @@
-"""The placement guard's certificates: an authority, and what it signs.
-
-The time is an argument.
+"""The placement guard's certificates: an authority, and what it signs. The time is an argument.
 
     an authority, for ten years → a serving certificate for one host name, for 90 days
     two thirds of a life are over → a new one; a new authority is trusted together with the previous ones
 
-The keys are elliptic curve keys (P-256). No text of this module contains a key: neither an error nor the representation of an object.
+The keys are elliptic curve keys (P-256). No text of this module contains a key: neither an error nor the representation
+of an object.
 """
 
 from __future__ import annotations
@@ -119,9 +118,8 @@ class ServingPair:
         return ""
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Has new connections of the context use this certificate.
-
-        Python reads certificates from files only; these are in memory, because no file may be written, least of all a key.
+        """Has new connections of the context use this certificate. Python reads certificates from files only; these are
+        in memory, because no file may be written, least of all a key.
 
         Raises:
             CertificateError: OpenSSL refuses it

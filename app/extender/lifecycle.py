@@ -1,6 +1,4 @@
-"""The extender in a live cluster: when it competes and answers.
-
-It also says how a leader takes over and hands over.
+"""The extender in a live cluster: when it competes and answers. It also says how a leader takes over and hands over.
 
     caches filled, enabled → compete for the Lease → elected → point the Service here, and catch up with everything that happened
     before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → refuse
@@ -101,9 +99,8 @@ class LiveSettings:
         self._latest = ExtenderSettings()
 
     def __call__(self) -> ExtenderSettings:
-        """Returns the settings, each from the first source that has it.
-
-        The order is ConfigMap, Longhorn's Setting, environment, and the proposal's defaults.
+        """Returns the settings, each from the first source that has it. The order is ConfigMap, Longhorn's Setting,
+        environment, and the proposal's defaults.
         """
         sources = (self._config_map.data, self._cache.settings, self._environment)
         # They are asked for with every object that a watch delivers, and a source that changes is another object.
@@ -189,10 +186,7 @@ class ExtenderLifecycle(Program):
         return "shutting down" if self._draining else self.late_refusal()
 
     def late_refusal(self) -> str:
-        """Returns why an accepted request must be refused after all, or "".
-
-        A leader that is draining may still answer.
-        """
+        """Returns why an accepted request must be refused after all, or "". A leader that is draining may still answer."""
         elector = self._parts.elector
         settings = self._settings()
         problem = self.readiness_problem
@@ -222,9 +216,8 @@ class ExtenderLifecycle(Program):
         await self._loop.run()
 
     async def drain(self) -> None:
-        """Hands over to a successor.
-
-        When this returns, the Lease is released, and a successor can read every offer that is still open; otherwise the Lease runs out.
+        """Hands over to a successor. When this returns, the Lease is released, and a successor can read every offer
+        that is still open; otherwise the Lease runs out.
         """
         await self._loop.drain()
 
@@ -255,10 +248,7 @@ class ExtenderLifecycle(Program):
 
     @property
     def competes(self) -> bool:
-        """Whether to compete for the Lease.
-
-        A former leader keeps the Lease for `SILENT_SECONDS` without answering.
-        """
+        """Whether to compete for the Lease. A former leader keeps the Lease for `SILENT_SECONDS` without answering."""
         # While disabled, the Lease is kept as long as the Service points here and cannot be changed.
         wanted = self._settings().enabled or self._service.points_here
         if wanted and not self.readiness_problem:
@@ -311,10 +301,9 @@ class ExtenderLifecycle(Program):
         await self._keep_guard(term)
 
     async def catch_up(self) -> None:
-        """Returns once the cache has everything that the previous leader had.
-
-        A leader that ended in order says what it had; otherwise everything that happened before this call counts. Meanwhile the Services
-        are pointed here, so that they do not lead to a process that has ended.
+        """Returns once the cache has everything that the previous leader had. A leader that ended in order says what it
+        had; otherwise everything that happened before this call counts. Meanwhile the Services are pointed here, so
+        that they do not lead to a process that has ended.
         """
         if self._publishing is None:
             publishing = self._publish(self._parts.elector.term)

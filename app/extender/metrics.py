@@ -1,7 +1,4 @@
-"""Metrics of the extender.
-
-Four have the names and labels of Longhorn's scheduler-extender proposal.
-"""
+"""Metrics of the extender. Four have the names and labels of Longhorn's scheduler-extender proposal."""
 
 from __future__ import annotations
 
@@ -231,9 +228,8 @@ class _TlsMetrics:
 
 
 class _GuardMetrics:
-    """Metrics of the placement guard.
-
-    What it was asked, what it did, what came of it, and how long its certificate holds.
+    """Metrics of the placement guard. What it was asked, what it did, what came of it, and how long its certificate
+    holds.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -343,10 +339,7 @@ class Metrics:
         return counted
 
     def count_policy_refusals(self, nodes: int) -> None:
-        """Counts nodes that a predicate of the policy refused.
-
-        Longhorn's rules were not evaluated for them.
-        """
+        """Counts nodes that a predicate of the policy refused. Longhorn's rules were not evaluated for them."""
         self._policy.refusals.inc(nodes)
 
     def count_policy_reload(self, result: str) -> None:
@@ -354,10 +347,7 @@ class Metrics:
         self._policy.reloads.labels(result=result).inc()
 
     def count_unsafe_answer(self, reasons: Collection[Reason]) -> None:
-        """Counts one answer of /filter by its worst `UNSAFE` reason.
-
-        An answer without such a reason is not counted.
-        """
+        """Counts one answer of /filter by its worst `UNSAFE` reason. An answer without such a reason is not counted."""
         if reasons:
             worst = Reason.ORDER_UNSAFE if Reason.ORDER_UNSAFE in reasons else Reason.STALE_UNSAFE
             self._unsafe_answers.labels(reason=worst.name.lower()).inc()
@@ -367,17 +357,11 @@ class Metrics:
         self._requests.count("error")
 
     def count_guarded_placement(self, outcome: str) -> None:
-        """Counts one placement that the guard decided.
-
-        `outcome` is the value of its `GuardOutcome`.
-        """
+        """Counts one placement that the guard decided. `outcome` is the value of its `GuardOutcome`."""
         self._guard.placements.labels(outcome=outcome).inc()
 
     def count_guard_observation(self, observation: str) -> None:
-        """Counts one placement that a watch has shown.
-
-        `observation` is the value of its `Observation`.
-        """
+        """Counts one placement that a watch has shown. `observation` is the value of its `Observation`."""
         self._guard.observations.labels(observation=observation).inc()
 
     def observe_guard_answer(self, seconds: float) -> None:
@@ -442,32 +426,24 @@ class Metrics:
         self._tls.reloads.labels(result=result).inc()
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
-        """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods.
-
-        Their values are the result of `read`. It is called in another thread when Prometheus scrapes, and must change nothing.
+        """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods. Their values are the
+        result of `read`. It is called in another thread when Prometheus scrapes, and must change nothing.
         """
         self.registry.register(_OutstandingCollector(read))
 
     def capacity(self, read: Callable[[], ClusterState | None], *, with_disks: bool = True) -> None:
-        """Adds the space of disks, nodes and StorageClasses.
-
-        `read` returns the current state, None while another process reports it. It is called in another thread when Prometheus scrapes,
-        and must change nothing. Without `with_disks` disks have no series.
+        """Adds the space of disks, nodes and StorageClasses. `read` returns the current state, None while another
+        process reports it. It is called in another thread when Prometheus scrapes, and must change nothing. Without
+        `with_disks` disks have no series.
         """
         self.registry.register(CapacityCollector(read, with_disks=with_disks))
 
     def node_losses(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
-        """Adds whether each node can be lost.
-
-        `read` is called in another thread when Prometheus scrapes.
-        """
+        """Adds whether each node can be lost. `read` is called in another thread when Prometheus scrapes."""
         self.registry.register(NodeLossCollector(read))
 
     def request_memory(self, budget: MemoryBudget) -> None:
-        """Adds what requests hold of their memory budget.
-
-        It also adds how many were refused for it.
-        """
+        """Adds what requests hold of their memory budget. It also adds how many were refused for it."""
         self.registry.register(_BudgetCollector(budget))
 
     def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:

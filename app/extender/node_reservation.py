@@ -43,10 +43,9 @@ _Result = TypeVar("_Result")
 
 
 class NodeReservations:
-    """Owner of the write lock and of the reserved nodes.
-
-    A request that is being decided holds the lock, and after it the wait for its pod, which releases the lock however it ends.
-    A callback notices the end of that task, because a task that is cancelled before its first step runs no code of its own.
+    """Owner of the write lock and of the reserved nodes. A request that is being decided holds the lock, and after it
+    the wait for its pod, which releases the lock however it ends. A callback notices the end of that task, because a
+    task that is cancelled before its first step runs no code of its own.
     """
 
     def __init__(
@@ -79,9 +78,8 @@ class NodeReservations:
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod once the lock is free.
-
-        If the pod takes space, the lock stays held until the pod is bound.
+        """Decides about a pod once the lock is free. If the pod takes space, the lock stays held until the pod is
+        bound.
 
         Args:
             pod: as kube-scheduler sent it
@@ -124,9 +122,8 @@ class NodeReservations:
         return await self._evaluator.filter(pod, candidates, self.contenders)
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
-        """Reserves the nodes that the cluster shows as the previous leader's decisions.
-
-        Longer than usual: after whatever ended that leader, provisioning and attaching may take their time too.
+        """Reserves the nodes that the cluster shows as the previous leader's decisions. Longer than usual: after
+        whatever ended that leader, provisioning and attaching may take their time too.
         """
         del undisturbed, record  # the proposal's lock lets one pod at a time be undecided
         view = self._cache.state().view
@@ -142,20 +139,14 @@ class NodeReservations:
             return True
 
     def clear(self) -> None:
-        """Forgets everything: another process leads.
-
-        No wait is counted, because its end is not seen.
-        """
+        """Forgets everything: another process leads. No wait is counted, because its end is not seen."""
         forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._scheduling_waits, *self._replica_waits]
         self._forgotten.update(forgotten)
         for task in forgotten:
             task.cancel()
 
     def _end_waits(self, pod: Pod) -> None:
-        """Ends the waits for a pod that is requested again.
-
-        kube-scheduler has given up that attempt.
-        """
+        """Ends the waits for a pod that is requested again. kube-scheduler has given up that attempt."""
         for wait, waiting in self._scheduling_waits.items():
             if _identity(waiting) == _identity(pod):
                 wait.cancel()
@@ -195,9 +186,8 @@ class NodeReservations:
             return ""
 
     async def _binding_node(self, pod: Pod) -> str:
-        """Returns the pod's node once it is bound, "" if it was deleted.
-
-        Another pod of its name is its predecessor until the pod itself was seen: the cache may be behind kube-scheduler.
+        """Returns the pod's node once it is bound, "" if it was deleted. Another pod of its name is its predecessor
+        until the pod itself was seen: the cache may be behind kube-scheduler.
         """
         key = (pod.namespace, pod.name)
         seen = False
@@ -254,9 +244,8 @@ class NodeReservations:
             return False
 
     async def _listing(self, pod: Pod, node: str) -> bool:
-        """Returns True once no replica is awaited, False if the pod is bound elsewhere.
-
-        A pod whose node was only chosen may be bound elsewhere.
+        """Returns True once no replica is awaited, False if the pod is bound elsewhere. A pod whose node was only
+        chosen may be bound elsewhere.
 
         Checks again now and then: claims, volumes and replicas matter too, in any order.
         """
@@ -281,10 +270,7 @@ class NodeReservations:
 
 
 def _result(task: asyncio.Task[_Result]) -> _Result | None:
-    """Returns the result of an ended task.
-
-    None if it was cancelled, or failed, which must not happen.
-    """
+    """Returns the result of an ended task. None if it was cancelled, or failed, which must not happen."""
     if task.cancelled():
         return None
     error = task.exception()

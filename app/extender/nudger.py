@@ -68,18 +68,13 @@ Patch = Callable[[Pod, str], Awaitable[bool]]
 
 
 class NudgePatch:
-    """Writes the annotation of a nudge.
-
-    Any change of a waiting pod makes kube-scheduler retry it at once.
-    """
+    """Writes the annotation of a nudge. Any change of a waiting pod makes kube-scheduler retry it at once."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     async def __call__(self, pod: Pod, at: str) -> bool:
-        """Writes when the pod was nudged; returns whether it still exists.
-
-        Another pod of the same name does not count.
+        """Writes when the pod was nudged; returns whether it still exists. Another pod of the same name does not count.
 
         Raises:
             ApiError: the API server refused or did not answer
@@ -93,9 +88,8 @@ class NudgePatch:
         return True
 
     async def _exists(self, pod: Pod) -> bool:
-        """Whether this very pod exists after its patch was refused.
-
-        The reason may be another than the UID: other writers keep changing the pod, for example.
+        """Whether this very pod exists after its patch was refused. The reason may be another than the UID: other
+        writers keep changing the pod, for example.
         """
         try:
             raw = await self._client.get(PODS.path(pod.namespace, pod.name), seconds=CALL_SECONDS)
@@ -194,9 +188,8 @@ class Nudger:
         self._logged_failures: set[tuple[int, str]] = set()
 
     def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """Remembers a pod that was refused on all these nodes.
-
-        A pod with too many volumes is not remembered, because no change of the cluster can help it.
+        """Remembers a pod that was refused on all these nodes. A pod with too many volumes is not remembered, because
+        no change of the cluster can help it.
         """
         self._pending.end(pod.uid)
         if exceeds_attach_limit(pod):
@@ -208,17 +201,15 @@ class Nudger:
             self._wake.set()
 
     def note_request(self, pod: Pod) -> None:
-        """Ends the pod's pending nudge, because a request names it.
-
-        If the pod is offered nodes, what it takes counts as an offer from now on.
+        """Ends the pod's pending nudge, because a request names it. If the pod is offered nodes, what it takes counts
+        as an offer from now on.
         """
         self._pending.end(pod.uid)
         self._refusals.set_aside(pod.uid)
 
     def adopt(self) -> None:
-        """Remembers pods that the previous leader refused.
-
-        Their conditions show which. Those with a selected node are left out. Every Longhorn node counts as a candidate.
+        """Remembers pods that the previous leader refused. Their conditions show which. Those with a selected node are
+        left out. Every Longhorn node counts as a candidate.
         """
         view = self._cache.state().view
         nodes = tuple(sorted(view.snapshot.longhorn_nodes))
@@ -247,10 +238,7 @@ class Nudger:
 
     @property
     def oldest_wait(self) -> float:
-        """Seconds since the first refusal of the pod that waits longest, 0 without one.
-
-        May be read from any thread.
-        """
+        """Seconds since the first refusal of the pod that waits longest, 0 without one. May be read from any thread."""
         since = self._refusals.first_refusal
         return 0.0 if since is None else max(0.0, self._clock() - since)
 
@@ -281,9 +269,8 @@ class Nudger:
             await turn.slicer.pause_if_due()
 
     def _begin_round(self) -> None:
-        """Starts a round over all pods, or over those that are due.
-
-        All pods are reviewed if something changed, and every `REVIEW_INTERVAL`.
+        """Starts a round over all pods, or over those that are due. All pods are reviewed if something changed, and
+        every `REVIEW_INTERVAL`.
         """
         now = self._clock()
         inputs = self._inputs()
@@ -320,10 +307,9 @@ class Nudger:
                 self._nudge(pod, view, refusal, decision, patches)
 
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
-        """Returns the pod as it is now, None if it does not wait.
-
-        A pod that was deleted, bound or ended needs no nudge. Neither does one whose node was selected after its refusal. A node that was
-        selected before is left of a failed binding.
+        """Returns the pod as it is now, None if it does not wait. A pod that was deleted, bound or ended needs no
+        nudge. Neither does one whose node was selected after its refusal. A node that was selected before is left of a
+        failed binding.
         """
         current = current_pod(refusal.pod, view)
         if current is None:
@@ -337,9 +323,8 @@ class Nudger:
         return current if current.live and not decided else None
 
     async def _fitting_decision(self, pod: Pod, view: View, refusal: RefusedPod, turn: _Turn) -> Decision | None:
-        """Returns the decision about a pod that fits some node, or None.
-
-        A pod is not evaluated if an equivalent one did not fit in this round.
+        """Returns the decision about a pod that fits some node, or None. A pod is not evaluated if an equivalent one
+        did not fit in this round.
         """
         resolution = self._resolution(pod, view)
         if resolution is None:
@@ -363,10 +348,7 @@ class Nudger:
         return None
 
     def _resolution(self, pod: Pod, view: View) -> Resolution | None:
-        """Returns the pod's volumes, None if an object is missing.
-
-        A watch will deliver it.
-        """
+        """Returns the pod's volumes, None if an object is missing. A watch will deliver it."""
         if missing_storage_classes(pod, view):
             return None
         try:
@@ -375,9 +357,8 @@ class Nudger:
             return None
 
     def _contenders_with_nudges(self) -> Contenders:
-        """Returns the contenders and what nudged pods will take.
-
-        The results are not cached, because no later request has these contenders.
+        """Returns the contenders and what nudged pods will take. The results are not cached, because no later request
+        has these contenders.
         """
         contenders = self._contenders()
         if isinstance(contenders, Competing):
@@ -410,10 +391,7 @@ class Nudger:
             self._refusals.forget(pod.uid)
 
     def _on_failure(self, refusal: RefusedPod, error: ApiError) -> None:
-        """Counts a failed nudge and logs the first of its kind.
-
-        The nudge is repeated after the pod's back-off.
-        """
+        """Counts a failed nudge and logs the first of its kind. The nudge is repeated after the pod's back-off."""
         self._metrics.count_nudge("failed")
         kind = (error.status, error.reason)
         if kind not in self._logged_failures:

@@ -1,6 +1,4 @@
-"""`reservation: capacity`: pods are packed with what other pods will take.
-
-Requests never block each other.
+"""`reservation: capacity`: pods are packed with what other pods will take. Requests never block each other.
 
     request → evaluate together with derived demand and outstanding offers → offer some of the nodes that fit → answer
     the pod is bound, or a claim of it has a selected node → the offer ends: it is derived demand from then on
@@ -219,9 +217,8 @@ class Offers:
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there.
-
-        Otherwise pods of lower priority would take it while the victims end.
+        """Decides where preemption could help, and holds the room there. Otherwise pods of lower priority would take it
+        while the victims end.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -253,10 +250,8 @@ class Offers:
                 self._apply(Withdrawn(pod.uid, number))
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
-        """Restores the previous leader's offers; what it decided is demand.
-
-        If the record may lack some offers, returns once the decision about every pod is visible, or `SETTLE_TIMEOUT` after the leader's
-        last answer.
+        """Restores the previous leader's offers; what it decided is demand. If the record may lack some offers, returns
+        once the decision about every pod is visible, or `SETTLE_TIMEOUT` after the leader's last answer.
         """
         if self._settings().node_reservation_timeout > 0:
             if record is not None:
@@ -352,9 +347,8 @@ class Offers:
             task.cancel()
 
     async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
-        """Answers from a state that has every object the pod names.
-
-        An object that is deleted meanwhile is fetched again.
+        """Answers from a state that has every object the pod names. An object that is deleted meanwhile is fetched
+        again.
         """
         tries = 0
         while True:
@@ -490,9 +484,8 @@ class Offers:
                 changed.clear()
 
     def _remaining_seconds(self, uid: str) -> float:
-        """Returns the seconds until the pod's offer may end by itself.
-
-        At most `OFFER_LIFETIME`: an offer that stands may be replaced by one that ends.
+        """Returns the seconds until the pod's offer may end by itself. At most `OFFER_LIFETIME`: an offer that stands
+        may be replaced by one that ends.
         """
         offer = self._ledger.offer_of(uid)
         return max(0.0, min(offer.ends_at - self._clock(), OFFER_LIFETIME)) if offer else 0.0

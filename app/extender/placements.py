@@ -1,6 +1,5 @@
-"""Monitors how pods fare after the decision.
-
-It reports whether Longhorn places their volumes, which it misplaces, and which disks it overbooks.
+"""Monitors how pods fare after the decision. It reports whether Longhorn places their volumes, which it misplaces, and
+which disks it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
@@ -92,9 +91,8 @@ class _FollowedPod:
         return now - self.decided_at >= MAX_PLACEMENT_SECONDS
 
     def needs_check(self, state: ClusterState, now: float) -> bool:
-        """Whether the pod, its node or the demand there changed since the last check.
-
-        Also true if that check is `_RECHECK_INTERVAL` old. Notes the check.
+        """Whether the pod, its node or the demand there changed since the last check. Also true if that check is
+        `_RECHECK_INTERVAL` old. Notes the check.
         """
         key = (self.pod.namespace, self.pod.name)
         snapshot = state.view.snapshot
@@ -148,9 +146,8 @@ class Placements:
         return len(self._followed_pods)
 
     def outstanding(self, *, offers: int, waiting: int, oldest_wait: float) -> Outstanding:
-        """Returns the numbers for Prometheus.
-
-        The caller provides the numbers of offers and of waiting pods, and how long the oldest of them has waited.
+        """Returns the numbers for Prometheus. The caller provides the numbers of offers and of waiting pods, and how
+        long the oldest of them has waited.
         """
         report = self._report
         return Outstanding(
@@ -170,10 +167,7 @@ class Placements:
         self._wake.set()
 
     def clear(self) -> None:
-        """Forgets everything: another process leads.
-
-        No followed pod is counted, because its end is not seen.
-        """
+        """Forgets everything: another process leads. No followed pod is counted, because its end is not seen."""
         self._leads = False
         self._followed_pods.clear()
         self._deliveries.clear()
@@ -181,9 +175,8 @@ class Placements:
         self._overbookings = OverbookingReport()
 
     def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
-        """Follows a pod that kube-scheduler has decided a node for.
-
-        The same decision again changes nothing; another node starts over.
+        """Follows a pod that kube-scheduler has decided a node for. The same decision again changes nothing; another
+        node starts over.
         """
         earlier = self._followed_pods.get(pod.uid)
         if earlier is not None and earlier.node != node:
@@ -193,10 +186,7 @@ class Placements:
             self._wake.set()
 
     def note_delivery(self, _before: object | None, replica: object | None) -> None:
-        """Notes when a watch first delivers a replica with its disk.
-
-        Called for every change of a replica.
-        """
+        """Notes when a watch first delivers a replica with its disk. Called for every change of a replica."""
         if self._leads and isinstance(replica, Replica) and replica.disk_id:
             self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())
 

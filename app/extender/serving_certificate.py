@@ -1,6 +1,5 @@
-"""The placement guard's serving certificate, which the leader renews.
-
-It is kept in a Secret, and trusted through the webhook's caBundle.
+"""The placement guard's serving certificate, which the leader renews. It is kept in a Secret, and trusted through the
+webhook's caBundle.
 
     Secret empty → the leader makes an authority and a serving certificate → Secret → every candidate serves it → caBundle
     two thirds of its life over → the leader signs a new one → Secret → new connections get it
@@ -10,7 +9,8 @@ It is kept in a Secret, and trusted through the webhook's caBundle.
 Secret and caBundle are compared at an interval, because they may be edited by hand. A write is based on the version that was read, and
 on this process leading after that, so that a former leader cannot overwrite its successor's certificates.
 
-A Secret that holds something else is never overwritten. Its content, and what the API server answers to a write of it, is in no text.
+A Secret that holds something else is never overwritten. Its content, and what the API server answers to a write of it,
+is in no text.
 """
 
 from __future__ import annotations
@@ -141,9 +141,8 @@ class ServingCertificate:
 
     @property
     def problem(self) -> str:
-        """Why the certificate is missing, or cannot be renewed or trusted.
-
-        "" if nothing is wrong, or if no certificate is wanted.
+        """Why the certificate is missing, or cannot be renewed or trusted. "" if nothing is wrong, or if no certificate
+        is wanted.
         """
         return self._problem if self._options.wanted() else ""
 

@@ -1,6 +1,5 @@
-"""Admission of a replica's placement, as Longhorn writes it.
-
-The request is read, its shape is checked, and a change becomes a JSON patch.
+"""Admission of a replica's placement, as Longhorn writes it. The request is read, its shape is checked, and a change
+becomes a JSON patch.
 
 Longhorn writes a placement as one update that sets spec.nodeID, spec.diskID, spec.diskPath and two labels of a replica that had none of them
 (scheduler/replica_scheduler.go: scheduleReplicaToDisk, datastore: UpdateReplica). The labels matter as much as the fields: Longhorn counts
@@ -104,10 +103,7 @@ def admission_request(review: object) -> AdmissionRequest:
 
 
 def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
-    """The AdmissionReview that answers a request.
-
-    The update is always allowed. An empty patch leaves it as it is.
-    """
+    """The AdmissionReview that answers a request. The update is always allowed. An empty patch leaves it as it is."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if patch:
         response |= {"patchType": "JSONPatch", "patch": b64encode(msgspec.json.encode(patch)).decode()}
@@ -115,9 +111,8 @@ def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
 
 
 def placement_patch(before: Placement, after: Placement, *, has_annotations: bool) -> JsonPatch:
-    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed.
-
-    All values that it relies on are tested first, so the API server refuses it as a whole for an object of another shape.
+    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed. All values that it relies
+    on are tested first, so the API server refuses it as a whole for an object of another shape.
     """
     old = _fields(before)
     changes = [

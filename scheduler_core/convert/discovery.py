@@ -1,6 +1,5 @@
-"""The EndpointSlice of a Service (discovery.k8s.io/v1).
-
-The module has its wire type, its conversion to a model, and the bodies to write.
+"""The EndpointSlice of a Service (discovery.k8s.io/v1). The module has its wire type, its conversion to a model, and
+the bodies to write.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ class EndpointSlice(Wire):
 
 
 def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
-    """The endpoints and labels of an EndpointSlice, as kube-proxy reads them.
-
-    kube-proxy uses only the first address of an endpoint; it takes an absent ``ready`` as true.
+    """The endpoints and labels of an EndpointSlice, as kube-proxy reads them. kube-proxy uses only the first address of
+    an endpoint; it takes an absent ``ready`` as true.
 
     Raises:
         ObjectError: it is no EndpointSlice
@@ -81,10 +79,7 @@ def new_slice(namespace: str, service: LeaderService, desired: Slice) -> dict[st
 
 
 def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str, Any]:
-    """The body that replaces the slice read as `raw`, at that version.
-
-    It keeps foreign labels and annotations.
-    """
+    """The body that replaces the slice read as `raw`, at that version. It keeps foreign labels and annotations."""
     body: dict[str, Any] = msgspec.json.decode(raw)
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     metadata["labels"] = {**(metadata.get("labels") or {}), **desired.labels}
@@ -92,9 +87,8 @@ def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str
 
 
 def version_precondition(raw: bytes) -> dict[str, Any]:
-    """DeleteOptions that delete the object only in the version read as `raw`.
-
-    If it was changed or replaced since, the delete is refused.
+    """DeleteOptions that delete the object only in the version read as `raw`. If it was changed or replaced since, the
+    delete is refused.
     """
     metadata = msgspec.json.decode(raw)["metadata"]
     return {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}

@@ -1,6 +1,5 @@
-"""Nodes, pods, services and controllers as the generic scheduler reads them.
-
-The module has their wire types and their conversion to `model/generic.py`.
+"""Nodes, pods, services and controllers as the generic scheduler reads them. The module has their wire types and their
+conversion to `model/generic.py`.
 
 The API server's defaults for requests and ports are applied here as well (`pod_requests`), so that objects from files mean the
 same.
@@ -97,10 +96,7 @@ def generic_node(wire: GenericNode) -> Node:
 
 
 def _allocatable(status: _NodeStatus, subject: Subject) -> dict[str, int]:
-    """What pods may request of a node.
-
-    Without it, it is the capacity, as the API server fills it in.
-    """
+    """What pods may request of a node. Without it, it is the capacity, as the API server fills it in."""
     field = "status.capacity" if status.allocatable is None else "status.allocatable"
     amounts = status.capacity if status.allocatable is None else status.allocatable
     return {
@@ -182,10 +178,7 @@ def generic_pod(wire: GenericPod) -> Pod:
 
 
 def is_ready(wire: GenericPod) -> bool:
-    """Whether a pod is ready.
-
-    A running pod of a file that names no conditions is.
-    """
+    """Whether a pod is ready. A running pod of a file that names no conditions is."""
     status = wire.status or _PodStatus()
     ready = condition(conditions(status.conditions), "Ready")
     return ready.status == "True" or (not status.conditions and status.phase == "Running")

@@ -1,6 +1,5 @@
-"""Wire types of core/v1 and storage.k8s.io/v1, and their conversion.
-
-These are nodes, pods, claims, classes and attachments.
+"""Wire types of core/v1 and storage.k8s.io/v1, and their conversion. These are nodes, pods, claims, classes and
+attachments.
 """
 
 from __future__ import annotations
@@ -94,9 +93,8 @@ class Claim(Wire):
 
 
 def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
-    """What a claim requests.
-
-    The beta annotation for the class still wins, as in Kubernetes' GetPersistentVolumeClaimClass.
+    """What a claim requests. The beta annotation for the class still wins, as in Kubernetes'
+    GetPersistentVolumeClaimClass.
     """
     spec = wire.spec or ClaimSpec()
     requests = (spec.resources.requests if spec.resources else None) or {}
@@ -218,10 +216,7 @@ def _unschedulable(status: _PodStatus) -> str:
 
 
 def pod_volumes(spec: PodSpec, pod_name: str, subject: Subject) -> tuple[kube.ClaimVolume, ...]:
-    """The claim-backed volumes of a pod.
-
-    The claim of a generic ephemeral volume is named ``<pod>-<volume>``.
-    """
+    """The claim-backed volumes of a pod. The claim of a generic ephemeral volume is named ``<pod>-<volume>``."""
     claim_volumes = []
     for index, volume in enumerate(spec.volumes or ()):
         if volume.persistent_volume_claim is not None:
@@ -262,9 +257,8 @@ class Workload(Wire):
 
 
 def workload_pod(kind: str, wire: Workload) -> kube.Pod:
-    """The pod that a workload would create first on an empty cluster.
-
-    For a StatefulSet it is pod 0, with its own claims.
+    """The pod that a workload would create first on an empty cluster. For a StatefulSet it is pod 0, with its own
+    claims.
 
     Raises:
         ObjectError: the workload has no pod template

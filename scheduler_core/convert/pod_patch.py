@@ -1,7 +1,6 @@
-"""Patches of a pod: the annotation that nudges it, and the condition PodScheduled.
-
-The annotation makes kube-scheduler retry the pod. The condition is written by `longhorn-extender schedule` as kube-scheduler
-writes it (schedule_one.go: updatePod, podutil.UpdatePodCondition).
+"""Patches of a pod: the annotation that nudges it, and the condition PodScheduled. The annotation makes kube-scheduler
+retry the pod. The condition is written by `longhorn-extender schedule` as kube-scheduler writes it (schedule_one.go:
+updatePod, podutil.UpdatePodCondition).
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ class _Pod(Wire):
 
 
 def nudge_patch(uid: str, at: str) -> dict[str, Any]:
-    """The merge patch that notes when a pod was nudged.
-
-    It carries the pod's UID, so it is refused for a different pod of the same name.
+    """The merge patch that notes when a pod was nudged. It carries the pod's UID, so it is refused for a different pod
+    of the same name.
     """
     return {"metadata": {"uid": uid, "annotations": {NUDGE_ANNOTATION: at}}}
 

@@ -1,6 +1,4 @@
-"""Requests and host ports of a pod, summed as kube-scheduler does.
-
-The module has the wire types and the sums.
+"""Requests and host ports of a pod, summed as kube-scheduler does. The module has the wire types and the sums.
 
 Source: k8s.io/component-helpers/resource (PodRequests) and pkg/scheduler/util (GetHostPorts), Kubernetes 1.36. Two of the API
 server's defaults are applied here as well, so that objects from files mean the same: a request that is not set equals the
@@ -200,9 +198,7 @@ def host_port(port: WirePort, *, host_network: bool) -> int:
 
 
 def amount(value: Amount | None, subject: Subject, field: str, scale: int = 1) -> int:
-    """A quantity times `scale`, rounded up, and at most 2^63-1.
-
-    The limit is more than any node has.
+    """A quantity times `scale`, rounded up, and at most 2^63-1. The limit is more than any node has.
 
     Raises:
         ObjectError: the value is no quantity, or negative

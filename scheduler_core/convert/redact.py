@@ -1,6 +1,5 @@
-"""Redacts objects, so that a snapshot file can be published.
-
-Only what decisions read stays, so that the file can be part of a bug report.
+"""Redacts objects, so that a snapshot file can be published. Only what decisions read stays, so that the file can be
+part of a bug report.
 
 The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the last
 applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a decision are
@@ -89,9 +88,7 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 
 
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """A StatefulSet as data: what predictions read of it.
-
-    Its template keeps its labels, for `keep_selected_labels`.
+    """A StatefulSet as data: what predictions read of it. Its template keeps its labels, for `keep_selected_labels`.
 
     Raises:
         ObjectError: it cannot be read
@@ -115,9 +112,8 @@ def selects_namespaces(objects: Iterable[dict[str, Any]]) -> bool:
 
 
 def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
-    """Removes labels of pods, their templates and namespaces that no selector names.
-
-    Selectors of affinity between pods, of topology spread constraints and of PodDisruptionBudgets count.
+    """Removes labels of pods, their templates and namespaces that no selector names. Selectors of affinity between
+    pods, of topology spread constraints and of PodDisruptionBudgets count.
     """
     objects = list(objects)
     labelled = [raw for raw in objects if raw["apiVersion"] == "v1" and raw["kind"] in ("Pod", "Namespace")]
@@ -135,10 +131,7 @@ def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
 
 
 def _pod_spec(raw: dict[str, Any]) -> dict[str, Any]:
-    """The spec of a pod, or of a workload's template.
-
-    Of another object it is its own.
-    """
+    """The spec of a pod, or of a workload's template. Of another object it is its own."""
     spec: dict[str, Any] = raw.get("spec", {})
     template_spec: dict[str, Any] = spec.get("template", {}).get("spec", spec)
     return template_spec
@@ -159,10 +152,7 @@ def _selector_keys(value: Any) -> Iterator[str]:
 
 
 def _merge(first: Any, second: Any) -> Any:
-    """Both values in one.
-
-    Lists are of equal length, because both are of one object.
-    """
+    """Both values in one. Lists are of equal length, because both are of one object."""
     if isinstance(first, dict) and isinstance(second, dict):
         return {**first, **{key: _merge(first[key], entry) if key in first else entry for key, entry in second.items()}}
     if isinstance(first, list) and isinstance(second, list):

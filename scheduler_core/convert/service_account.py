@@ -1,7 +1,5 @@
-"""The process's ServiceAccount, as the owner of what the process creates.
-
-Kubernetes removes an object once its owner is gone: an uninstallation that deletes the ServiceAccount leaves no Lease and no
-EndpointSlice.
+"""The process's ServiceAccount, as the owner of what the process creates. Kubernetes removes an object once its owner
+is gone: an uninstallation that deletes the ServiceAccount leaves no Lease and no EndpointSlice.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ class SelfSubjectReview(Wire):
 
 
 def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
-    """The ownerReferences of an object that the caller creates in a namespace.
-
-    They name its ServiceAccount. They are empty if the caller is another user, or an account of another namespace: an owner must be in
-    the object's namespace, or Kubernetes takes it for gone.
+    """The ownerReferences of an object that the caller creates in a namespace. They name its ServiceAccount. They are
+    empty if the caller is another user, or an account of another namespace: an owner must be in the object's namespace,
+    or Kubernetes takes it for gone.
 
     Raises:
         ObjectError: `raw` is no SelfSubjectReview

@@ -1,6 +1,5 @@
-"""Placements that the guard has allowed and no watch has shown.
-
-The module also finds the nodes that a pod cannot get because of them.
+"""Placements that the guard has allowed and no watch has shown. The module also finds the nodes that a pod cannot get
+because of them.
 
 Until then the view has the volume as demand, which any disk of its node may take. Where it really goes may leave no packing for one more
 pod. So a decision about a pod counts such placements where they are.
@@ -29,10 +28,9 @@ from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 def await_allowed(
     decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget
 ) -> Cooperative[Decision]:
-    """Returns the decision with nodes marked WAITING where the pod no longer fits.
-
-    These are nodes with placements that no watch has shown yet. With the volumes where these placements are, the pod is not proven to fit
-    together with the competitors that the decision counted there.
+    """Returns the decision with nodes marked WAITING where the pod no longer fits. These are nodes with placements that
+    no watch has shown yet. With the volumes where these placements are, the pod is not proven to fit together with the
+    competitors that the decision counted there.
 
     Args:
         decision: about a pod, made from the view
@@ -75,9 +73,8 @@ def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Plac
 
 
 def with_placements(view: View, placements: Iterable[Placement]) -> View:
-    """Returns the view as it will be once the watches have shown these placements.
-
-    Their demand ends with them, which is for the caller to see to: a volume may be demanded by a claim that the view does not show as bound.
+    """Returns the view as it will be once the watches have shown these placements. Their demand ends with them, which
+    is for the caller to see to: a volume may be demanded by a claim that the view does not show as bound.
     """
     changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
     return update(view, changes, view.cluster.now).view if changes else view
@@ -91,9 +88,8 @@ def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
 
 
 def longhorn_names(volume: PodVolume, view: View) -> set[str]:
-    """Returns the names that a volume has, or may have, in Longhorn.
-
-    Each kind has a watch of its own, so an unbound claim's volume may exist before the view shows it.
+    """Returns the names that a volume has, or may have, in Longhorn. Each kind has a watch of its own, so an unbound
+    claim's volume may exist before the view shows it.
     """
     if volume.bound:
         return {volume.volume.name}
@@ -106,17 +102,15 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 
 def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
-    """Counts the backing images that a node's replicas wait for as present.
-
-    Returns the evaluation of the node with them.
+    """Counts the backing images that a node's replicas wait for as present. Returns the evaluation of the node with
+    them.
     """
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 
 def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
-    """Returns a disk with the backing images that replicas there still wait for.
-
-    Longhorn copies an image to a disk after it has placed the first replica that needs it.
+    """Returns a disk with the backing images that replicas there still wait for. Longhorn copies an image to a disk
+    after it has placed the first replica that needs it.
     """
     coming: dict[str, int] = {}
     for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():

@@ -67,10 +67,7 @@ UNINSTALLED: Final = (
 
 
 def diagnose(facts: Installation, checks: Iterable[Check] = INSTALLED) -> list[Finding]:
-    """Runs the checks in order.
-
-    A check that finds nothing has one finding that says so.
-    """
+    """Runs the checks in order. A check that finds nothing has one finding that says so."""
     findings: list[Finding] = []
     for check in checks:
         findings += list(check.run(facts)) or [Finding(check.name, Severity.OK, check.success)]

@@ -125,9 +125,7 @@ def filter_nodes(
     options: FilterOptions,
     contenders: Contenders = NO_CONTENDERS,
 ) -> Cooperative[Decision]:
-    """Decides which candidates can hold the pod's Longhorn volumes.
-
-    Every candidate gets a reason.
+    """Decides which candidates can hold the pod's Longhorn volumes. Every candidate gets a reason.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
@@ -166,10 +164,9 @@ def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterator[Pod
 def _decide_by_match(
     question: _Question, candidates: Sequence[str], parts: Sequence[NodeResolution], resolution: Resolution
 ) -> Cooperative[Decision]:
-    """Decides about a pod whose volumes depend on the node, or on chance.
-
-    Each part is decided like a pod of its own, on its nodes. A node in several parts fits only if it fits in all of them: kube-scheduler
-    chooses one, and nothing shows which. The homes are those among all candidates.
+    """Decides about a pod whose volumes depend on the node, or on chance. Each part is decided like a pod of its own,
+    on its nodes. A node in several parts fits only if it fits in all of them: kube-scheduler chooses one, and nothing
+    shows which. The homes are those among all candidates.
     """
     # There may be as many parts as nodes.
     positions = {name: position for position, name in enumerate(candidates)}
@@ -223,9 +220,8 @@ def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
 def _worst_by_node(
     evaluated: Sequence[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]],
 ) -> dict[str, tuple[int, Reason]]:
-    """Returns each node's worst reason and the part that has it.
-
-    A node that is refused for good in one part and has a packing in another is uncertain.
+    """Returns each node's worst reason and the part that has it. A node that is refused for good in one part and has a
+    packing in another is uncertain.
     """
     worst: dict[str, tuple[int, Reason]] = {}
     uncertain: set[str] = set()

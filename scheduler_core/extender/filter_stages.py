@@ -72,10 +72,7 @@ class FilterRequest:
 
 
 class _Evaluated(NamedTuple):
-    """The reasons that one stage decides, by node.
-
-    `competitors` are the competitors that the stage counted, by node.
-    """
+    """The reasons that one stage decides, by node. `competitors` are the competitors that the stage counted, by node."""
 
     reasons: Mapping[str, Reason]
     competitors: Mapping[str, Competitors] = {}
@@ -86,9 +83,8 @@ _NOTHING: Final = _Evaluated({})
 
 
 def evaluate_stages(request: FilterRequest) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
-    """Returns each candidate's reason, in order, and the competitors counted.
-
-    Whether unsafe nodes are offered, and which nodes are waited for, is not settled yet (`finish`).
+    """Returns each candidate's reason, in order, and the competitors counted. Whether unsafe nodes are offered, and
+    which nodes are waited for, is not settled yet (`finish`).
     """
     candidates = request.candidates
     decided: dict[str, Reason] = {}
@@ -167,9 +163,8 @@ def _whole_pod(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evalu
 
 
 def _room_in_cluster(request: FilterRequest) -> Cooperative[_Evaluated]:
-    """Refuses every node if an unplaced volume fits no disk.
-
-    The volume needs no local space, so any disk of the cluster would do.
+    """Refuses every node if an unplaced volume fits no disk. The volume needs no local space, so any disk of the
+    cluster would do.
     """
     # Equal volumes are looked at once: a pod may have thousands.
     distinct = {
@@ -192,9 +187,8 @@ def _fits_somewhere(request: FilterRequest, required: Requirements) -> Cooperati
 
 @without_pauses
 def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    """Refuses all nodes but the homes, if there are any.
-
-    A home has a usable replica of every local volume, and all of them can be attached there.
+    """Refuses all nodes but the homes, if there are any. A home has a usable replica of every local volume, and all of
+    them can be attached there.
     """
     homes = home_names(request, decided) if request.homes is None else request.homes
     if not homes:
@@ -297,10 +291,9 @@ def accept(reasons: Sequence[Reason], accepted: frozenset[Reason]) -> list[Reaso
 def mark_waiting(
     request: FilterRequest, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
 ) -> Cooperative[list[Reason]]:
-    """Marks nodes that only offers refuse, if no node fits.
-
-    A node is marked WAITING if the pod would fit there once the offered volumes went to other nodes. With packing ORDER_SAFE or STALE_SAFE
-    the node must then be safe, too, because no other node is offered.
+    """Marks nodes that only offers refuse, if no node fits. A node is marked WAITING if the pod would fit there once
+    the offered volumes went to other nodes. With packing ORDER_SAFE or STALE_SAFE the node must then be safe, too,
+    because no other node is offered.
     """
     if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
@@ -323,9 +316,8 @@ def mark_waiting(
 
 
 def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
-    """Marks nodes that this packing refuses whatever becomes of other pods.
-
-    These are unsafe for the pod's volumes alone, with nothing in flight on the node. What a search left open is not marked.
+    """Marks nodes that this packing refuses whatever becomes of other pods. These are unsafe for the pod's volumes
+    alone, with nothing in flight on the node. What a search left open is not marked.
     """
     refused = UNSAFE - request.options.packing.acceptable_reasons(())
     if refused.isdisjoint(reasons):

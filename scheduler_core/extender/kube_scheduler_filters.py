@@ -1,8 +1,6 @@
-"""What kube-scheduler filters before it calls the extender.
-
-These are the nodes that its own plugins refuse. The plugins are those of Kubernetes 1.36 that read nodes, pods, claims
-and bound PersistentVolumes. Pods that are only nominated to a node do not count. The topology of volumes that do not
-exist yet is not compared either.
+"""What kube-scheduler filters before it calls the extender. These are the nodes that its own plugins refuse. The
+plugins are those of Kubernetes 1.36 that read nodes, pods, claims and bound PersistentVolumes. Pods that are only
+nominated to a node do not count. The topology of volumes that do not exist yet is not compared either.
 
 Data flow: a pod's claims → `PodClaims`: why they refuse every node, or the node affinity of their volumes → the plugins,
 node by node → the first refusal of each node.
@@ -77,9 +75,8 @@ def pod_claims(
     pod: kube.Pod, snapshot: Snapshot, affinities: Mapping[str, VolumeAffinity], *, provisioned: bool = False
 ) -> PodClaims:
     """Returns what decides about a pod's claims (VolumeBinding and VolumeRestrictions, PreFilter and Filter).
-
-    `affinities` are those of all PersistentVolumes, by name. With `provisioned`, claims of a class that does not wait for a pod count as
-    provisioned, as they soon will be.
+    `affinities` are those of all PersistentVolumes, by name. With `provisioned`, claims of a class that does not wait
+    for a pod count as provisioned, as they soon will be.
     """
     terms: list[VolumeAffinity] = []
     for mount in pod.volumes:
@@ -141,20 +138,15 @@ def _has_user(pod: kube.Pod, claim: kube.Claim, snapshot: Snapshot) -> bool:
 
 
 def compares_resources(cluster: GenericClusterState) -> bool:
-    """Whether some node of the source says what is allocatable.
-
-    Otherwise resources cannot be compared.
-    """
+    """Whether some node of the source says what is allocatable. Otherwise resources cannot be compared."""
     return any(node_info.node.allocatable for node_info in cluster.nodes.values())
 
 
 def kube_scheduler_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
 ) -> Cooperative[dict[str, PluginRefusal]]:
-    """Returns the nodes that kube-scheduler's own plugins refuse.
-
-    Each has its first refusal. A pod that has a node is judged as if it were to be placed again. Nodes that the source
-    does not list are not judged.
+    """Returns the nodes that kube-scheduler's own plugins refuse. Each has its first refusal. A pod that has a node is
+    judged as if it were to be placed again. Nodes that the source does not list are not judged.
     """
     waiting = replace(pod, node_name="")
     others = cluster.without_pod(pod.key)

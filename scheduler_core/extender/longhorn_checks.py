@@ -1,6 +1,5 @@
-"""Checks of Longhorn: settings and StorageClasses that undo what the extender decides.
-
-Each check yields what is wrong, and nothing if all is well.
+"""Checks of Longhorn: settings and StorageClasses that undo what the extender decides. Each check yields what is wrong,
+and nothing if all is well.
 """
 
 from __future__ import annotations

@@ -49,9 +49,7 @@ _Free = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _DisksByFreeSpace:
-    """The disks of a node, by free space.
-
-    The disk with most comes first.
+    """The disks of a node, by free space. The disk with most comes first.
 
     Attributes:
         limits: the disks' scheduling limits; empty where equal free bytes do not tell which disk is which
@@ -64,10 +62,7 @@ class _DisksByFreeSpace:
 
     @classmethod
     def of(cls, node: Node, view: View) -> _DisksByFreeSpace:
-        """Returns the node's disks.
-
-        The view's settings stay the same while free space does.
-        """
+        """Returns the node's disks. The view's settings stay the same while free space does."""
         free_space = view.free_space(node.name)
         disks = sorted(node.disks, key=lambda disk: -free_space[disk.name].free)
         free = tuple(free_space[disk.name].free for disk in disks)
@@ -112,9 +107,8 @@ class _CachedFacts:
 
 
 class PlanCache:
-    """Caches the facts about nodes that fit, by requirements and node.
-
-    All requests to one cache must come with the same `Contention`, because its numbers of equal competitors are part of the entries.
+    """Caches the facts about nodes that fit, by requirements and node. All requests to one cache must come with the
+    same `Contention`, because its numbers of equal competitors are part of the entries.
 
     Attributes:
         by_free_space: the disks of each node, by name
@@ -195,9 +189,8 @@ class _Planner:
 
 
 def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, int], int]:
-    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have.
-
-    Of several volumes that a claim may become the largest counts for the most.
+    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have. Of several
+    volumes that a claim may become the largest counts for the most.
     """
     bytes_by_node: dict[str, int] = {}
     totals: dict[str, int] = {}
@@ -298,9 +291,8 @@ def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
 
 
 def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Cooperative[dict[str, Disks]]:
-    """Returns what plans leave free on fitting nodes without replicas of the pod.
-
-    Only open disks count. A node where nothing new is placed has ().
+    """Returns what plans leave free on fitting nodes without replicas of the pod. Only open disks count. A node where
+    nothing new is placed has ().
     """
     resolution = planner.resolution
     groups: dict[int | None, list[str]] = {}
@@ -317,10 +309,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Coo
 
 
 def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volumes) -> Disks:
-    """Plans a node that holds a replica of the pod.
-
-    Anti-affinity and kept replicas make it a special case.
-    """
+    """Plans a node that holds a replica of the pod. Anti-affinity and kept replicas make it a special case."""
     node = evaluate_node(planner.view, planner.resolution, name, competitors)
     if not node.required.sizes:
         return ()
@@ -332,10 +321,7 @@ def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volum
 def _disks_of_equivalent_nodes(
     planner: _Planner, required: Requirements, names: Sequence[str]
 ) -> Cooperative[dict[str, Disks]]:
-    """Plans nodes with equal competitors and without replicas.
-
-    Nodes with equal profiles share one plan.
-    """
+    """Plans nodes with equal competitors and without replicas. Nodes with equal profiles share one plan."""
     table = yield from planner.state.profiles.table(required.classes)
     profiles = table.of(names)
     free: dict[Profile, _Free] = {}
@@ -362,10 +348,9 @@ def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
 
 
 def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
-    """Returns the limits of a node's open disks.
-
-    They are in the order of its profile, which has no names. Mostly all disks are open and no two have the same free bytes, so that the
-    free bytes tell which disk is which. Otherwise Longhorn's rules are asked again.
+    """Returns the limits of a node's open disks. They are in the order of its profile, which has no names. Mostly all
+    disks are open and no two have the same free bytes, so that the free bytes tell which disk is which. Otherwise
+    Longhorn's rules are asked again.
     """
     view = planner.view
     node = view.cluster.nodes[name]

@@ -1,6 +1,5 @@
-"""The rules of nudging: when a refused pod may be nudged.
-
-Also says which pods are equivalent, and what nudged pods will take.
+"""The rules of nudging: when a refused pod may be nudged. Also says which pods are equivalent, and what nudged pods
+will take.
 
 kube-scheduler sees no change of Longhorn's objects, so a refused pod waits for up to five minutes. A *nudge* makes kube-scheduler retry
 it at once. Pure values, times in seconds on the caller's clock:
@@ -44,10 +43,8 @@ PENDING_NUDGE_LIFETIME: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class NudgeBackoff:
-    """When one pod may be nudged again.
-
-    That is 1 s after its first nudge, 2 s after the next, up to 60 s. A pod that was not nudged for twice the longest back-off starts
-    again: what kept refusing it is over.
+    """When one pod may be nudged again. That is 1 s after its first nudge, 2 s after the next, up to 60 s. A pod that
+    was not nudged for twice the longest back-off starts again: what kept refusing it is over.
 
     Attributes:
         attempts: nudges in a row
@@ -69,10 +66,7 @@ class NudgeBackoff:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A refused pod.
-
-    `seconds` have passed since its first refusal, and it was nudged `nudges` times.
-    """
+    """A refused pod. `seconds` have passed since its first refusal, and it was nudged `nudges` times."""
 
     pod: Pod
     seconds: float
@@ -99,11 +93,9 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
 
 
 def previously_refused_pods(view: View) -> Iterator[Pod]:
-    """Yields waiting pods that an extender refused on some node.
-
-    A pod is one of them if the message of its condition PodScheduled has the text of a refusal, and no node is decided for it. The
-    condition remains until a pod is bound, so a selected node is mostly newer. After a failed binding it is older; nothing in the cluster
-    shows that.
+    """Yields waiting pods that an extender refused on some node. A pod is one of them if the message of its condition
+    PodScheduled has the text of a refusal, and no node is decided for it. The condition remains until a pod is bound,
+    so a selected node is mostly newer. After a failed binding it is older; nothing in the cluster shows that.
     """
     texts = [reason.text for reason in Reason if not reason.fits]
     for pod in view.snapshot.pods.values():
@@ -112,9 +104,7 @@ def previously_refused_pods(view: View) -> Iterator[Pod]:
 
 
 class PendingNudges:
-    """What recently nudged pods will take.
-
-    Each counts as an offer of one node for `PENDING_NUDGE_LIFETIME`.
+    """What recently nudged pods will take. Each counts as an offer of one node for `PENDING_NUDGE_LIFETIME`.
 
     Attributes:
         ended: how many have ended; grows whenever space may be free again for other pods
@@ -132,10 +122,7 @@ class PendingNudges:
         return len(self._pending)
 
     def add(self, pod: Pod, decision: Decision, view: View, now: float) -> None:
-        """Counts a fitting pod as an offer of one node.
-
-        The node is the one with most free space.
-        """
+        """Counts a fitting pod as an offer of one node. The node is the one with most free space."""
         self.end(pod.uid)
         offered, _ = make_offer(pod, decision, view, 0)
         offered = replace(offered, nodes=choose_one_node(decision, view) if offered.nodes else offered.nodes)
@@ -145,10 +132,7 @@ class PendingNudges:
             self._cached = (ledger, _with_offer(with_nudges, offered, now))
 
     def end(self, uid: str) -> None:
-        """Ends a pod's pending nudge.
-
-        The pod is being asked about, or is gone.
-        """
+        """Ends a pod's pending nudge. The pod is being asked about, or is gone."""
         if self._pending.pop(uid, None) is not None:
             self._cached = None
             self.ended += 1
@@ -167,9 +151,8 @@ class PendingNudges:
         self.ended += 1
 
     def add_to(self, ledger: Ledger) -> Ledger:
-        """Returns the ledger with the pending nudges as offers.
-
-        They are the youngest offers. A pod's own offer replaces its nudge.
+        """Returns the ledger with the pending nudges as offers. They are the youngest offers. A pod's own offer
+        replaces its nudge.
         """
         # A ledger after a tick has the very same offers.
         if self._cached is not None and self._cached[0].offers is ledger.offers:

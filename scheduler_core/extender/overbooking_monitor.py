@@ -1,6 +1,5 @@
-"""Monitors which disks new placements overbook.
-
-Also reports which volumes met there, and how close together they were placed.
+"""Monitors which disks new placements overbook. Also reports which volumes met there, and how close together they were
+placed.
 
 A disk is *overbooked* if its replicas and backing images add up to more than Longhorn's scheduling limit. Longhorn places a replica on
 what a disk's status says, and the status follows later. So replicas of several volumes that are placed on the same status may overbook a
@@ -119,9 +118,8 @@ _Placements = Mapping[str, tuple[_Placement, ...]]
 
 @dataclass(frozen=True, slots=True)
 class OverbookingReport:
-    """The overbooked disks at one time.
-
-    A new report is empty. Only `update` makes the next. The first one only notes where replicas are.
+    """The overbooked disks at one time. A new report is empty. Only `update` makes the next. The first one only notes
+    where replicas are.
 
     Attributes:
         time: when it was made, in the caller's seconds
@@ -137,10 +135,9 @@ class OverbookingReport:
     _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])
 
     def update(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
-        """Returns the report at a later time.
-
-        A disk is reported `SETTLE_TIME` after the last placement on it, or when a replica has left it before, once for as long as it is
-        overbooked. A `now` before this report's time counts as that.
+        """Returns the report at a later time. A disk is reported `SETTLE_TIME` after the last placement on it, or when
+        a replica has left it before, once for as long as it is overbooked. A `now` before this report's time counts as
+        that.
 
         Args:
             view: the cluster to report on
@@ -185,10 +182,7 @@ class OverbookingReport:
         )
 
     def _new_placements(self, view: View, deliveries: Deliveries) -> Cooperative[_Placements]:
-        """Returns the placements since the previous view, by disk.
-
-        They are in the order of delivery.
-        """
+        """Returns the placements since the previous view, by disk. They are in the order of delivery."""
         placements: dict[str, list[_Placement]] = {}
         for number, ((name, uuid), at) in enumerate(deliveries.items(), start=1):
             replica = view.snapshot.replicas.get(name)
@@ -220,10 +214,7 @@ class OverbookingReport:
     def _meeting(
         self, uuid: str, disk: _Disk, new: tuple[_Placement, ...], recent: tuple[_Placement, ...]
     ) -> _Meeting | None:
-        """Returns the placements that overbooked a disk.
-
-        None if they did not, or if the disk is no longer overbooked.
-        """
+        """Returns the placements that overbooked a disk. None if they did not, or if the disk is no longer overbooked."""
         before = self._meetings.get(uuid)
         if disk.bytes_over <= 0:
             return None
@@ -238,9 +229,8 @@ class OverbookingReport:
 
 
 def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:
-    """Returns the last placements, from the first certainly uncounted one.
-
-    Longhorn placed the last replica, so what it had counted left space for that.
+    """Returns the last placements, from the first certainly uncounted one. Longhorn placed the last replica, so what it
+    had counted left space for that.
     """
     last = placements[-1]
     counted = disk.booked
@@ -252,19 +242,15 @@ def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tu
 
 
 def _on_disk(placements: Iterable[_Placement], uuid: str, view: View) -> tuple[_Placement, ...]:
-    """Returns the placements of replicas that are still on a disk.
-
-    Of each replica it is the latest.
-    """
+    """Returns the placements of replicas that are still on a disk. Of each replica it is the latest."""
     latest = {placement.replica: placement for placement in placements}
     replicas = {replica.name for replica in view.indexes.replicas_by_disk.get(uuid) or ()}
     return tuple(sorted(placement for name, placement in latest.items() if name in replicas))
 
 
 def _disk(view: View, uuid: str) -> _Disk | None:
-    """Returns a disk with its bytes, None if it is not monitored.
-
-    It is not monitored if no node has it, its size is unknown, or a DiskSchedule promises its space.
+    """Returns a disk with its bytes, None if it is not monitored. It is not monitored if no node has it, its size is
+    unknown, or a DiskSchedule promises its space.
     """
     node = view.snapshot.longhorn_nodes.get(view.indexes.node_of_disk.get(uuid) or "")
     for disk in node.disks if node is not None else ():
@@ -277,9 +263,8 @@ def _disk(view: View, uuid: str) -> _Disk | None:
 
 
 def bytes_over(view: View, uuid: str) -> int:
-    """Returns by how many bytes a disk exceeds its scheduling limit.
-
-    It is not positive if the disk does not, or is not monitored.
+    """Returns by how many bytes a disk exceeds its scheduling limit. It is not positive if the disk does not, or is not
+    monitored.
     """
     disk = _disk(view, uuid)
     return 0 if disk is None else disk.bytes_over

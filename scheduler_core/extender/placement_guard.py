@@ -1,6 +1,5 @@
-"""Guards a placement: Longhorn's disk stays if everything else fits.
-
-Everything else is what is still to come to the node.
+"""Guards a placement: Longhorn's disk stays if everything else fits. Everything else is what is still to come to the
+node.
 
 Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
 volume's demand on that node, or the offer of it that has the volume → everything still to come to the node. If all of it packs with the
@@ -161,9 +160,8 @@ def _steer(steering: Steering, placement: Placement) -> Cooperative[GuardDecisio
 
 
 def guards_every_node(view: View) -> bool:
-    """Whether the guard keeps the plans of all nodes.
-
-    It leaves nodes alone where a disk's space is allocated through a DiskSchedule.
+    """Whether the guard keeps the plans of all nodes. It leaves nodes alone where a disk's space is allocated through a
+    DiskSchedule.
     """
     return all(schedule.mirrored for schedule in view.snapshot.disk_schedules.values())
 
@@ -183,9 +181,8 @@ def _disk_problem(placement: Placement, view: View) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice of a disk for one volume, with all others still fitting.
-
-    The others are the volumes of the same evaluation.
+    """The choice of a disk for one volume, with all others still fitting. The others are the volumes of the same
+    evaluation.
 
     Attributes:
         index: of the volume among the required volumes
@@ -211,9 +208,8 @@ class _Choice:
         return self._restrict(disks).reason(budget) is Reason.ROOM
 
     def disk(self, disks: int, budget: Budget) -> str | None:
-        """Returns the UUID of a disk with which all volumes are proven to fit.
-
-        Returns None if there is none among the disks of the mask.
+        """Returns the UUID of a disk with which all volumes are proven to fit. Returns None if there is none among the
+        disks of the mask.
         """
         evaluation = self._restrict(disks)
         assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
@@ -253,9 +249,8 @@ class _Guard:
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
 
     def _fit(self, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
-        """Returns whether volumes fit on the node together.
-
-        As for other decisions, a search that gave up counts as yes; a disk is only written if it is proven.
+        """Returns whether volumes fit on the node together. As for other decisions, a search that gave up counts as
+        yes; a disk is only written if it is proven.
         """
         yield
         return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING

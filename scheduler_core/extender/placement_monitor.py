@@ -1,6 +1,4 @@
-"""Monitors demand: how much there is and why.
-
-Also reports which of it went wrong. It is kept current change by change.
+"""Monitors demand: how much there is and why. Also reports which of it went wrong. It is kept current change by change.
 
 Data flow: the demand of a view and the previous report → the nodes whose demand or free space changed → only these are evaluated →
 the next `PlacementReport`. It costs one comparison per node with demand, and the evaluation of the changed nodes.
@@ -11,7 +9,8 @@ the next `PlacementReport`. It costs one comparison per node with demand, and th
 - **Roaming**: Longhorn places the volume of hopeless demand on any other node, so it counts on every node (`evaluation/roaming.py`).
 - **Stuck**: a pod is bound, and a volume of it has not been on its node for `STUCK_AFTER` seconds.
 
-If best-effort volumes only prefer their pod's node, one that Longhorn placed on another node is neither misplaced nor stuck.
+If best-effort volumes only prefer their pod's node, one that Longhorn placed on another node is neither misplaced nor
+stuck.
 
 The cluster does not say since when something is so; it counts from when it was first seen.
 """
@@ -45,9 +44,8 @@ _NODES_PER_PAUSE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A volume that Longhorn placed on the wrong node.
-
-    It was new then, and it is still not on the node where it is demanded.
+    """A volume that Longhorn placed on the wrong node. It was new then, and it is still not on the node where it is
+    demanded.
 
     Attributes:
         pod: the pod that uses it, as ``namespace/name``; "" if that was never seen
@@ -102,10 +100,7 @@ class _NodeReport:
         return bool(self.hopeless or self.misplaced or self.stuck)
 
     def is_current(self, demands: tuple[Demand, ...], free_space: object) -> bool:
-        """Whether the report still holds.
-
-        Unchanged values are shared between views, so identity tells.
-        """
+        """Whether the report still holds. Unchanged values are shared between views, so identity tells."""
         return self.demands is demands and self.free_space is free_space
 
 
@@ -128,9 +123,7 @@ class _Situation:
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """The state of all demand at one time.
-
-    A new report is empty. Only `update` makes the next.
+    """The state of all demand at one time. A new report is empty. Only `update` makes the next.
 
     Attributes:
         time: when it was made, in the caller's seconds
@@ -148,10 +141,7 @@ class PlacementReport:
 
     @property
     def hopeless(self) -> tuple[Demand, ...]:
-        """Demand that does not fit together with older demand.
-
-        It is sorted by node and age.
-        """
+        """Demand that does not fit together with older demand. It is sorted by node and age."""
         return tuple(demand for report in self._reports_with_problems() for demand in report.hopeless)
 
     @property
@@ -173,9 +163,7 @@ class PlacementReport:
         *,
         require_best_effort: bool = True,
     ) -> Cooperative[PlacementReport]:
-        """Returns the report at a later time.
-
-        A `now` before this report's time counts as that.
+        """Returns the report at a later time. A `now` before this report's time counts as that.
 
         Args:
             state: the cluster to report on
@@ -222,9 +210,8 @@ class PlacementReport:
         return self._nodes.get(name) or _NO_REPORT
 
     def _nodes_to_update(self, state: ClusterState, now: float) -> Cooperative[list[str]]:
-        """Names of nodes whose report may have changed, sorted.
-
-        Their demand or free space changed, or their report is due.
+        """Names of nodes whose report may have changed, sorted. Their demand or free space changed, or their report is
+        due.
         """
         names: list[str] = []
         free_space = state.view.indexes.free_space
@@ -332,18 +319,12 @@ def _stuck_pods(demands: tuple[Demand, ...], since: Mapping[tuple[str, str], flo
 
 
 def _pod_and_claim(demand: Demand) -> tuple[str, str]:
-    """Returns the pod and the claim, which identify a wait.
-
-    The claim stays the same while its volume is provisioned.
-    """
+    """Returns the pod and the claim, which identify a wait. The claim stays the same while its volume is provisioned."""
     return demand.pod, demand.volume.claim
 
 
 def _misplaced_since(demand: Demand, before: _NodeReport, now: float) -> float | None:
-    """Returns when a new volume was first seen elsewhere.
-
-    None if it is not on other nodes, or was not new.
-    """
+    """Returns when a new volume was first seen elsewhere. None if it is not on other nodes, or was not new."""
     if not _elsewhere(demand):
         return None
     new = not any(replica.healthy_at for replica in demand.volume.replicas)
@@ -356,9 +337,8 @@ def _accepts_other_node(demand: Demand) -> bool:
 
 
 def _elsewhere(demand: Demand) -> tuple[str, ...]:
-    """Returns the nodes of a volume that is placed elsewhere.
-
-    They are the nodes of its replicas; empty if one of these is the node where the volume is demanded.
+    """Returns the nodes of a volume that is placed elsewhere. They are the nodes of its replicas; empty if one of these
+    is the node where the volume is demanded.
     """
     nodes = {replica.node_id for replica in demand.volume.replicas if not replica.deleting and not replica.failed_at}
     return () if demand.node in nodes else tuple(sorted(nodes - {""}))

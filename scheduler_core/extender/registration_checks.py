@@ -1,6 +1,5 @@
-"""Checks of kube-scheduler: its calls of the extender, and its events.
-
-Each check yields what is wrong, and nothing if all is well.
+"""Checks of kube-scheduler: its calls of the extender, and its events. Each check yields what is wrong, and nothing if
+all is well.
 """
 
 from __future__ import annotations
@@ -83,9 +82,8 @@ def _refused_otherwise(facts: Installation, message: str) -> Finding:
 
 
 def check_ask_policy(facts: Installation) -> Iterator[Finding]:
-    """Whether pods with claims are sent to the extender.
-
-    A policy may request it, the pods themselves, or kube-scheduler sends all pods.
+    """Whether pods with claims are sent to the extender. A policy may request it, the pods themselves, or
+    kube-scheduler sends all pods.
     """
     admitted = facts.admitted
     if admitted is not None and admitted.asks(facts.scheduler_name):
@@ -208,10 +206,7 @@ def check_resource(facts: Installation) -> Iterator[Finding]:
 
 
 def check_registration_removal(facts: Installation) -> Iterator[Finding]:
-    """Whether kube-scheduler no longer calls the extender.
-
-    Then the extender can be removed.
-    """
+    """Whether kube-scheduler no longer calls the extender. Then the extender can be removed."""
     if facts.probe is None:
         yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")
         return
@@ -244,10 +239,7 @@ def _shows_a_call(message: str) -> bool:
 
 
 def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
-    """Whether pods would wait for something that is gone.
-
-    This is a resource or a kube-scheduler.
-    """
+    """Whether pods would wait for something that is gone. This is a resource or a kube-scheduler."""
     if facts.requesting_pods:
         yield Finding(
             _REQUESTING_PODS,

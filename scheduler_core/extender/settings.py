@@ -1,6 +1,4 @@
-"""The extender's own settings, resolved from several sources.
-
-Each source may change at run time.
+"""The extender's own settings, resolved from several sources. Each source may change at run time.
 
 They are the proposal's three settings, under its names, whether refusals are enforced, and the placement guard's mode.
 
@@ -57,10 +55,7 @@ class GuardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """A place where settings may be written, such as a ConfigMap.
-
-    Messages name the source by its `name`.
-    """
+    """A place where settings may be written, such as a ConfigMap. Messages name the source by its `name`."""
 
     name: str
     values: Mapping[str, str]
@@ -133,10 +128,8 @@ class SettingsHistory:
         self._good: dict[tuple[str, str], Any] = {}
 
     def resolve(self, sources: Sequence[SettingsSource]) -> ExtenderSettings:
-        """Returns the settings in force.
-
-        Each setting comes from the first source that has a value for it. Good values are remembered: a value that cannot be used does not
-        replace the last good one of its source.
+        """Returns the settings in force. Each setting comes from the first source that has a value for it. Good values
+        are remembered: a value that cannot be used does not replace the last good one of its source.
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}

@@ -1,7 +1,4 @@
-"""Sentences about a pod's volumes, for explanations of many nodes.
-
-What they take from the cluster is computed once.
-"""
+"""Sentences about a pod's volumes, for explanations of many nodes. What they take from the cluster is computed once."""
 
 from __future__ import annotations
 
@@ -34,9 +31,8 @@ class _Need:
 
 @dataclass(frozen=True)
 class VolumeSentences:
-    """What a view tells about a pod's volumes.
-
-    Each sentence names a few volumes and says how many more there are, because a pod may have thousands.
+    """What a view tells about a pod's volumes. Each sentence names a few volumes and says how many more there are,
+    because a pod may have thousands.
     """
 
     view: View
@@ -63,10 +59,7 @@ class VolumeSentences:
         return join_first(parts, "; ")
 
     def kept_replicas(self, name: str) -> str:
-        """Says which volumes keep a replica on a node.
-
-        These volumes need no new space there.
-        """
+        """Says which volumes keep a replica on a node. These volumes need no new space there."""
         return join_first(self._kept_replicas.get(name, ()), "; ")
 
     @cached_property

@@ -34,10 +34,7 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One expression of a selector (labels.Requirement).
-
-    `GREATER` and `LESS` have one value, a whole number.
-    """
+    """One expression of a selector (labels.Requirement). `GREATER` and `LESS` have one value, a whole number."""
 
     key: str
     operator: Operator
@@ -71,9 +68,8 @@ def parse_int64(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A label selector; without any part it matches everything.
-
-    A selector that is absent matches nothing: such a field is None.
+    """A label selector; without any part it matches everything. A selector that is absent matches nothing: such a field
+    is None.
     """
 
     labels: Labels = frozenset()
@@ -113,9 +109,8 @@ class Toleration:
     effect: str = ""
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether it tolerates a taint (Toleration.ToleratesTaint).
-
-        Numeric comparison (operators Lt and Gt) is off by default in Kubernetes 1.36, and tolerates nothing.
+        """Whether it tolerates a taint (Toleration.ToleratesTaint). Numeric comparison (operators Lt and Gt) is off by
+        default in Kubernetes 1.36, and tolerates nothing.
         """
         if self.effect and self.effect != taint.effect:
             return False
@@ -128,9 +123,8 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelectorTerm:
-    """A term of a node affinity: labels, and fields of the node.
-
-    A term without requirements matches no node, and is never made.
+    """A term of a node affinity: labels, and fields of the node. A term without requirements matches no node, and is
+    never made.
     """
 
     labels: tuple[Requirement, ...] = ()

@@ -1,7 +1,5 @@
-"""DiskSchedule (longhorn.io/v1beta2): the space requested and allocated on one disk. Sizes are in bytes.
-
-Its name is the disk's UUID. Controllers that need space write the spec; only the DiskSchedule controller writes the
-status.
+"""DiskSchedule (longhorn.io/v1beta2): the space requested and allocated on one disk. Sizes are in bytes. Its name is
+the disk's UUID. Controllers that need space write the spec; only the DiskSchedule controller writes the status.
 """
 
 from __future__ import annotations
@@ -38,9 +36,8 @@ class RequestKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The answer to a request.
-
-    `size` is the space that it holds: a rejected growth keeps its old size, a rejected new request has 0.
+    """The answer to a request. `size` is the space that it holds: a rejected growth keeps its old size, a rejected new
+    request has 0.
     """
 
     state: AllocationState
@@ -72,9 +69,8 @@ Allocations = Mapping[str, Allocation]
 
 @dataclass(frozen=True, slots=True)
 class DiskScheduleSpec:
-    """A disk, and the bytes requested on it.
-
-    `replicas` and `backing_images` are by name; None is a size that cannot be read.
+    """A disk, and the bytes requested on it. `replicas` and `backing_images` are by name; None is a size that cannot be
+    read.
     """
 
     disk: str = ""
@@ -89,10 +85,8 @@ class DiskScheduleSpec:
 
 @dataclass(frozen=True, slots=True)
 class DiskScheduleStatus:
-    """The answers to the requests.
-
-    `storage_scheduled` is the sum of all allocated bytes. `storage_available` is the limit that they were decided by,
-    None before the first decision.
+    """The answers to the requests. `storage_scheduled` is the sum of all allocated bytes. `storage_available` is the
+    limit that they were decided by, None before the first decision.
     """
 
     replicas: Allocations = field(default_factory=dict[str, Allocation])
@@ -108,9 +102,8 @@ class DiskScheduleStatus:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What was on a disk when its DiskSchedule was created, by name.
-
-    The value is the bytes that an earlier DiskSchedule of the disk had granted; 0 if that is not known, but there is data.
+    """What was on a disk when its DiskSchedule was created, by name. The value is the bytes that an earlier
+    DiskSchedule of the disk had granted; 0 if that is not known, but there is data.
     """
 
     replicas: Mapping[str, int] = field(default_factory=dict[str, int])

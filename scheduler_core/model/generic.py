@@ -1,6 +1,5 @@
-"""Nodes, pods and services with only the fields that predicates and priorities read.
-
-CPU is in millicores, memory in bytes.
+"""Nodes, pods and services with only the fields that predicates and priorities read. CPU is in millicores, memory in
+bytes.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ class Cloud(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CloudDisk:
-    """A cloud disk that a pod mounts.
-
-    Its partition is not read.
-    """
+    """A cloud disk that a pod mounts. Its partition is not read."""
 
     cloud: Cloud
     name: str

@@ -69,9 +69,8 @@ class InstalledPod:
         return f"{self.namespace}/{self.name}"
 
     def asks(self, scheduler: str) -> bool:
-        """Whether its own fields send it to the extender.
-
-        These are the resource, and the name of a second kube-scheduler.
+        """Whether its own fields send it to the extender. These are the resource, and the name of a second
+        kube-scheduler.
         """
         return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
 

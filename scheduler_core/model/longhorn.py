@@ -1,6 +1,5 @@
-"""Longhorn's custom resources (longhorn.io/v1beta2) with only the fields that a decision reads.
-
-Names follow the CRDs; sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them.
+"""Longhorn's custom resources (longhorn.io/v1beta2) with only the fields that a decision reads. Names follow the CRDs;
+sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ FAILED_REPLICA_MAX_RETRY_COUNT = 5
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk of a Longhorn node.
-
-    It joins the entries of spec.disks and status.diskStatus with the same name. The scheduler reads the type from the
-    spec, CSI GetCapacity reads it from the status, so both types are kept.
+    """A disk of a Longhorn node. It joins the entries of spec.disks and status.diskStatus with the same name. The
+    scheduler reads the type from the spec, CSI GetCapacity reads it from the status, so both types are kept.
     """
 
     name: str
@@ -105,9 +102,8 @@ class DataLayout:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A Longhorn volume (volumes.longhorn.io).
-
-    It may also be the volume that Longhorn would create for an unbound claim.
+    """A Longhorn volume (volumes.longhorn.io). It may also be the volume that Longhorn would create for an unbound
+    claim.
 
     Attributes:
         size: spec.size
@@ -159,9 +155,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica (replicas.longhorn.io).
-
-    It is placed once it has a node and a disk.
+    """A replica (replicas.longhorn.io). It is placed once it has a node and a disk.
 
     Attributes:
         size: spec.volumeSize
@@ -210,9 +204,8 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class BackingImage:
-    """A backing image (backingimages.longhorn.io).
-
-    It occupies `real_size` bytes on each disk of `disks` (UUIDs, spec.diskFileSpecMap).
+    """A backing image (backingimages.longhorn.io). It occupies `real_size` bytes on each disk of `disks` (UUIDs,
+    spec.diskFileSpecMap).
     """
 
     name: str
@@ -246,9 +239,8 @@ class EngineImage:
 
 @dataclass(frozen=True, slots=True)
 class InstanceManager:
-    """An instance manager (instancemanagers.longhorn.io).
-
-    It is the process that runs engines and replicas of one data engine on one node.
+    """An instance manager (instancemanagers.longhorn.io). It is the process that runs engines and replicas of one data
+    engine on one node.
     """
 
     name: str

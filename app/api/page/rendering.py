@@ -1,6 +1,5 @@
-"""Renders templates, with everything that they print escaped.
-
-The headers of every answer allow nothing but the page's own files (`app/runtime/browser_rules.py`).
+"""Renders templates, with everything that they print escaped. The headers of every answer allow nothing but the page's
+own files (`app/runtime/browser_rules.py`).
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ def compile_templates() -> None:
 
 @cache
 def environment() -> Environment:
-    """Returns the templates of pages and reports.
-
-    Every value that they print is escaped.
-    """
+    """Returns the templates of pages and reports. Every value that they print is escaped."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,

@@ -66,9 +66,8 @@ class _Candidate(NamedTuple):
 
 
 def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVES) -> Cooperative[Rebalance]:
-    """Returns the fewest moves that raise the goal's value to its target.
-
-    Where none do, it returns those that raise it furthest.
+    """Returns the fewest moves that raise the goal's value to its target. Where none do, it returns those that raise it
+    furthest.
     """
     if goal.before >= goal.target:
         return Rebalance(goal.before, goal.before, goal.target, None, max_moves, 0)
@@ -109,9 +108,8 @@ class _Search:
         return Rebalance(goal.before, self._value, goal.target, self._best, self._max_moves, exhausted)
 
     def _finish(self, level: list[MoveSequence], count: int) -> Cooperative[bool]:
-        """Appends each last move that may raise the value.
-
-        It keeps the best sequence of `count` moves. Returns whether all of them were evaluated.
+        """Appends each last move that may raise the value. It keeps the best sequence of `count` moves. Returns whether
+        all of them were evaluated.
         """
         for sequence in level:
             candidates = [each for each in self._candidates(sequence, 1) if each.free >= self._goal.least_free]
@@ -129,9 +127,8 @@ class _Search:
         return True
 
     def _rank(self, candidate: _Candidate) -> tuple[object, ...]:
-        """Sorts candidates, the most promising first.
-
-        Those come first that may raise the value most, then those without which the disk is too full.
+        """Sorts candidates, the most promising first. Those come first that may raise the value most, then those
+        without which the disk is too full.
         """
         too_full = candidate.free - candidate.replica.size < self._goal.least_free
         return -self._goal.upper_bound(candidate.free), not too_full, self._copied_bytes(candidate.replica)
@@ -159,10 +156,7 @@ class _Search:
             self._best = sequence
 
     def _all_continuations(self, level: list[MoveSequence]) -> Cooperative[list[MoveSequence]]:
-        """Returns every sequence that is one move longer.
-
-        There is one for each set of clusters.
-        """
+        """Returns every sequence that is one move longer. There is one for each set of clusters."""
         longer: dict[object, MoveSequence] = {}
         for sequence in level:
             for candidate in self._candidates(sequence, 1):
@@ -173,10 +167,7 @@ class _Search:
         return list(longer.values())
 
     def _beam(self, level: list[MoveSequence], count: int) -> Cooperative[list[MoveSequence]]:
-        """Returns the longer sequences that may free most space on a disk.
-
-        Each is one move longer.
-        """
+        """Returns the longer sequences that may free most space on a disk. Each is one move longer."""
         left = self._max_moves - count + 1
         longer: dict[object, tuple[int, MoveSequence]] = {}
         for sequence in level:
@@ -191,10 +182,7 @@ class _Search:
         return [sequence for _, sequence in ranked[:_BEAM_WIDTH]]
 
     def _candidates(self, sequence: MoveSequence, moves: int) -> Iterator[_Candidate]:
-        """Yields the replicas of all disks as candidates.
-
-        Each has the space that up to `moves` moves free.
-        """
+        """Yields the replicas of all disks as candidates. Each has the space that up to `moves` moves free."""
         cluster = sequence.clusters[0]
         for node in cluster.state.view.cluster.nodes.values():
             free_space = cluster.state.view.free_space(node.name)

@@ -54,9 +54,7 @@ _KINDS = tuple(RemedyKind)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cost:
-    """The cost of a remedy.
-
-    Remedies are compared field by field, in this order.
+    """The cost of a remedy. Remedies are compared field by field, in this order.
 
     Attributes:
         steps: how many steps it has
@@ -101,10 +99,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Steps after which a pod fits.
-
-    Without any one of them it does not.
-    """
+    """Steps after which a pod fits. Without any one of them it does not."""
 
     steps: tuple[Step, ...]
 
@@ -135,9 +130,7 @@ class Remedy:
 
 
 def exact_bytes(size: int) -> str:
-    """Returns a size for people.
-
-    It is in bytes where a unit would round it.
+    """Returns a size for people. It is in bytes where a unit would round it.
 
     >>> exact_bytes(2 * 1024**3), exact_bytes(2 * 1024**3 + 1)
     ('2Gi', '2147483649 bytes (2Gi + 1)')

@@ -36,9 +36,8 @@ class StatusReport:
 
     @property
     def largest_volume(self) -> int | None:
-        """Bytes of the largest volume that some StorageClass can get now.
-
-        It is None without StorageClasses of Longhorn.
+        """Bytes of the largest volume that some StorageClass can get now. It is None without StorageClasses of
+        Longhorn.
         """
         return max(self.largest_volumes.values(), default=None)
 
@@ -48,10 +47,7 @@ class StatusReport:
 
 
 def status_report(state: ClusterState) -> Cooperative[StatusReport]:
-    """Reports a state.
-
-    The cost grows with disks, and with nodes times different StorageClasses.
-    """
+    """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
     rows = yield from node_rows(state)
     largest = yield from largest_volumes(state.view)
     waiting = yield from waiting_pods(state.view)

@@ -1,6 +1,5 @@
-"""The figures of all runs of a strategy.
-
-They are the least, the median and the most of all orders, and samples over time.
+"""The figures of all runs of a strategy. They are the least, the median and the most of all orders, and samples over
+time.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ from scheduler_core.extender.strategies.tally import Sample
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number in all orders.
-
-    The median is the lower one of two.
-    """
+    """A number in all orders. The median is the lower one of two."""
 
     least: int
     median: int
@@ -75,10 +71,7 @@ class StrategyComparison:
     strategies: tuple[StrategyFigures, ...]
 
     def sampled_steps(self, limit: int) -> list[int]:
-        """Returns at most `limit` steps that divide the longest run evenly.
-
-        Its first and its last step are included.
-        """
+        """Returns at most `limit` steps that divide the longest run evenly. Its first and its last step are included."""
         end = max(entry.samples[-1].step for entry in self.strategies)
         intervals = max(1, min(limit - 1, end))
         return sorted({end * number // intervals for number in range(intervals + 1)})
@@ -108,9 +101,8 @@ def summarize(name: StrategyName, results: Sequence[RunResult]) -> StrategyFigur
 
 
 def resample(samples: Sequence[Sample], steps: Sequence[int]) -> tuple[Sample, ...]:
-    """Returns the counts after each of some steps.
-
-    `changes` has the counts whenever they changed. The first change is at step 0.
+    """Returns the counts after each of some steps. `changes` has the counts whenever they changed. The first change is
+    at step 0.
     """
     changes = [sample.step for sample in samples]
     return tuple(replace(samples[bisect_right(changes, step) - 1], step=step) for step in steps)

@@ -1,7 +1,4 @@
-"""What a run counts, step by step.
-
-It counts pods with their volumes, misplaced volumes and overbooked disks.
-"""
+"""What a run counts, step by step. It counts pods with their volumes, misplaced volumes and overbooked disks."""
 
 from __future__ import annotations
 

@@ -135,9 +135,8 @@ class Prediction:
 
     @property
     def succeeds(self) -> bool:
-        """Whether everything always gets its place.
-
-        Every pod, every drain, every expansion; and no volume lacks a replica in the end.
+        """Whether everything always gets its place. Every pod, every drain, every expansion; and no volume lacks a
+        replica in the end.
         """
         outcomes: tuple[PodOutcome | DrainOutcome, ...] = (*self.pods, *self.drains)
         certain = all(outcome.certainty is Certainty.ALWAYS for outcome in outcomes)
@@ -146,10 +145,7 @@ class Prediction:
 
 
 def predict(before: Situation, after: Situation, results: Sequence[OrderResult]) -> Prediction:
-    """Summarizes the orders of a situation; `before` is the one without changes.
-
-    `results` has at least one order.
-    """
+    """Summarizes the orders of a situation; `before` is the one without changes. `results` has at least one order."""
     copied = [result.copied_bytes for result in results]
     return Prediction(
         orders=len(results),
@@ -164,9 +160,8 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
 
 
 def unlucky_order(results: Sequence[OrderResult]) -> int | None:
-    """Returns the number of the first failing order, None without one.
-
-    In a failing order something does not get its place.
+    """Returns the number of the first failing order, None without one. In a failing order something does not get its
+    place.
     """
     failures = (
         number
@@ -205,10 +200,7 @@ def _reason(key: PodKey, result: OrderResult) -> str:
 
 
 def refusal_text(reasons: Mapping[str, int]) -> str:
-    """Returns the reasons of a refused pod as one text.
-
-    Each has its number of nodes, unless this is 0.
-    """
+    """Returns the reasons of a refused pod as one text. Each has its number of nodes, unless this is 0."""
     by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{text} ({format_count(count, 'node')})" if count else text for text, count in by_count)
 

@@ -1,7 +1,6 @@
-"""One possible course of events, in an order that a seed determines.
-
-Pods that no node fits, and evictions that a budget refuses, are tried again whenever something was placed since. When nothing is
-left to do, drains finish or not; the replicas of drained nodes then fail, Longhorn's wait runs out, and they are rebuilt.
+"""One possible course of events, in an order that a seed determines. Pods that no node fits, and evictions that a
+budget refuses, are tried again whenever something was placed since. When nothing is left to do, drains finish or not;
+the replicas of drained nodes then fail, Longhorn's wait runs out, and they are rebuilt.
 """
 
 from __future__ import annotations
@@ -74,9 +73,8 @@ class OrderResult:
 def run_order(
     situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
 ) -> Cooperative[OrderResult]:
-    """Plays one order to its end.
-
-    `choose` makes every choice that depends on chance in the cluster. `observe` is called before the first step and after each.
+    """Plays one order to its end. `choose` makes every choice that depends on chance in the cluster. `observe` is
+    called before the first step and after each.
     """
     run = _Run(situation, options, choose, observe)
     yield from run.find_incomplete_volumes()
@@ -305,9 +303,8 @@ class _Run:
             self._delayed[name] = step.wait
 
     def finish_drains(self) -> bool:
-        """Fails the replicas of the nodes whose drain can finish.
-
-        Notes why others cannot; those that a PodDisruptionBudget holds up go on later. Returns whether a drain finishes.
+        """Fails the replicas of the nodes whose drain can finish. Notes why others cannot; those that a
+        PodDisruptionBudget holds up go on later. Returns whether a drain finishes.
         """
         finished = len(self._gone)
         held_up: list[str] = []
@@ -340,9 +337,8 @@ class _Run:
         return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
 
     def wait_for_failed_replicas(self) -> bool:
-        """Lets Longhorn's wait for failed replicas run out.
-
-        It does so once, after the last finished drain. Returns whether there is such a wait.
+        """Lets Longhorn's wait for failed replicas run out. It does so once, after the last finished drain. Returns
+        whether there is such a wait.
         """
         if not self._delayed or self._waited_after == len(self._gone):
             return False

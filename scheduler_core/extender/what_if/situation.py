@@ -1,7 +1,4 @@
-"""The input of every order.
-
-It is what the verbs change, before any pod is decided.
-"""
+"""The input of every order. It is what the verbs change, before any pod is decided."""
 
 from __future__ import annotations
 
@@ -92,18 +89,12 @@ class Situation:
     waiting: tuple[PodKey, ...] | None = None
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
-        """Every pod without a node, sorted by name.
-
-        Those that wait already are included.
-        """
+        """Every pod without a node, sorted by name. Those that wait already are included."""
         return tuple(entry for entry in self.affected_pods if entry.key not in self._pending_evictions)
 
     @cached_property
     def affected_pods(self) -> tuple[PodToPlace, ...]:
-        """The pods that need a node, sorted by name.
-
-        They need it now, or once they are evicted.
-        """
+        """The pods that need a node, sorted by name. They need it now, or once they are evicted."""
         placed = {entry.key for entry in self.pods}
         pods = self.cluster.snapshot.pods
         candidates = pods.items() if self.waiting is None else ((key, pods.get(key)) for key in self.waiting)
@@ -126,10 +117,7 @@ class Situation:
         }
 
     def all_evictions(self) -> tuple[PodToPlace, ...]:
-        """The pods that run until their PodDisruptionBudget allows their eviction.
-
-        They are sorted by name.
-        """
+        """The pods that run until their PodDisruptionBudget allows their eviction. They are sorted by name."""
         return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
 
     @cached_property
@@ -138,9 +126,8 @@ class Situation:
         return DisruptionBudgets(self.cluster)
 
     def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
-        """Returns the pod that each pod of a StatefulSet waits for.
-
-        It is the next lower one that does not run either. A pod that waits in the snapshot exists already.
+        """Returns the pod that each pod of a StatefulSet waits for. It is the next lower one that does not run either.
+        A pod that waits in the snapshot exists already.
         """
         sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
         for entry in entries:
@@ -157,10 +144,9 @@ class Situation:
         }
 
     def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Cooperative[Situation]:
-        """Takes these pods of nodes away; their controllers create them again.
-
-        Pods that belong to one node stay, such as those of DaemonSets. Pods without a controller stay too, and are reported. So do pods
-        with a PodDisruptionBudget, unless their node is `lost`: every order evicts them when the budget allows it.
+        """Takes these pods of nodes away; their controllers create them again. Pods that belong to one node stay, such
+        as those of DaemonSets. Pods without a controller stay too, and are reported. So do pods with a
+        PodDisruptionBudget, unless their node is `lost`: every order evicts them when the budget allows it.
         """
         cluster = self.cluster
         moved: list[PodToPlace] = []
@@ -223,10 +209,7 @@ class LivePods:
 
 
 def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[LivePods]:
-    """Returns the live pods of nodes, and those without a node.
-
-    It takes one pass over all pods.
-    """
+    """Returns the live pods of nodes, and those without a node. It takes one pass over all pods."""
     nodes = {"", *names}
     pods: list[tuple[PodKey, kube.Pod]] = []
     for number, (key, pod) in enumerate(cluster.snapshot.pods.items(), start=1):
@@ -239,10 +222,7 @@ def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[Li
 
 
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster with a pod that waits again.
-
-    The pod's volumes are detached.
-    """
+    """Returns the cluster with a pod that waits again. The pod's volumes are detached."""
     detached = detach_volumes(cluster, pod)
     created = (
         replace(detached, unready=detached.unready - {(pod.namespace, pod.name)}) if detached.unready else detached
