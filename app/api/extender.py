@@ -127,7 +127,7 @@ def _undecided_answer(
 
 
 def _close_if_unavailable(response: Response, error: Exception) -> Response:
-    """Closes the connection after the response if this process may not decide. The caller's next connection may reach a
+    """Closes the connection after the response if this process may not decide: the caller's next connection may reach a
     process that may.
     """
     if isinstance(error, UnavailableError):
@@ -182,7 +182,6 @@ def _record_filter(
 
 
 def _fitting_nodes(decision: Decision) -> Iterator[str]:
-    """Yields the candidates that fit, in order."""
     pairs = zip(decision.candidates, decision.reasons, strict=True)
     return (name for name, reason in pairs if reason.fits)
 

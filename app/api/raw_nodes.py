@@ -47,7 +47,6 @@ class Pieces:
 
     @property
     def size(self) -> int:
-        """Number of bytes in total."""
         return sum(end - start for start, end in self.runs) + max(0, len(self.runs) - 1)
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
@@ -83,7 +82,7 @@ class NodeRuns:
     ends: list[int]
 
     def select(self, keep: Sequence[bool]) -> Pieces:
-        """Returns the nodes to keep. Neighbours are one run, with the separators of the request."""
+        """Returns the nodes to keep; neighbours are one run, with the separators of the request."""
         return Pieces(self.body, list(self._runs(keep)))
 
     def _runs(self, keep: Sequence[bool]) -> Iterator[tuple[int, int]]:
@@ -131,7 +130,7 @@ def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> Cooperative[N
 def _bounds(
     body: bytearray, items: Sequence[msgspec.Raw], start: int
 ) -> Cooperative[tuple[list[int], list[int]] | None]:
-    """Returns starts and ends of the items from `start`, or None. None if the body has other bytes there."""
+    """Returns starts and ends of the items from `start`, None if the body has other bytes there."""
     starts: list[int] = []
     ends: list[int] = []
     for index, item in enumerate(items):

@@ -183,7 +183,6 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
 
 
 def _node_losses(shared: _Shared) -> NodeLosses:
-    """Returns what predicts which nodes can be lost."""
     losses = NodeLosses(shared.evaluator, shared.cache.state)
     shared.metrics.node_losses(lambda: losses.latest)
     return losses
@@ -217,13 +216,15 @@ def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: 
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:
-    """Makes the latest state current. The metrics of disks are computed from it. A process that does not lead has none."""
+    """Makes the latest state current, from which the metrics of disks are computed; a process that does not lead has
+    none.
+    """
     if elector.leading() and cache.has_synced:
         cache.state()
 
 
 def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: ServingCertificate) -> PlacementGuard:
-    """Returns what decides about Longhorn's placements. `--packing auto` follows its health from then on."""
+    """Returns what decides about Longhorn's placements, whose health `--packing auto` follows from then on."""
     cache = shared.cache
 
     async def recorded(node: str) -> Contenders:

@@ -173,14 +173,13 @@ class _Question:
         self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
 
     def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
-        """Returns the state and the contenders of a snapshot. Pods of one snapshot share both."""
+        """Returns the state and the contenders of a snapshot, which its pods share."""
         if self._latest is None or self._latest[0] is not snapshot:
             state = ClusterState.of(View.of(snapshot, now()))
             self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
         return self._latest[1:]
 
     def try_to_ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
-        """Returns an explanation, or why there is none."""
         try:
             return self.ask(pod, source)
         except ResolutionError as error:
@@ -246,7 +245,7 @@ class _Question:
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
-    """Warns of nodes that do not exist. They are answered for none the less."""
+    """Warns of nodes that do not exist, which are answered for none the less."""
     for name in names or ():
         if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
             warn(f"--node {name}: there is no such node")

@@ -133,7 +133,7 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
 
 
 def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
-    """Returns the pod of a name or namespace/name. `text` is how the user wrote it."""
+    """Returns the pod of a name or namespace/name; `text` is how the user wrote it."""
     named_namespace, slash, _ = name.partition("/")
     if slash and namespace is not None and namespace != named_namespace:
         raise CoreError(f"{text}: contradicts --namespace {namespace}")
@@ -215,7 +215,6 @@ def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> Explai
 
 
 def waiting_pods(namespace: str | None, source: ClusterSource) -> list[ExplainedPod]:
-    """Returns the pods without a node, in order."""
     pods: Iterable[kube.Pod] = source.snapshot.pods.values()
     waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
     return [_existing(pod, source) for pod in sorted(waiting, key=lambda pod: natural_key(pod.key))]

@@ -110,7 +110,6 @@ def _kube_scheduler(entry: CandidateNodeAnswer) -> str:
 
 
 def _missing(sizes: Sequence[int]) -> str:
-    """The least and the most missing bytes."""
     missing = [format_bytes(size) for size in sorted({min(sizes), max(sizes)}) if size]
     return "-".join(missing)
 

@@ -41,7 +41,7 @@ def plain_table(*headers: str) -> Table:
 
 
 def shorten(names: Sequence[str], limit: int, separator: str = ", ", *, total: int | None = None) -> str:
-    """Returns the first names, and how many more there are. `total` is the number of all of them, where `names` lacks
+    """Returns the first names, and how many more there are; `total` is the number of all of them, where `names` lacks
     some.
     """
     first = names[:limit]

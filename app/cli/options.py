@@ -156,7 +156,6 @@ CandidateIdentityOption = Annotated[
 
 
 def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
-    """Returns how pods are decided about."""
     return FilterOptions(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
 
 
@@ -249,7 +248,6 @@ def _listen_on_any(port: int) -> socket.socket:
 
 
 def url(host: str, port: int, scheme: str = "http") -> str:
-    """Returns the URL of a listening address."""
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -337,5 +335,5 @@ def check_standard_input(*files: str | None) -> None:
 
 
 def now() -> datetime:
-    """Returns the present time. A snapshot does not say when it was taken."""
+    """Returns the present time, because a snapshot does not say when it was taken."""
     return datetime.now(UTC)

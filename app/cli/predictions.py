@@ -38,7 +38,6 @@ RebuildRateOption = Annotated[
 
 
 def order_seeds(seed: int, orders: int) -> list[str]:
-    """Returns the seed of each order."""
     return [f"{seed}/{number}" for number in range(orders)]
 
 

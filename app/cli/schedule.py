@@ -206,7 +206,6 @@ def schedule(  # one parameter per flag
 
 
 def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:
-    """Reads a snapshot, and returns it with the pods to be scheduled."""
     from app.kube.snapshot_generic import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)

@@ -355,7 +355,6 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:
-    """Returns the URL of the service."""
     return url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
 
 
@@ -459,7 +458,7 @@ def _welcome(snapshot: Snapshot, address: str) -> str:
 
 
 def _example_request(snapshot: Snapshot) -> dict[str, Any] | None:
-    """Returns a request about a pod with a claim, or None. A pending pod is preferred."""
+    """Returns a request about a pod with a claim, preferably a pending one, or None."""
     pods = sorted(
         (pod for pod in snapshot.pods.values() if pod.volumes), key=lambda pod: (pod.node_name != "", pod.key)
     )

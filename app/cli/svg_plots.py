@@ -156,6 +156,6 @@ def _round_up(value: int) -> int:
 
 
 def size_bar(least: int, most: int, limit: int, scale: int) -> SizeBar:
-    """Returns a bar of bytes with its limit. The whole width stands for `scale` bytes."""
+    """Returns a bar of bytes with its limit; the whole width stands for `scale` bytes."""
     widths = [round(_BAR_WIDTH * value / max(scale, 1), 1) for value in (least, most, limit)]
     return SizeBar(widths[0], widths[1], widths[2])

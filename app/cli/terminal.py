@@ -15,12 +15,10 @@ from app.runtime.printable import printable
 
 
 def print_line(text: str, *, err: bool = False) -> None:
-    """Prints one line for people."""
     typer.echo(printable(text), err=err)
 
 
 def print_lines(text: str, *, err: bool = False) -> None:
-    """Prints a text of several lines for people."""
     for line in text.split("\n"):
         print_line(line, err=err)
 

@@ -116,7 +116,6 @@ class _Selection:
         self._grouped = grouped
 
     def answer(self, state: ClusterState, best_effort: BestEffort) -> UsageListAnswer:
-        """Returns the selected rows of a state."""
         report = run_to_end(status_report(state))
         required = best_effort is BestEffort.REQUIRE
         summary = summary_answer(report, run_to_end(placement_problems(state, require_best_effort=required)))

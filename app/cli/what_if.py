@@ -72,7 +72,7 @@ class CommandWithOrder(TyperCommand):
     """A command that knows in which order its options were given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments. The names of the options given go to the context."""
+        """Parses the arguments, and stores the names of the options given in the context."""
         _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[_ORDER_KEY] = [parameter.name for parameter in parameters]
         return super().parse_args(ctx, args)
@@ -207,7 +207,6 @@ def _predict(
 
 
 def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
-    """Returns the cluster before and after the changes."""
     before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
     after = before
     for change in changes:
@@ -224,9 +223,7 @@ def _play(after: Situation, options: FilterOptions, seeds: Sequence[str]) -> lis
 def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
 ) -> list[PodRemedyAnswer]:
-    """Returns what would help the first pods without a fitting node. These are pods that no node fits at the end of an
-    order.
-    """
+    """Returns what would help the first pods that no node fits at the end of an order."""
     avoided = {*after.drained, *after.lost}
     answers: list[PodRemedyAnswer] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
@@ -239,7 +236,7 @@ def _remedies(
 def _shown_order(
     after: Situation, options: FilterOptions, results: Sequence[OrderResult], seeds: Sequence[str]
 ) -> OrderAnswer:
-    """Plays the first failing order again, and returns its steps. Where no order fails, it plays the first one."""
+    """Plays the first failing order again, or the first one where none fails, and returns its steps."""
     unlucky = unlucky_order(results)
     number = unlucky or 0
     history = OrderHistory(after.cluster)

@@ -80,7 +80,6 @@ def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
 
 
 def _capitalize(text: str) -> str:
-    """Returns a text that begins a sentence."""
     return text[:1].upper() + text[1:]
 
 

@@ -88,7 +88,6 @@ class NodeLossCollector(Collector):
 
 
 def _gauge(name: str, help_text: str, label: str, values: Mapping[str, int]) -> Metric:
-    """Returns a gauge with one sample for each value of its label."""
     family = GaugeMetricFamily(f"{PREFIX}_{name}", help_text, labels=[label])
     for label_value, value in values.items():
         family.add_metric([label_value], value)

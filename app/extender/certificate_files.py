@@ -134,8 +134,8 @@ class CertificateFiles:
 
 
 def _read(files: TlsFiles) -> tuple[bytes | str, ...]:
-    """Returns the contents of all files. The files of a Secret change together. They are read until two reads are
-    equal, so that none is from before and one from after.
+    """Returns the contents of all files, read until two reads are equal. The files of a Secret change together, so none
+    must be from before and one from after.
     """
     contents = _read_each(files)
     for _ in range(_READS):

@@ -96,7 +96,6 @@ class ServingPair:
 
     @property
     def expires(self) -> datetime:
-        """The end of its validity."""
         return self.certificate.not_valid_after_utc
 
     def problem(self, host: str, now: datetime) -> str:
@@ -158,7 +157,6 @@ class Certificates:
         return Due.NOTHING
 
     def renew_serving(self, host: str, now: datetime) -> Certificates:
-        """Returns them with a new serving certificate."""
         return replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
 
     def renew_authority(self, host: str, now: datetime) -> Certificates:

@@ -296,7 +296,6 @@ class PlacementGuard:
             self._state = state
 
     def _allow(self, placement: Placement, now: float) -> None:
-        """Notes a placement that takes space from now on."""
         self._allowances.pop(placement.replica, None)
         self._allowances[placement.replica] = _Allowance(placement, now)
         self._drop_old(now)

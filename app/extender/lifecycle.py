@@ -99,8 +99,8 @@ class LiveSettings:
         self._latest = ExtenderSettings()
 
     def __call__(self) -> ExtenderSettings:
-        """Returns the settings, each from the first source that has it. The order is ConfigMap, Longhorn's Setting,
-        environment, and the proposal's defaults.
+        """Returns the settings, each from the first source that has it: ConfigMap, Longhorn's Setting, environment, and
+        the proposal's defaults.
         """
         sources = (self._config_map.data, self._cache.settings, self._environment)
         # They are asked for with every object that a watch delivers, and a source that changes is another object.
@@ -202,7 +202,7 @@ class ExtenderLifecycle(Program):
         return ""
 
     def review_refusal(self) -> str:
-        """Returns why no placement is reviewed now, or "". A process that does not lead reviews, too."""
+        """Returns why no placement is reviewed now, or ""; a process that does not lead reviews, too."""
         if not self._settings().enabled:
             return f"{ENABLED} is false"
         return self.readiness_problem
@@ -222,13 +222,11 @@ class ExtenderLifecycle(Program):
         await self._loop.drain()
 
     def log_failure(self, error: BaseException) -> None:
-        """Logs the error that ended the caches or the leader loop."""
         log.error(
             "what keeps the cluster's state current has failed, so nothing can be answered any more", exc_info=error
         )
 
     def log_drain_failure(self, error: BaseException) -> None:
-        """Logs that handing over failed."""
         log.error("handing over failed; the Lease runs out by itself", exc_info=error)
 
     async def run_tasks(self) -> None:
@@ -263,7 +261,6 @@ class ExtenderLifecycle(Program):
 
     @property
     def can_start(self) -> bool:
-        """Whether the extender is enabled."""
         return self._settings().enabled
 
     async def before_step(self) -> None:
@@ -341,7 +338,6 @@ class ExtenderLifecycle(Program):
         self._record = None
 
     def start(self, term: int) -> None:
-        """Starts to answer."""
         for task in self._leader_tasks:
             task.adopt()
         log.info("leading", term=term)
@@ -359,11 +355,9 @@ class ExtenderLifecycle(Program):
             task.clear()
 
     def log_lead_lost(self, term: int) -> None:
-        """Logs that another process may lead now."""
         log.warning("no longer the leader", term=term)
 
     def begin_drain(self) -> None:
-        """Accepts no new requests."""
         self._draining = True
 
     async def settle(self) -> None:
@@ -378,7 +372,6 @@ class ExtenderLifecycle(Program):
         return self._may_release
 
     def log_unsettled(self) -> None:
-        """Logs that a pod is still being placed."""
         log.warning("a pod is still being placed, handing over without it")
 
     async def before_release(self) -> None:

@@ -72,7 +72,6 @@ class NodeReservations:
         return frozenset(node for _, node in self._replica_waits.values())
 
     def contenders(self) -> Contenders:
-        """Returns the reserved nodes."""
         return ExcludedNodes(self.reserved_nodes())
 
     async def filter(
@@ -139,14 +138,14 @@ class NodeReservations:
             return True
 
     def clear(self) -> None:
-        """Forgets everything: another process leads. No wait is counted, because its end is not seen."""
+        """Forgets everything: another process leads. It counts no wait, because it does not see its end."""
         forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._scheduling_waits, *self._replica_waits]
         self._forgotten.update(forgotten)
         for task in forgotten:
             task.cancel()
 
     def _end_waits(self, pod: Pod) -> None:
-        """Ends the waits for a pod that is requested again. kube-scheduler has given up that attempt."""
+        """Ends the waits for a pod that is requested again: kube-scheduler has given up that attempt."""
         for wait, waiting in self._scheduling_waits.items():
             if _identity(waiting) == _identity(pod):
                 wait.cancel()
@@ -226,7 +225,6 @@ class NodeReservations:
         task.add_done_callback(lambda done: self._on_reservation_end(done, started))
 
     def _on_reservation_end(self, task: asyncio.Task[bool], started: float) -> None:
-        """Frees the node."""
         self._replica_waits.pop(task, None)
         listed = bool(_result(task))
         if task in self._forgotten:
@@ -244,10 +242,8 @@ class NodeReservations:
             return False
 
     async def _listing(self, pod: Pod, node: str) -> bool:
-        """Returns True once no replica is awaited, False if the pod is bound elsewhere. A pod whose node was only
-        chosen may be bound elsewhere.
-
-        Checks again now and then: claims, volumes and replicas matter too, in any order.
+        """Returns True once no replica is awaited, False if the pod is bound elsewhere, which may happen if its node
+        was only chosen. It checks again now and then, because claims, volumes and replicas matter too, in any order.
         """
         required = self._evaluator.options.require_best_effort
         with self._cache.listening(("longhorn_nodes", node)) as changed:

@@ -208,8 +208,8 @@ class Nudger:
         self._refusals.set_aside(pod.uid)
 
     def adopt(self) -> None:
-        """Remembers pods that the previous leader refused. Their conditions show which. Those with a selected node are
-        left out. Every Longhorn node counts as a candidate.
+        """Remembers pods that the previous leader refused, as their conditions show, but none with a selected node.
+        Every Longhorn node counts as a candidate.
         """
         view = self._cache.state().view
         nodes = tuple(sorted(view.snapshot.longhorn_nodes))
@@ -238,7 +238,7 @@ class Nudger:
 
     @property
     def oldest_wait(self) -> float:
-        """Seconds since the first refusal of the pod that waits longest, 0 without one. May be read from any thread."""
+        """Seconds since the first refusal of the pod that waits longest, 0 without one; may be read from any thread."""
         since = self._refusals.first_refusal
         return 0.0 if since is None else max(0.0, self._clock() - since)
 
@@ -269,8 +269,8 @@ class Nudger:
             await turn.slicer.pause_if_due()
 
     def _begin_round(self) -> None:
-        """Starts a round over all pods, or over those that are due. All pods are reviewed if something changed, and
-        every `REVIEW_INTERVAL`.
+        """Starts a round over the pods that are due. If something changed, and every `REVIEW_INTERVAL`, it is over all
+        pods.
         """
         now = self._clock()
         inputs = self._inputs()
@@ -307,9 +307,8 @@ class Nudger:
                 self._nudge(pod, view, refusal, decision, patches)
 
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
-        """Returns the pod as it is now, None if it does not wait. A pod that was deleted, bound or ended needs no
-        nudge. Neither does one whose node was selected after its refusal. A node that was selected before is left of a
-        failed binding.
+        """Returns the pod as it is now, None if it does not wait: it was deleted, bound or ended, or its node was
+        selected after its refusal. A node that was selected before is left of a failed binding.
         """
         current = current_pod(refusal.pod, view)
         if current is None:
@@ -323,7 +322,7 @@ class Nudger:
         return current if current.live and not decided else None
 
     async def _fitting_decision(self, pod: Pod, view: View, refusal: RefusedPod, turn: _Turn) -> Decision | None:
-        """Returns the decision about a pod that fits some node, or None. A pod is not evaluated if an equivalent one
+        """Returns the decision about a pod that fits some node, or None; a pod is not evaluated if an equivalent one
         did not fit in this round.
         """
         resolution = self._resolution(pod, view)
@@ -348,7 +347,7 @@ class Nudger:
         return None
 
     def _resolution(self, pod: Pod, view: View) -> Resolution | None:
-        """Returns the pod's volumes, None if an object is missing. A watch will deliver it."""
+        """Returns the pod's volumes, None if an object is missing, which a watch will deliver."""
         if missing_storage_classes(pod, view):
             return None
         try:
@@ -391,7 +390,7 @@ class Nudger:
             self._refusals.forget(pod.uid)
 
     def _on_failure(self, refusal: RefusedPod, error: ApiError) -> None:
-        """Counts a failed nudge and logs the first of its kind. The nudge is repeated after the pod's back-off."""
+        """Counts a failed nudge, which is repeated after the pod's back-off, and logs the first of its kind."""
         self._metrics.count_nudge("failed")
         kind = (error.status, error.reason)
         if kind not in self._logged_failures:

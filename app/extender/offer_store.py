@@ -218,11 +218,9 @@ class OfferStore:
             return
 
     async def _record(self, ledger: Ledger, *, final: bool) -> int | None:
-        """Writes the record; returns its size in bytes. Returns None if it was not written, or if a final record is not
-        complete.
-
-        The caller reads the ledger and calls this without a pause between, so that `versions` are not older than the
-        ledger.
+        """Writes the record; returns its size in bytes, None if it was not written or if a final record is not
+        complete. The caller reads the ledger and calls this without a pause between, so that `versions` are not older
+        than the ledger.
         """
         leadership = self._leadership
         versions = self._versions() if final else {}

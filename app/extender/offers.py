@@ -143,13 +143,11 @@ class Offers:
         self._outcome = asyncio.Event()
 
     def subscribe(self, requests: RequestObserver | None = None, decisions: DecisionObserver | None = None) -> None:
-        """Sets the observers of requests and decisions from now on."""
         self._request_observer = requests
         self._decision_observer = decisions
 
     @property
     def ledger(self) -> Ledger:
-        """The offers outstanding now."""
         self._apply(Tick())
         return self._ledger
 
@@ -240,7 +238,6 @@ class Offers:
         return decision
 
     async def _withdraw_without_caller(self, pod: Pod, number: int, hung_up: HungUp) -> None:
-        """Withdraws the offer if the caller cannot be answered."""
         answered = False
         try:
             await check_caller(hung_up)
@@ -347,9 +344,7 @@ class Offers:
             task.cancel()
 
     async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
-        """Answers from a state that has every object the pod names. An object that is deleted meanwhile is fetched
-        again.
-        """
+        """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
         tries = 0
         while True:
             await self._evaluator.fetch_missing(pod)
@@ -484,7 +479,7 @@ class Offers:
                 changed.clear()
 
     def _remaining_seconds(self, uid: str) -> float:
-        """Returns the seconds until the pod's offer may end by itself. At most `OFFER_LIFETIME`: an offer that stands
+        """Returns the seconds until the pod's offer may end by itself, at most `OFFER_LIFETIME`: an offer that stands
         may be replaced by one that ends.
         """
         offer = self._ledger.offer_of(uid)

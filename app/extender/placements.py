@@ -91,8 +91,8 @@ class _FollowedPod:
         return now - self.decided_at >= MAX_PLACEMENT_SECONDS
 
     def needs_check(self, state: ClusterState, now: float) -> bool:
-        """Whether the pod, its node or the demand there changed since the last check. Also true if that check is
-        `_RECHECK_INTERVAL` old. Notes the check.
+        """Whether the pod, its node or the demand there changed since the last check, or that check is
+        `_RECHECK_INTERVAL` old; notes the check.
         """
         key = (self.pod.namespace, self.pod.name)
         snapshot = state.view.snapshot
@@ -186,7 +186,7 @@ class Placements:
             self._wake.set()
 
     def note_delivery(self, _before: object | None, replica: object | None) -> None:
-        """Notes when a watch first delivers a replica with its disk. Called for every change of a replica."""
+        """Notes when a watch first delivers a replica with its disk; called for every change of a replica."""
         if self._leads and isinstance(replica, Replica) and replica.disk_id:
             self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())
 

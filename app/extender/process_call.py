@@ -80,7 +80,7 @@ class CallerFiles:
 
 
 def _file_problem(error: OSError, unusable: str) -> str:
-    """Returns why a file cannot be used. `unusable` says what is wrong with one that can be read."""
+    """Returns why a file cannot be used; `unusable` says what is wrong with one that can be read."""
     return unusable if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
 
 

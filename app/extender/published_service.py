@@ -54,7 +54,7 @@ class PublishedService:
         await self._change(term)
 
     async def keep(self, term: int) -> None:
-        """Points the Service here in a new term. Checks at an interval that the Service still leads here."""
+        """Points the Service here in a new term, and checks at an interval that it still leads here."""
         if self._term != term or asyncio.get_running_loop().time() >= self._recheck_at:
             await self._change(term)
 

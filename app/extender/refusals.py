@@ -54,7 +54,6 @@ class RefusedPod:
 
     @property
     def ready_at(self) -> float:
-        """When it may be nudged."""
         return max(self.backoff.ready_at, self.retry_by)
 
 
@@ -95,12 +94,10 @@ class RefusedPods:
         self._refused.pop(uid, None)
 
     def clear(self) -> None:
-        """Drops all pods."""
         self._refused.clear()
         self._aside.clear()
 
     def is_current(self, refusal: RefusedPod) -> bool:
-        """Whether the pod is refused still."""
         return self._refused.get(refusal.pod.uid) is refusal
 
     @property

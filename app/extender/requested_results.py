@@ -41,7 +41,6 @@ class RequestedResults(Generic[_Key, _Result]):
         self._task: asyncio.Task[None] | None = None
 
     def latest(self, key: _Key) -> _Result | None:
-        """Returns the result that was computed last, None without one."""
         entry = self._results.get(key)
         return None if entry is None else entry[1]
 

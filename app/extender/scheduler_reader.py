@@ -28,7 +28,7 @@ class _Version(msgspec.Struct, rename="camel"):
 
     @property
     def text(self) -> str:
-        """The version. For a build without one it is the version whose behaviour the build has."""
+        """The version or, for a build without one, the version whose behaviour it has."""
         unversioned = self.git_version.startswith("v0.0.0") and self.emulation_major
         return f"v{self.emulation_major}.{self.emulation_minor}" if unversioned else self.git_version
 

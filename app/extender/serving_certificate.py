@@ -77,7 +77,6 @@ class _Secret(Wire):
 
     @property
     def by_cert_manager(self) -> bool:
-        """Whether cert-manager writes it."""
         return CERT_MANAGER in (self.metadata.annotations or {})
 
 
@@ -141,8 +140,8 @@ class ServingCertificate:
 
     @property
     def problem(self) -> str:
-        """Why the certificate is missing, or cannot be renewed or trusted. "" if nothing is wrong, or if no certificate
-        is wanted.
+        """Why the certificate is missing, or cannot be renewed or trusted; "" if nothing is wrong or no certificate is
+        wanted.
         """
         return self._problem if self._options.wanted() else ""
 

@@ -72,7 +72,6 @@ class StatusReporter:
 
     @property
     def state(self) -> ClusterState:
-        """The current state."""
         return self._evaluator.state
 
     async def run(self, computation: Cooperative[_Result]) -> _Result:
@@ -90,8 +89,8 @@ class StatusReporter:
             return self._report
 
     async def waiting_rows(self, pods: Sequence[Pod]) -> list[WaitingRow | None]:
-        """Returns the rows of some waiting pods. None stands for a row that is still being worked out. A row may be
-        that of an earlier state, until the next one is there.
+        """Returns the rows of some waiting pods, None for one that is still being worked out. A row may be that of an
+        earlier state until the next one is there.
         """
         return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
 
@@ -139,6 +138,6 @@ class StatusReporter:
 
 
 def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:
-    """Returns the nodes that take no pod without a toleration. Each has the reason that kube-scheduler gives."""
+    """Returns the nodes that take no pod without a toleration, each with the reason that kube-scheduler gives."""
     nodes = state.view.snapshot.nodes.values()
     return {node.name: UNSCHEDULABLE for node in nodes if node.unschedulable}

@@ -90,11 +90,9 @@ class WithoutReservations:
         self._contenders = contenders
 
     def contenders(self) -> Contenders:
-        """Returns what other pods have in the snapshot."""
         return self._contenders
 
     def reserved_nodes(self) -> frozenset[str]:
-        """Returns no names."""
         return frozenset()
 
     async def filter(
@@ -182,7 +180,6 @@ class Verbs:
         check(self._availability)
 
     def reserved_nodes(self) -> frozenset[str]:
-        """Names of the nodes that take no new volumes now."""
         return self._decider.reserved_nodes()
 
     async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:

@@ -131,7 +131,6 @@ def candidate_answer(
 
 
 def kube_scheduler_answer(refusal: PluginRefusal | None) -> KubeSchedulerAnswer:
-    """Returns a refusal, or none, as data."""
     if refusal is None:
         return KubeSchedulerAnswer(fits=True, plugin="", reason="")
     return KubeSchedulerAnswer(fits=False, plugin=refusal.plugin, reason=refusal.text)

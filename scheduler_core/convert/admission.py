@@ -103,7 +103,7 @@ def admission_request(review: object) -> AdmissionRequest:
 
 
 def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
-    """The AdmissionReview that answers a request. The update is always allowed. An empty patch leaves it as it is."""
+    """The AdmissionReview that answers a request. It always allows the update; an empty patch leaves it as it is."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if patch:
         response |= {"patchType": "JSONPatch", "patch": b64encode(msgspec.json.encode(patch)).decode()}

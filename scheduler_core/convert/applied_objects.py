@@ -19,7 +19,7 @@ class AppliedWorkload(Wire):
 
 
 def with_namespace(raw: Any, namespace: str) -> Any:
-    """Returns an object, in this namespace if it names none. An object without metadata stays as it is."""
+    """Returns an object, in this namespace if it names none; an object without metadata stays as it is."""
     metadata = raw.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("namespace"):
         return raw

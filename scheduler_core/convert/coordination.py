@@ -60,9 +60,9 @@ def new_lease(namespace: str, name: str, record: LeaseRecord) -> dict[str, Any]:
 
 
 def update_lease(raw: bytes, record: LeaseRecord) -> dict[str, Any]:
-    """The body that replaces the Lease read as `raw`. It keeps foreign labels and fields, and carries the version that
-    the record is based on. The uid stays in it: without the uid, the API server takes a replace of a deleted Lease for
-    a create (AllowCreateOnUpdate), whatever its resourceVersion.
+    """The body that replaces the Lease read as `raw`, with its foreign labels and fields, and the version that the
+    record is based on. Without the uid, the API server takes a replace of a deleted Lease for a create
+    (AllowCreateOnUpdate), whatever its resourceVersion.
     """
     body: dict[str, Any] = msgspec.json.decode(raw)
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}

@@ -79,7 +79,7 @@ def new_slice(namespace: str, service: LeaderService, desired: Slice) -> dict[st
 
 
 def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str, Any]:
-    """The body that replaces the slice read as `raw`, at that version. It keeps foreign labels and annotations."""
+    """The body that replaces the slice read as `raw`, at that version, with its foreign labels and annotations."""
     body: dict[str, Any] = msgspec.json.decode(raw)
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     metadata["labels"] = {**(metadata.get("labels") or {}), **desired.labels}
@@ -87,8 +87,8 @@ def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str
 
 
 def version_precondition(raw: bytes) -> dict[str, Any]:
-    """DeleteOptions that delete the object only in the version read as `raw`. If it was changed or replaced since, the
-    delete is refused.
+    """DeleteOptions that delete the object only in the version read as `raw`, and not if it was changed or replaced
+    since.
     """
     metadata = msgspec.json.decode(raw)["metadata"]
     return {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}

@@ -61,7 +61,6 @@ class _WithConditions(Wire):
 
 
 def read_disk_schedule(raw: bytes) -> model.DiskSchedule | Fault:
-    """Reads a DiskSchedule; returns a Fault if it is none."""
     try:
         return disk_schedule(decode_json("DiskSchedule.longhorn.io", raw, DiskSchedule))
     except ObjectError as error:
@@ -244,7 +243,7 @@ def new_disk_schedule(namespace: str, schedule: model.DiskSchedule) -> Json:
 
 
 def set_mirror_label(body: Json, *, mirrored: bool) -> Json:
-    """Returns the body with or without the label of a mirror. A mirror shows what Longhorn allocates by itself."""
+    """Returns the body with or without the label of a mirror, which shows what Longhorn allocates by itself."""
     metadata = _object_field(body, "metadata")
     labels = {key: value for key, value in _object_field(metadata, "labels").items() if key != MIRROR_LABEL}
     marked = {**labels, MIRROR_LABEL: "true"} if mirrored else labels
@@ -252,7 +251,7 @@ def set_mirror_label(body: Json, *, mirrored: bool) -> Json:
 
 
 def with_spec(raw: bytes, spec: model.DiskScheduleSpec) -> Json:
-    """The body that replaces the DiskSchedule read as `raw`, at that version. Foreign fields stay, and so do sizes that
+    """The body that replaces the DiskSchedule read as `raw`, at that version; foreign fields stay, and so do sizes that
     cannot be read.
     """
     body = _body(raw)
@@ -297,9 +296,7 @@ def _gibibytes(size: int) -> str:
 
 
 def with_volume_condition(raw: bytes, condition: Condition) -> Json:
-    """The body for the volume's status subresource, with one condition set. Everything else stays as it was read in
-    `raw`.
-    """
+    """The body for the volume's status subresource, with one condition set and everything else as read in `raw`."""
     body = _body(raw)
     status = _object_field(body, "status")
     others = [entry for entry in _condition_entries(status) if entry.get("type") != condition.type]

@@ -72,7 +72,7 @@ def event_patch(event: ObjectEvent) -> dict[str, Any]:
 
 
 def truncate_message(message: str) -> str:
-    """The text as an Event can hold it. Other reports of the same message are truncated in the same way, so that all of
-    them are equal.
+    """The text as an Event can hold it, truncated as other reports truncate the same message, so that all of them are
+    equal.
     """
     return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 4]} ..."

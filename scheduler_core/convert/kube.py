@@ -121,7 +121,6 @@ def _label_selector(wire: _LabelSelector) -> tuple[kube.LabelRequirement, ...]:
 
 
 def label_requirements(wire: list[LabelRequirement] | None) -> tuple[kube.LabelRequirement, ...]:
-    """The requirements of a selector, in order."""
     return tuple(kube.LabelRequirement(entry.key, entry.operator, tuple(entry.values or ())) for entry in wire or ())
 
 

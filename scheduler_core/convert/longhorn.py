@@ -387,5 +387,4 @@ class Setting(Wire):
 
 
 def setting(wire: Setting) -> str:
-    """A setting's value, as text."""
     return wire.value or ""

@@ -79,8 +79,8 @@ def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
 def _available_volume(
     wire: PersistentVolume, spec: _PersistentVolumeSpec, capacity: int
 ) -> kube.AvailableVolume | None:
-    """What claims may match, None if no claim may be bound to the volume. The fields of bound volumes are left out:
-    they decide nothing, and there are many.
+    """What claims may match, None if no claim may be bound to the volume. Bound volumes lack the fields, which decide
+    nothing, because there are many such volumes.
     """
     phase = wire.status.phase if wire.status else None
     if phase != "Available" or spec.claim_ref is not None or wire.metadata.deletion_timestamp is not None:

@@ -37,7 +37,7 @@ class _Pod(Wire):
 
 
 def nudge_patch(uid: str, at: str) -> dict[str, Any]:
-    """The merge patch that notes when a pod was nudged. It carries the pod's UID, so it is refused for a different pod
+    """The merge patch that notes when a pod was nudged, with the pod's UID, so that it is refused for a different pod
     of the same name.
     """
     return {"metadata": {"uid": uid, "annotations": {NUDGE_ANNOTATION: at}}}

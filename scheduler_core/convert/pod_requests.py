@@ -131,7 +131,6 @@ def uncounted_request_fields(spec: WireRequests) -> tuple[str, ...]:
 
 
 def _request_names(resources: WireResources | None) -> Iterable[tuple[str, str]]:
-    """The part and the name of each resource that a container requests."""
     if resources is None:
         return ()
     requests = resources.requests or {}

@@ -85,7 +85,6 @@ def is_allowed(raw: bytes) -> bool:
 
 
 def probe_namespace(name: str) -> dict[str, Any]:
-    """The namespace of a probe pod."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _LABELS}}
 
 

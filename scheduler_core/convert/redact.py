@@ -131,7 +131,7 @@ def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
 
 
 def _pod_spec(raw: dict[str, Any]) -> dict[str, Any]:
-    """The spec of a pod, or of a workload's template. Of another object it is its own."""
+    """The spec of a pod, or of a workload's template; of another object its own."""
     spec: dict[str, Any] = raw.get("spec", {})
     template_spec: dict[str, Any] = spec.get("template", {}).get("spec", spec)
     return template_spec
@@ -152,7 +152,7 @@ def _selector_keys(value: Any) -> Iterator[str]:
 
 
 def _merge(first: Any, second: Any) -> Any:
-    """Both values in one. Lists are of equal length, because both are of one object."""
+    """Both values in one; lists are of equal length, because both are of one object."""
     if isinstance(first, dict) and isinstance(second, dict):
         return {**first, **{key: _merge(first[key], entry) if key in first else entry for key, entry in second.items()}}
     if isinstance(first, list) and isinstance(second, list):

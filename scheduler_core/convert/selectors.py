@@ -206,12 +206,10 @@ def spread_constraint(wire: WireSpreadConstraint, labels: Labels) -> SpreadConst
 
 
 def taints(wire: Iterable[WireTaint]) -> tuple[Taint, ...]:
-    """Taints of a node."""
     return tuple(Taint(entry.key, entry.value or "", entry.effect) for entry in wire)
 
 
 def tolerations(wire: Iterable[WireToleration]) -> tuple[Toleration, ...]:
-    """Tolerations of a pod."""
     return tuple(
         Toleration(entry.key or "", entry.operator or "", entry.value or "", entry.effect or "") for entry in wire
     )

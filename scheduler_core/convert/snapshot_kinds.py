@@ -53,8 +53,8 @@ class SnapshotKind:
 
     @property
     def label(self) -> str:
-        """The kind's name in messages. Longhorn's kinds carry their group, because Kubernetes and Longhorn both have a
-        Node.
+        """The kind's name in messages, for Longhorn's kinds with their group, because Kubernetes and Longhorn both have
+        a Node.
         """
         return f"{self.kind}.{self.group}" if self.group == LONGHORN_GROUP else self.kind
 

@@ -54,7 +54,6 @@ def await_allowed(
 
 
 def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> NodeEvaluation:
-    """Evaluates a node for the pod and its competitors, once these placements are shown."""
     name = placements[0].node
     placed = {placement.volume for placement in placements}
     competitors = decision.competitors.get(name)
@@ -67,14 +66,13 @@ def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> No
 
 
 def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Placement]:
-    """Returns the allowances that the view does not show."""
     replicas = view.snapshot.replicas
     return [entry for entry in allowances if not ((shown := replicas.get(entry.replica)) and shown.disk_id)]
 
 
 def with_placements(view: View, placements: Iterable[Placement]) -> View:
-    """Returns the view as it will be once the watches have shown these placements. Their demand ends with them, which
-    is for the caller to see to: a volume may be demanded by a claim that the view does not show as bound.
+    """Returns the view as it will be once the watches have shown these placements. The caller ends their demand: a
+    volume may be demanded by a claim that the view does not show as bound.
     """
     changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
     return update(view, changes, view.cluster.now).view if changes else view
@@ -102,15 +100,13 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 
 def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
-    """Counts the backing images that a node's replicas wait for as present. Returns the evaluation of the node with
-    them.
-    """
+    """Returns the evaluation of a node with the backing images counted as present that its replicas wait for."""
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 
 def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
-    """Returns a disk with the backing images that replicas there still wait for. Longhorn copies an image to a disk
-    after it has placed the first replica that needs it.
+    """Returns a disk with the backing images that replicas there still wait for. Longhorn copies an image after it has
+    placed the first replica that needs it.
     """
     coming: dict[str, int] = {}
     for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():

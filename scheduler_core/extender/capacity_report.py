@@ -121,7 +121,7 @@ def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
 
 
 def _node_refusal(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refused | None:
-    """Returns why a node takes no new replica of a data engine. Tags do not count."""
+    """Returns why a node takes no new replica of a data engine, whatever its tags."""
     refused = new_replica_refusal(view, node.name)
     if refused is not None:
         return refused
@@ -206,7 +206,7 @@ def _nodes_by_free_space(view: View) -> list[tuple[int, str]]:
 
 
 def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None:
-    """Returns what a new volume of a StorageClass requires of a node. None if Longhorn refuses it on every node."""
+    """Returns what a new volume of a StorageClass requires of a node, None if Longhorn refuses it on every node."""
     try:
         claim = ClaimSpec(request=_smallest_volume(view, storage_class))
         known = Provisioning(view.settings, view.snapshot.backing_images, view.snapshot.backups)

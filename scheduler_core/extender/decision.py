@@ -73,13 +73,12 @@ class FilterOptions:
 
     def with_guard(self) -> FilterOptions:
         """Returns the options while the placement guard keeps the plan of every node. AUTO then offers every node with
-        a packing: the guard makes all of them safe. The other modes are what an administrator asked for.
+        a packing, because the guard makes all of them safe; an administrator asked for the other modes.
         """
         return replace(self, guarded=True, packing=Packing.EXACT if self.packing is Packing.AUTO else self.packing)
 
     @property
     def examines_safety(self) -> bool:
-        """Whether order safety and stale safety are examined."""
         return self.rank_safety or self.packing is not Packing.EXACT
 
 
@@ -115,7 +114,7 @@ class Competing:
 
     @classmethod
     def without_offers(cls, state: ClusterState) -> Competing:
-        """Returns the demand of a state, with empty caches. Offers are known to the process that made them only."""
+        """Returns the demand of a state, with empty caches: only the process that made offers knows them."""
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 
@@ -157,12 +156,10 @@ class Decision:
 
     @property
     def fits(self) -> bool:
-        """Whether the pod fits some candidate."""
         return any(reason.fits for reason in self.reasons)
 
     @property
     def fitting_nodes(self) -> list[str]:
-        """The candidates that fit, in order."""
         pairs = zip(self.candidates, self.reasons, strict=True)
         return [name for name, reason in pairs if reason.fits]
 
@@ -181,22 +178,20 @@ class Decision:
 
     @property
     def prefers_space(self) -> bool:
-        """Whether a volume prefers space on the pod's node. It takes space there if there is some, though it does not
-        need it. False if the pod fits nowhere.
+        """Whether a volume takes space on the pod's node if there is some, though it does not need it; False if the pod
+        fits nowhere.
         """
         return any(not volume.local for volume in volumes_on_pod_node(self.resolution)) and self.fits
 
     @property
     def unplaced_volumes(self) -> tuple[PodVolume, ...]:
-        """The volumes that will take space, on whichever node. Empty if the pod fits nowhere."""
+        """The volumes that will take space on whichever node; empty if the pod fits nowhere."""
         unplaced = self.resolution.unplaced
         return unplaced if unplaced and self.fits else ()
 
     @property
     def needs_offer(self) -> bool:
-        """Whether the pod will take what no object shows yet. This is space, on the pod's node or on any other, or a
-        free PersistentVolume.
-        """
+        """Whether the pod will take what no object shows yet: space on some node, or a free PersistentVolume."""
         return self.needs_nodes or bool(self.unplaced_volumes)
 
     @property
@@ -206,8 +201,8 @@ class Decision:
 
     @property
     def takes_persistent_volume(self) -> bool:
-        """Whether a claim of the pod will be bound to a free PersistentVolume. No other pod's claim can then be. False
-        if the pod fits nowhere.
+        """Whether a claim of the pod will be bound to a free PersistentVolume, which no other pod's claim then can be;
+        False if the pod fits nowhere.
         """
         return any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
 
@@ -238,12 +233,12 @@ def check_existing_volumes(resolution: Resolution) -> None:
 
 
 def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
-    """Returns the volumes that take space on the pod's node. They need it there or prefer it."""
+    """Returns the volumes that need or prefer space on the pod's node."""
     return tuple(volume for volume in resolution.volumes if is_local(volume.volume))
 
 
 def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
-    """Returns the volumes that an offer stores. They take space on the pod's node, or a free PersistentVolume."""
+    """Returns the volumes that an offer stores: those that take space on the pod's node, or a free PersistentVolume."""
     return tuple(volume for volume in resolution.volumes if volume.persistent_volume or is_local(volume.volume))
 
 

@@ -170,7 +170,6 @@ def _detail_of_cluster(
 
 
 def _competing(volume: PodVolume, view: View) -> CompetingVolume:
-    """Returns a volume of another pod with that pod."""
     namespace, _, claim = volume.claim.partition("/")
     pods = [pod.key for pod in view.pods_of(namespace, claim) if pod.live]
     return CompetingVolume(min(pods, default=""), volume.claim, volume.name, volume.volume.size)
@@ -249,7 +248,7 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
 
 
 def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meeting | None]:
-    """Returns whether a node is stale-safe. Otherwise it also returns volumes that may meet on a disk."""
+    """Returns whether a node is stale-safe, and if not, volumes that may meet on a disk."""
     overbooking = evaluation.overbooking()
     if overbooking is None and node.left_out and evaluation.required.sizes:
         counted = node.competitors + node.left_out
@@ -265,8 +264,8 @@ def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meetin
 
 
 def _explain_open_decision(node: _Node) -> Verdict:
-    """Explains a node where only the replicas on other nodes are undecided. The volumes that need space there fit, but
-    maybe not together with the other replicas.
+    """Explains a node where only the replicas on other nodes are undecided: the volumes that need space there fit, but
+    maybe not together with those replicas.
     """
     needs = node.sentences.needs(node.name)
     return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
@@ -283,8 +282,8 @@ def _uncertain_volumes(node: _Node) -> str:
 
 
 def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
-    """Names volumes that no disk takes, with nearest disk and rule. Only as many are sought as are named: each takes a
-    look at every disk.
+    """Names volumes that no disk takes, with nearest disk and rule. It seeks only as many as it names, because each
+    takes a look at every disk.
     """
     volumes = resolution.unplaced
     parts: list[str] = []
@@ -303,8 +302,8 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
 
 
 def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
-    """Explains a node whose open disks have too little space. The verdict has the bytes that one disk lacks for all
-    volumes (`evaluation/missing_space.py`), where they are known.
+    """Explains a node whose open disks have too little space, with the bytes that one disk lacks for all volumes
+    (`evaluation/missing_space.py`), where they are known.
     """
     required = evaluation.required
     labels = _labels(node, evaluation)
@@ -353,7 +352,6 @@ def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
 
 
 def _labels(node: _Node, evaluation: NodeEvaluation) -> list[str]:
-    """Returns the names of the open disks, in order."""
     names = _disk_names(node)
     return [names[disk.uuid] for disk in evaluation.disks]
 

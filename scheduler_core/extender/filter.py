@@ -93,7 +93,6 @@ class _Question:
     budget: Budget
 
     def request(self, resolution: Resolution, candidates: Sequence[str]) -> FilterRequest:
-        """Returns the request about some nodes and the volumes there."""
         required = requirements(resolution.local, resolution.volumes)
         examine_safety = self.options.examines_safety
         optional = optional_volumes(self.state.view, resolution) if examine_safety else NO_OPTIONAL_VOLUMES
@@ -164,9 +163,9 @@ def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterator[Pod
 def _decide_by_match(
     question: _Question, candidates: Sequence[str], parts: Sequence[NodeResolution], resolution: Resolution
 ) -> Cooperative[Decision]:
-    """Decides about a pod whose volumes depend on the node, or on chance. Each part is decided like a pod of its own,
-    on its nodes. A node in several parts fits only if it fits in all of them: kube-scheduler chooses one, and nothing
-    shows which. The homes are those among all candidates.
+    """Decides about a pod whose volumes depend on the node, or on chance, each part like a pod of its own on its nodes.
+    A node in several parts fits only if it fits in all of them: kube-scheduler chooses one, and nothing shows which.
+    The homes are those among all candidates.
     """
     # There may be as many parts as nodes.
     positions = {name: position for position, name in enumerate(candidates)}
@@ -201,7 +200,7 @@ def _decide_by_match(
 
 
 def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
-    """Names of nodes that are homes whatever is matched there."""
+    """Returns the nodes that are homes whatever is matched there."""
     homes: set[str] = set()
     others: set[str] = set()
     for request in requests:
@@ -247,7 +246,6 @@ def _combine(
     candidates: Sequence[str],
     resolution: Resolution,
 ) -> Cooperative[Decision]:
-    """Returns one decision from those of the parts."""
     worst = _worst_by_node(evaluated)
     resolutions: dict[str, Resolution] = {}
     competitors: dict[str, Competitors] = {}

@@ -67,7 +67,6 @@ class FilterRequest:
 
     @property
     def view(self) -> View:
-        """The view that the request is decided from."""
         return self.state.view
 
 
@@ -116,7 +115,6 @@ def _evaluate_others(
 
 
 def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative[list[Reason]]:
-    """Returns the reasons of nodes without competing pods."""
     profiles = request.state.profiles
     examine_safety = request.options.examines_safety
     resolution = request.resolution
@@ -131,7 +129,7 @@ def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative
 
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
-    """Returns the reasons once nodes are refused with which the whole pod has no placement."""
+    """Refuses nodes with which the whole pod has no placement."""
     needs = replica_needs(request.resolution, request.view)
     if not needs:
         return reasons
@@ -163,8 +161,8 @@ def _whole_pod(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evalu
 
 
 def _room_in_cluster(request: FilterRequest) -> Cooperative[_Evaluated]:
-    """Refuses every node if an unplaced volume fits no disk. The volume needs no local space, so any disk of the
-    cluster would do.
+    """Refuses every node if an unplaced volume fits no disk of the cluster: it needs no local space, so any disk would
+    do.
     """
     # Equal volumes are looked at once: a pod may have thousands.
     distinct = {

@@ -237,7 +237,7 @@ def check_answers(facts: Installation) -> Findings:
 
 
 def _command_to_answer(facts: Installation, refusal: str) -> str:
-    """What has a leader answer that does not for this reason."""
+    """Returns what makes a leader answer that does not for this reason."""
     if ENABLED not in refusal:
         return _logs(facts)
     if "ConfigMap" not in refusal:

@@ -71,7 +71,6 @@ class Registration:
 
     @property
     def tls(self) -> bool:
-        """Whether the extender is called by TLS."""
         return self.url_prefix.startswith("https://")
 
 
@@ -92,7 +91,7 @@ REGISTERED: Final = frozenset(_FOLDERS)
 
 
 def default_kubeconfig(platform: Platform) -> str:
-    """The kubeconfig of kube-scheduler. It is "" if its pod has credentials of its own."""
+    """The kubeconfig of kube-scheduler, "" if its pod has credentials of its own."""
     return _KUBECONFIGS.get(platform, "")
 
 

@@ -113,7 +113,6 @@ def _claim_refusal(
 
 
 def _class_problem(spec: kube.ClaimSpec, snapshot: Snapshot) -> str:
-    """Returns why no volume is provisioned for a claim, or ""."""
     if spec.storage_class is None:
         return "" if default_class(snapshot) is not None else "it names no StorageClass, and there is no default"
     # Without a class it waits for a PersistentVolume that is made by hand.
@@ -138,7 +137,7 @@ def _has_user(pod: kube.Pod, claim: kube.Claim, snapshot: Snapshot) -> bool:
 
 
 def compares_resources(cluster: GenericClusterState) -> bool:
-    """Whether some node of the source says what is allocatable. Otherwise resources cannot be compared."""
+    """Whether some node of the source says what is allocatable; otherwise resources cannot be compared."""
     return any(node_info.node.allocatable for node_info in cluster.nodes.values())
 
 

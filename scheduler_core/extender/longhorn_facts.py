@@ -62,7 +62,7 @@ class _DisksByFreeSpace:
 
     @classmethod
     def of(cls, node: Node, view: View) -> _DisksByFreeSpace:
-        """Returns the node's disks. The view's settings stay the same while free space does."""
+        """Returns the node's disks; the view's settings stay the same while free space does."""
         free_space = view.free_space(node.name)
         disks = sorted(node.disks, key=lambda disk: -free_space[disk.name].free)
         free = tuple(free_space[disk.name].free for disk in disks)
@@ -124,7 +124,6 @@ class PlanCache:
         return {} if cached is None else cached.at(version)
 
     def store(self, required: Requirements, version: ChangeLog, by_node: _FactsByNode) -> None:
-        """Caches the facts for some requirements."""
         self._facts.put(required.key, _CachedFacts(version, by_node))
         if len(self.by_free_space) > MAX_CACHED_NODES:
             self.by_free_space.clear()
@@ -190,7 +189,7 @@ class _Planner:
 
 def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, int], int]:
     """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have. Of several
-    volumes that a claim may become the largest counts for the most.
+    volumes that a claim may become, the largest counts for the most.
     """
     bytes_by_node: dict[str, int] = {}
     totals: dict[str, int] = {}
@@ -237,7 +236,6 @@ def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[R
 
 
 def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> Cooperative[None]:
-    """Adds the facts about nodes that fit."""
     decision = planner.decision
     resolution = planner.resolution
     required = requirements(resolution.local, resolution.volumes)
@@ -271,7 +269,6 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
 
 
 def _circumstances(planner: _Planner, names: Sequence[str]) -> Iterable[_Circumstances]:
-    """Returns the circumstances of each node, in order."""
     decision = planner.decision
     if not (decision.competitors or decision.unsafe or planner.replica_bytes):
         return repeat((None, None, 0))
@@ -291,8 +288,8 @@ def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
 
 
 def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Cooperative[dict[str, Disks]]:
-    """Returns what plans leave free on fitting nodes without replicas of the pod. Only open disks count. A node where
-    nothing new is placed has ().
+    """Returns what plans leave free on the open disks of fitting nodes without replicas of the pod; () where nothing
+    new is placed.
     """
     resolution = planner.resolution
     groups: dict[int | None, list[str]] = {}
@@ -321,7 +318,7 @@ def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volum
 def _disks_of_equivalent_nodes(
     planner: _Planner, required: Requirements, names: Sequence[str]
 ) -> Cooperative[dict[str, Disks]]:
-    """Plans nodes with equal competitors and without replicas. Nodes with equal profiles share one plan."""
+    """Plans nodes with equal competitors and without replicas; nodes with equal profiles share one plan."""
     table = yield from planner.state.profiles.table(required.classes)
     profiles = table.of(names)
     free: dict[Profile, _Free] = {}
@@ -348,9 +345,9 @@ def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
 
 
 def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
-    """Returns the limits of a node's open disks. They are in the order of its profile, which has no names. Mostly all
-    disks are open and no two have the same free bytes, so that the free bytes tell which disk is which. Otherwise
-    Longhorn's rules are asked again.
+    """Returns the limits of a node's open disks in the order of its profile, which has no names. Mostly all disks are
+    open and no two have the same free bytes, so that the free bytes tell which disk is which. Otherwise Longhorn's
+    rules are asked again.
     """
     view = planner.view
     node = view.cluster.nodes[name]

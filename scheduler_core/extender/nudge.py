@@ -56,11 +56,9 @@ class NudgeBackoff:
 
     @property
     def ready_at(self) -> float:
-        """When the next nudge may be sent."""
         return self.last + BACKOFF.delay(self.attempts - 1) if self.attempts else -math.inf
 
     def after(self, now: float) -> NudgeBackoff:
-        """Returns the back-off after a nudge."""
         return NudgeBackoff(1 if now - self.last >= 2 * BACKOFF.longest else self.attempts + 1, now)
 
 
@@ -93,9 +91,9 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
 
 
 def previously_refused_pods(view: View) -> Iterator[Pod]:
-    """Yields waiting pods that an extender refused on some node. A pod is one of them if the message of its condition
-    PodScheduled has the text of a refusal, and no node is decided for it. The condition remains until a pod is bound,
-    so a selected node is mostly newer. After a failed binding it is older; nothing in the cluster shows that.
+    """Yields waiting pods that an extender refused on some node: the message of condition PodScheduled has the text of
+    a refusal, and no node is decided for the pod. The condition remains until a pod is bound, so a selected node is
+    mostly newer. After a failed binding it is older, which nothing in the cluster shows.
     """
     texts = [reason.text for reason in Reason if not reason.fits]
     for pod in view.snapshot.pods.values():
@@ -132,20 +130,18 @@ class PendingNudges:
             self._cached = (ledger, _with_offer(with_nudges, offered, now))
 
     def end(self, uid: str) -> None:
-        """Ends a pod's pending nudge. The pod is being asked about, or is gone."""
+        """Ends the pending nudge of a pod that is being asked about, or is gone."""
         if self._pending.pop(uid, None) is not None:
             self._cached = None
             self.ended += 1
 
     def expire(self, now: float) -> None:
-        """Ends pending nudges that are too old."""
         for uid, (_, at) in list(self._pending.items()):
             if now < at + PENDING_NUDGE_LIFETIME:
                 break
             self.end(uid)
 
     def clear(self) -> None:
-        """Ends all pending nudges."""
         self._pending.clear()
         self._cached = None
         self.ended += 1

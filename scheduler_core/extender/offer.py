@@ -110,7 +110,7 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
 
 
 def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
-    """Returns the values by node that a decision was made from. An unchanged value is the same object in the next view."""
+    """Returns the values by node that a decision was made from; an unchanged value is the same object in the next view."""
     state, contenders = moment
     view = state.view
     demand = (contenders.demand.by_node,) if isinstance(contenders, Competing) else ()
@@ -118,7 +118,7 @@ def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
 
 
 def exclude(decision: Decision, names: frozenset[str]) -> Decision:
-    """Returns the decision with these nodes marked WAITING. The decision no longer holds for them."""
+    """Returns the decision with these nodes marked WAITING, because it no longer holds for them."""
     return _with_reason(decision, names, Reason.WAITING) if names else decision
 
 
@@ -162,7 +162,7 @@ def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> 
 
 
 def current_pod(pod: Pod | ObservedPod, view: View) -> Pod | None:
-    """Returns the pod as a view has it. None if the view does not have this very pod."""
+    """Returns the pod as a view has it, None if the view does not have this very pod."""
     current = view.snapshot.pods.get((pod.namespace, pod.name))
     return current if current is not None and current.uid == pod.uid else None
 

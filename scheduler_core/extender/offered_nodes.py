@@ -68,8 +68,8 @@ def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0
 
 
 def _pods_to_come(view: View, competing: int, recent: int) -> int:
-    """Returns how many pods kube-scheduler will ask about before it decides about this one. At least as many again as
-    have offers, or had one lately in this burst: most of its pods may not be created yet.
+    """Returns how many pods kube-scheduler will ask about before it decides about this one: at least as many again as
+    have offers, or had one lately in this burst, because most of its pods may not be created yet.
     """
     # Pods with an outstanding offer are among those to schedule, and so is this one.
     in_cluster = view.indexes.pods_to_schedule - competing - 1
@@ -120,8 +120,8 @@ class _Room:
         return count
 
     def nodes_with_plenty(self, limit: int) -> frozenset[str]:
-        """Returns nodes where offering to this pod leaves room for others. These are at most `limit`: those with the
-        highest score, of these the safest, and of these those with most room.
+        """Returns at most `limit` nodes where offering to this pod leaves room for others: those with the highest
+        score, of these the safest, and of these those with most room.
         """
         twice = 2 * _total_size(self._volumes)
         names: set[str] = set()
@@ -149,7 +149,6 @@ class _Room:
         return [tiers[rank] for rank in sorted(tiers)]
 
     def best_nodes(self, names: Sequence[str], count: int) -> frozenset[str]:
-        """Returns the `count` nodes that come first."""
         if not count:
             return frozenset()
         if self._decision.scores:
@@ -191,7 +190,7 @@ class _Room:
 
 
 def _total_size(volumes: Iterable[PodVolume]) -> int:
-    """Returns the bytes of a pod's volumes. Of several volumes that a claim may become the largest counts."""
+    """Returns the bytes of a pod's volumes; of several volumes that a claim may become, the largest counts."""
     sizes: dict[str, int] = {}
     for volume in volumes:
         sizes[volume.claim] = max(sizes.get(volume.claim, 0), volume.volume.size)
@@ -199,8 +198,8 @@ def _total_size(volumes: Iterable[PodVolume]) -> int:
 
 
 def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tuple[int, int]]:
-    """Returns, by node with a kept replica, its rank: the least comes first. A rank is the negative bytes of volumes
-    with a kept replica, and the bytes that must be rebuilt.
+    """Returns, by node with a kept replica, its rank: the negative bytes of volumes with a kept replica, and the bytes
+    that must be rebuilt. The least comes first.
     """
     existing = [volume for volume in volumes if volume.replicas]
     written = sum(volume.volume.actual_size for volume in existing)

@@ -182,7 +182,7 @@ class OverbookingReport:
         )
 
     def _new_placements(self, view: View, deliveries: Deliveries) -> Cooperative[_Placements]:
-        """Returns the placements since the previous view, by disk. They are in the order of delivery."""
+        """Returns the placements since the previous view, by disk, in the order of delivery."""
         placements: dict[str, list[_Placement]] = {}
         for number, ((name, uuid), at) in enumerate(deliveries.items(), start=1):
             replica = view.snapshot.replicas.get(name)
@@ -214,7 +214,7 @@ class OverbookingReport:
     def _meeting(
         self, uuid: str, disk: _Disk, new: tuple[_Placement, ...], recent: tuple[_Placement, ...]
     ) -> _Meeting | None:
-        """Returns the placements that overbooked a disk. None if they did not, or if the disk is no longer overbooked."""
+        """Returns the placements that overbooked a disk, None if they did not or if it is no longer overbooked."""
         before = self._meetings.get(uuid)
         if disk.bytes_over <= 0:
             return None
@@ -242,15 +242,15 @@ def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tu
 
 
 def _on_disk(placements: Iterable[_Placement], uuid: str, view: View) -> tuple[_Placement, ...]:
-    """Returns the placements of replicas that are still on a disk. Of each replica it is the latest."""
+    """Returns the latest placement of each replica that is still on a disk."""
     latest = {placement.replica: placement for placement in placements}
     replicas = {replica.name for replica in view.indexes.replicas_by_disk.get(uuid) or ()}
     return tuple(sorted(placement for name, placement in latest.items() if name in replicas))
 
 
 def _disk(view: View, uuid: str) -> _Disk | None:
-    """Returns a disk with its bytes, None if it is not monitored. It is not monitored if no node has it, its size is
-    unknown, or a DiskSchedule promises its space.
+    """Returns a disk with its bytes, None if it is not monitored: no node has it, its size is unknown, or a
+    DiskSchedule promises its space.
     """
     node = view.snapshot.longhorn_nodes.get(view.indexes.node_of_disk.get(uuid) or "")
     for disk in node.disks if node is not None else ():
@@ -263,9 +263,7 @@ def _disk(view: View, uuid: str) -> _Disk | None:
 
 
 def bytes_over(view: View, uuid: str) -> int:
-    """Returns by how many bytes a disk exceeds its scheduling limit. It is not positive if the disk does not, or is not
-    monitored.
-    """
+    """Returns by how many bytes a disk exceeds its scheduling limit; not positive if it does not, or is not monitored."""
     disk = _disk(view, uuid)
     return 0 if disk is None else disk.bytes_over
 

@@ -160,7 +160,7 @@ def _steer(steering: Steering, placement: Placement) -> Cooperative[GuardDecisio
 
 
 def guards_every_node(view: View) -> bool:
-    """Whether the guard keeps the plans of all nodes. It leaves nodes alone where a disk's space is allocated through a
+    """Whether the guard keeps the plans of all nodes; it leaves nodes alone where a disk's space is allocated through a
     DiskSchedule.
     """
     return all(schedule.mirrored for schedule in view.snapshot.disk_schedules.values())
@@ -193,7 +193,6 @@ class _Choice:
 
     @classmethod
     def of(cls, evaluation: NodeEvaluation, key: str) -> _Choice:
-        """Returns the choice for the volume with this identity."""
         keys = [identity(volume) for volume in evaluation.required.volumes]
         return cls(evaluation, keys.index(key))
 
@@ -208,9 +207,7 @@ class _Choice:
         return self._restrict(disks).reason(budget) is Reason.ROOM
 
     def disk(self, disks: int, budget: Budget) -> str | None:
-        """Returns the UUID of a disk with which all volumes are proven to fit. Returns None if there is none among the
-        disks of the mask.
-        """
+        """Returns the UUID of a disk of the mask with which all volumes are proven to fit, None without one."""
         evaluation = self._restrict(disks)
         assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
         return None if assignment is None else evaluation.disks[assignment[self.index]].uuid

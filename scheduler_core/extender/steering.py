@@ -147,7 +147,9 @@ class Steering:
         return places
 
     def _part_of_cluster(self, homes: Collection[str]) -> Cluster:
-        """Returns the nodes with most space, and those of the volume's replicas: all nodes would take too long."""
+        """Returns the nodes with most space, and those of the volume's replicas; to examine all nodes would take too
+        long.
+        """
         cluster = self._view.cluster
 
         def space(node: longhorn.Node) -> int:

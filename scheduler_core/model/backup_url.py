@@ -13,7 +13,7 @@ def query_values(url: str) -> dict[str, str]:
 
 
 def backup_name(url: str) -> str:
-    """Returns the backup that a URL such as ``s3://bucket@region/?backup=NAME&volume=NAME`` names. "" if it names none
+    """Returns the backup that a URL such as ``s3://bucket@region/?backup=NAME&volume=NAME`` names, "" if it names none
     (backupstore.DecodeBackupURL).
     """
     return query_values(url).get("backup", "")

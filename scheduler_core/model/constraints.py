@@ -180,7 +180,6 @@ class SpreadConstraint:
     honor_taints: bool = False
 
     def selects(self, labels: Labels) -> bool:
-        """Whether it spreads pods with these labels."""
         return self.selector is not None and self.selector.matches(labels)
 
 

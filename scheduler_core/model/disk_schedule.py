@@ -59,7 +59,6 @@ class Fault:
     in_status: bool = False
 
     def __str__(self) -> str:
-        """The text for a condition's message."""
         return f"{self.field} {self.problem}" if self.field else self.problem
 
 
@@ -79,7 +78,6 @@ class DiskScheduleSpec:
     backing_images: Requests = field(default_factory=dict[str, int | None])
 
     def requests(self, kind: RequestKind) -> Requests:
-        """The requests of one kind of object."""
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
@@ -96,7 +94,6 @@ class DiskScheduleStatus:
     storage_available: int | None = None
 
     def allocations(self, kind: RequestKind) -> Allocations:
-        """The allocations of one kind of object."""
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
@@ -110,7 +107,6 @@ class Adoption:
     backing_images: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def sizes(self, kind: RequestKind) -> Mapping[str, int]:
-        """The adopted objects of one kind."""
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 

@@ -80,7 +80,6 @@ class Pod:
 
     @property
     def key(self) -> PodKey:
-        """Namespace and name."""
         return self.namespace, self.name
 
 
@@ -93,7 +92,6 @@ class Service:
     selector: Labels = frozenset()
 
     def selects(self, labels: Labels) -> bool:
-        """Whether it selects pods of its namespace with these labels."""
         return bool(self.selector) and self.selector <= labels
 
 
@@ -113,11 +111,9 @@ class Controller:
 
     @property
     def key(self) -> ControllerKey:
-        """Kind, namespace and name."""
         return self.kind, self.namespace, self.name
 
     def selects(self, labels: Labels) -> bool:
-        """Whether it selects pods of its namespace with these labels."""
         return self.selector is not None and not self.selector.matches_everything and self.selector.matches(labels)
 
 

@@ -21,7 +21,7 @@ class Condition:
 
 
 def condition(conditions: tuple[Condition, ...], kind: str) -> Condition:
-    """Returns the first condition of a type (Longhorn's `types.GetCondition`). Without one, a condition with status
+    """Returns the first condition of a type (Longhorn's `types.GetCondition`); without one, a condition with status
     Unknown.
     """
     for entry in conditions:
@@ -142,12 +142,11 @@ class Pod:
 
     @property
     def key(self) -> str:
-        """``namespace/name``, as kubectl prints it."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def live(self) -> bool:
-        """Whether the pod is neither finished nor being deleted. A live pod still uses its volumes."""
+        """Whether the pod is neither finished nor being deleted, so that it still uses its volumes."""
         return not self.deleting and self.phase not in ("Succeeded", "Failed")
 
 
@@ -221,7 +220,7 @@ class VolumeAttachment:
 
 
 def is_same_pod(current: Pod | None, requested: Pod) -> bool:
-    """Whether the object of a requested pod's name is this very pod. A request that is written by hand may have no UID;
-    then the name suffices.
+    """Whether the object of a requested pod's name is this very pod; for a request written by hand without a UID, the
+    name suffices.
     """
     return current is not None and requested.uid in ("", current.uid)

@@ -49,12 +49,10 @@ class Disk:
 
     @property
     def ready(self) -> bool:
-        """Whether the Ready condition is True."""
         return condition(self.conditions, "Ready").status == "True"
 
     @property
     def schedulable(self) -> bool:
-        """Whether the Schedulable condition is True."""
         return condition(self.conditions, "Schedulable").status == "True"
 
 
@@ -74,7 +72,6 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """Whether the Ready condition is True."""
         return condition(self.conditions, "Ready").status == "True"
 
     @property
@@ -188,7 +185,6 @@ class Replica:
 
     @property
     def place(self) -> str:
-        """Node, disk and path in one text."""
         return f"{self.node_id}/{self.disk_id}{self.disk_path}"
 
     @property

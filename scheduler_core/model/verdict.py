@@ -137,5 +137,4 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether the pod may be bound to the node."""
         return self.reason.fits

@@ -39,7 +39,6 @@ def render(template: str, context: Mapping[str, object]) -> Cooperative[bytes]:
 
 
 def page_response(page: bytes, status: int = 200) -> Response:
-    """Returns the answer with a page."""
     return Response(page, status, media_type="text/html; charset=utf-8")
 
 

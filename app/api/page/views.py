@@ -180,9 +180,7 @@ def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLoss
 
 
 def waiting_since(site: Site) -> Mapping[str, float]:
-    """Returns the seconds that refused pods have waited, by UID. Pods are left out whose refusal this process has not
-    seen.
-    """
+    """Returns the seconds that refused pods have waited, by UID, without pods whose refusal this process has not seen."""
     waiting = site.service.outstanding.waiting if site.service else ()
     return {entry.pod.uid: entry.seconds for entry in waiting}
 
@@ -325,6 +323,5 @@ def not_ready(site: Site, problem: str) -> Context:
 
 
 def absent(site: Site, path: str) -> Context:
-    """Returns the page about something that does not exist."""
     what = f"There is nothing at {path}: the pod or node does not exist, or has no Longhorn volumes or disks."
     return {**frame(site, "Not found", ""), "what": what}

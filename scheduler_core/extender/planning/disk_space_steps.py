@@ -147,7 +147,7 @@ def _most(disk: longhorn.Disk) -> dict[RemedyKind, int]:
 
 
 def _guesses(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: Settings) -> tuple[int, ...]:
-    """Returns how many bytes of a kind may suffice, ascending. There are none if no number of bytes suffices."""
+    """Returns how many bytes of a kind may suffice, ascending; none if no number of bytes does."""
     before = disk_space(disk, settings)
     # A volume needs more headroom than it has data.
     headrooms = sorted(written + 1 for written in needs.written if written >= before.headroom)
@@ -183,7 +183,7 @@ def _space(disk: longhorn.Disk, kind: RemedyKind, size: int, settings: Settings)
 
 
 def _least_size(guess: int, suffices: Callable[[int], bool]) -> int:
-    """Returns the least positive size that suffices, near a guess. Every larger one suffices, too."""
+    """Returns the least positive size that suffices, near a guess; every larger one suffices, too."""
     width = 1
     high = max(1, guess)
     while not suffices(high):

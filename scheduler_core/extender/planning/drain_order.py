@@ -195,7 +195,7 @@ class _Search:
             self._best_state = drained
 
     def _drain(self, state: _State, name: str) -> Cooperative[_State | None]:
-        """Returns the state after a node's maintenance. It is None, with the problems noted, if its drain does not fit."""
+        """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
         request = self._request
         results: list[Maintenance] = []
         for cluster, course in zip(state.clusters, request.courses, strict=True):

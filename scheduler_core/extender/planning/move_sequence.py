@@ -24,7 +24,6 @@ class MoveSequence:
 
     @property
     def copied_bytes(self) -> int:
-        """The data that Longhorn copies."""
         return sum(move.copied_bytes for move in self.moves)
 
     @property

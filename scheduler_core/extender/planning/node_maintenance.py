@@ -101,7 +101,7 @@ def _has_data(cluster: PredictedCluster, volume: str) -> bool:
 
 
 def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -> PredictedCluster:
-    """Returns the cluster with a drained node as it was before. The node has the replicas that stayed on it."""
+    """Returns the cluster with a drained node as it was before, and with the replicas that stayed on it."""
     changes: ChangesByObject = {("nodes", name): before.snapshot.nodes.get(name)}
     node = after.snapshot.longhorn_nodes.get(name)
     if node is not None:
@@ -126,7 +126,7 @@ def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -
 
 
 def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, name: str) -> longhorn.Volume | None:
-    """Returns a volume that has all of its replicas again. It is None if there is no such volume."""
+    """Returns a volume that has all of its replicas again, None if there is no such volume."""
     volume = cluster.snapshot.volumes.get(name)
     if volume is None:
         return None
@@ -161,7 +161,7 @@ def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
 
 
 def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether a replica is and stays its volume's last healthy one. No drain of another node changes that."""
+    """Whether a replica is and stays its volume's last healthy one, whatever other node is drained."""
     volume = cluster.snapshot.volumes.get(replica.volume)
     if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
         return False

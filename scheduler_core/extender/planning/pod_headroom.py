@@ -135,7 +135,7 @@ def _unused_numbers(cluster: PredictedCluster, template: Workload) -> Iterator[i
 def _place_replicas(
     cluster: PredictedCluster, pod: kube.Pod, choose: Choose
 ) -> Cooperative[tuple[PredictedCluster, str]]:
-    """Lets Longhorn place the replicas of a pod's volumes. It returns the cluster, and why a replica is missing, or ""."""
+    """Lets Longhorn place the replicas of a pod's volumes; returns the cluster, and why a replica is missing, or ""."""
     for volume in cluster.volumes_of(pod):
         step = yield from take_next_step(cluster, volume.name, choose)
         while step.changed and not step.problem:

@@ -125,7 +125,6 @@ class LargestVolumeGoal:
         self._limit = size
 
     def upper_bound(self, free: int) -> int:
-        """See `Goal`."""
         return free if self._limit is None else min(free, self._limit)
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
@@ -173,7 +172,6 @@ class WaitingPodsGoal:
                     self.least_free = min(self.least_free, _least_volume(cluster, key))
 
     def upper_bound(self, free: int) -> int:  # noqa: ARG002 # free bytes do not bound a number of pods
-        """See `Goal`."""
         return self.target
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
@@ -209,7 +207,6 @@ class WaitingPodsGoal:
 def waiting_pods_goal(
     situation: Situation, options: FilterOptions, make_choices: MakeChoices
 ) -> Cooperative[WaitingPodsGoal]:
-    """Returns the goal that the pods of a situation are placed."""
     goal = WaitingPodsGoal(situation, options, make_choices)
     yield from goal.prepare()
     return goal

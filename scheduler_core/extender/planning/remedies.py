@@ -141,7 +141,7 @@ class _Search:
     refused: list[_Start] = field(default_factory=list["_Start"])
 
     def remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
-        """Returns the remedies of one more step, the cheapest first. They have one step more than the starts."""
+        """Returns the remedies with one step more than the starts, the cheapest first."""
         remedies = yield from self._setting_remedies(starts)
         if len(remedies) == self.limit:
             return remedies
@@ -210,7 +210,7 @@ class _Search:
         return remedies
 
     def _move_remedies(self, start: _Start, limit: int) -> Cooperative[list[Remedy]]:
-        """Returns the moves of one replica that make the pod fit. The pod fits wherever Longhorn puts the replica."""
+        """Returns the moves of one replica that make the pod fit wherever Longhorn puts the replica."""
         cluster = self.trials.cluster
         remedies: list[Remedy] = []
         replicas = yield from _replicas_in_the_way(self.trials, start)
@@ -238,8 +238,8 @@ class _Search:
         return True
 
     def _least_size(self, start: _Start, question: SpaceQuestion) -> Cooperative[int]:
-        """Returns the least bytes with which the pod fits, else 0. With one byte less it does not, which is decided,
-        too.
+        """Returns the least bytes with which the pod fits, else 0. It decides, too, that the pod does not fit with one
+        byte less.
         """
         low = 0
         high = 0

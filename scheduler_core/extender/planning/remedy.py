@@ -30,7 +30,6 @@ class RemedyKind(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The position in this order."""
         return _KINDS.index(self)
 
 
@@ -105,7 +104,6 @@ class Remedy:
 
     @property
     def text(self) -> str:
-        """The remedy as one sentence."""
         return ", and ".join(step.text for step in self.steps)
 
     @property
@@ -140,7 +138,6 @@ def exact_bytes(size: int) -> str:
 
 
 def move_step(move: ReplicaMove) -> Step:
-    """Returns the step that moves a replica off its disk."""
     origin = "/".join(move.origin)
     text = f"move replica {move.replica} off disk {origin} ({exact_bytes(move.copied_bytes)} are copied)"
     return Step(RemedyKind.MOVE_REPLICA, *move.origin, move.copied_bytes, text=text, move=move)

@@ -61,7 +61,7 @@ def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChange
 
 
 def _uncordon(node: generic.Node) -> generic.Node:
-    """Returns the node without the taint of cordoned nodes. The node lifecycle controller adds this taint."""
+    """Returns the node without the taint that the node lifecycle controller adds to cordoned nodes."""
     taints = tuple(taint for taint in node.taints if taint.key != _UNSCHEDULABLE_TAINT)
     return replace(node, unschedulable=False, taints=taints)
 

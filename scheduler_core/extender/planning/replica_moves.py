@@ -93,14 +93,14 @@ def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Rep
 
 
 def _linked_clone_sources(cluster: PredictedCluster) -> frozenset[str]:
-    """Returns the volumes whose replicas hold data of linked clones. These are not moved."""
+    """Returns the volumes whose replicas hold data of linked clones, which are not moved."""
     volumes = cluster.snapshot.volumes.values()
     requests = (ReplicaRequest.for_volume(volume) for volume in volumes if volume.clone_mode == LINKED_CLONE)
     return frozenset(request.linked_clone_source_volume for request in requests)
 
 
 def _can_take_extra_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether Longhorn would build one more replica of a volume. It leaves every other replica as it is."""
+    """Whether Longhorn would build one more replica of a volume and leave every other replica as it is."""
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
     steady = (
@@ -143,7 +143,7 @@ def _moves_of_volume(
 
 
 def _targets_to_check(cluster: PredictedCluster, move: ReplicaMove) -> tuple[DiskPlace, ...]:
-    """Returns the targets after which auto-balance might add a replica. There are none while it is disabled."""
+    """Returns the targets after which auto-balance might add a replica, none while it is disabled."""
     return move.targets if is_auto_balanced(cluster, cluster.snapshot.volumes[move.volume]) else ()
 
 
@@ -159,7 +159,7 @@ def _is_steady(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
 
 
 def _has_backing_image(cluster: PredictedCluster, volume: longhorn.Volume, candidates: Iterable[DiskCandidate]) -> bool:
-    """Whether every candidate has the volume's backing image already. Longhorn would copy it otherwise, and the copy
+    """Whether every candidate has the volume's backing image already: Longhorn would copy it otherwise, and the copy
     takes space, too.
     """
     if not volume.backing_image:

@@ -49,7 +49,7 @@ class Trials:
         return self.decisions_left <= 0
 
     def fits(self, steps: Sequence[Step]) -> Cooperative[bool]:
-        """Returns whether the pod fits after the steps. It is False once the trials are exhausted."""
+        """Returns whether the pod fits after the steps, False once the trials are exhausted."""
         return bool((yield from self.decide(steps)).node)
 
     def decide(self, steps: Sequence[Step]) -> Cooperative[PodDecision]:
@@ -72,9 +72,9 @@ class Trials:
 
     @property
     def monotone(self) -> bool:
-        """Whether a step never hurts. The pod then fits after more steps and more bytes wherever it fits after fewer.
-        So it is for new volumes, of which some may go to other nodes than the pod, while no volume of another pod waits
-        for its place.
+        """Whether a step never hurts, so that the pod fits after more steps and more bytes wherever it fits after
+        fewer. This holds for new volumes, of which some may go to other nodes than the pod, while no volume of another
+        pod waits for its place.
         """
         return self._monotone
 
@@ -128,8 +128,8 @@ class Trials:
         return decision
 
     def _nodes_to_decide(self, before: PredictedCluster, steps: Sequence[Step]) -> list[str] | None:
-        """Returns the nodes that may be decided otherwise than without any step, None for all. They are the nodes that
-        the steps changed, and those whose change is taken back.
+        """Returns the nodes, None for all, that may be decided otherwise than without any step: those that the steps
+        changed, and those whose change is taken back.
         """
         first, latest = before.state, self._latest.state
         changed = nodes_changed_since(
@@ -150,8 +150,8 @@ class Trials:
 
 
 def _reads_one_node(decision: Decision, cluster: PredictedCluster) -> bool:
-    """Whether the decision about each node reads no other node, for a pod that fits nowhere. So it is for new volumes
-    that all go to the pod's node, if nothing refuses the pod whatever the node.
+    """Whether the decision about each node reads no other node, for a pod that fits nowhere: its new volumes all go to
+    the pod's node, and nothing refuses the pod whatever the node.
     """
     view = cluster.state.view
     resolution = decision.resolution

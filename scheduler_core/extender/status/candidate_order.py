@@ -16,7 +16,7 @@ _ORDER: Final = {reason: position for position, reason in enumerate(Reason)}
 
 
 def reason_order(reason: Reason) -> int:
-    """Returns how late the rule of a reason is checked. The rules before it were passed."""
+    """Returns how late the rule of a reason is checked; the rules before it were passed."""
     return _ORDER[reason]
 
 

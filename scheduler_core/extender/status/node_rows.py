@@ -37,7 +37,6 @@ class NodeCondition(IntEnum):
 
     @property
     def text(self) -> str:
-        """The word for people."""
         return self.name.lower().replace("_", " ")
 
 
@@ -90,7 +89,7 @@ class SpaceTotal:
 
 
 def scheduling_limit_of(usage: DiskUsage) -> int:
-    """Returns how many bytes of a disk may be scheduled in all. Longhorn's rule says so, and the disk's DiskSchedule."""
+    """Returns how many bytes of a disk may be scheduled in all, by Longhorn's rule and the disk's DiskSchedule."""
     return max(0, usage.scheduled + usage.promised + usage.free)
 
 
@@ -122,9 +121,7 @@ class NodeRow:
 
     @property
     def badness(self) -> tuple[int, float, object]:
-        """Sorts rows, worst first. Rows are compared by condition, then by the least share of the limit that is free,
-        then by name.
-        """
+        """Sorts rows, worst first: by condition, then by the least share of the limit that is free, then by name."""
         share = self.space.free / self.space.limit if self.space.limit else 1.0
         return -self.condition, share, natural_key(self.name)
 

@@ -135,7 +135,6 @@ class NodeReservation(_PlainStrategy):
             return True
 
     def on_binding(self, pod: Pod, node: str) -> None:
-        """Reserves the pod's node."""
         self._reservations[pod.namespace, pod.name] = pod, node
 
     def on_timeout(self, key: PodKey) -> None:

@@ -82,5 +82,4 @@ class Tally:
 
 
 def placed_replicas(cluster: PredictedCluster, name: str) -> list[longhorn.Replica]:
-    """Returns the replicas of a volume that have a node."""
     return [replica for replica in cluster.state.view.replicas_of(name) if replica.node_id]

@@ -54,7 +54,6 @@ class Workload:
     in_order: bool = False
 
     def pod_name(self, number: int) -> str:
-        """Returns the name of a pod by its number."""
         return f"{self.name}-{number}"
 
     def pods(self, number: int) -> tuple[kube.Pod, generic.Pod]:
@@ -65,7 +64,7 @@ class Workload:
         return pod, replace(self.generic_pod, name=name, uid=pod.uid, node_name="")
 
     def _claim_name(self, mount: kube.ClaimVolume, pod_name: str) -> str:
-        """Returns the claim that another pod mounts. Claims without a template are shared."""
+        """Returns the claim that another pod mounts; claims without a template are shared."""
         if mount.ephemeral:
             return f"{pod_name}-{mount.name}"
         if mount.template is not None and mount.claim.endswith(self.pod.name):

@@ -181,7 +181,6 @@ class LoseZone:
     zone: str
 
     def apply(self, situation: Situation) -> Situation:
-        """See `LoseNodes`."""
         return LoseNodes(nodes_in_zone(situation.cluster, self.zone)).apply(situation)
 
 
@@ -260,8 +259,7 @@ class Expand:
 
 
 def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
-    """Returns why the API server refuses larger claims of a StorageClass. A class that the source lacks refuses none.
-
+    """Returns why the API server refuses larger claims of a StorageClass; a class that the source lacks refuses none.
     Source: Kubernetes' admission plugin PersistentVolumeClaimResize.
     """
     storage_class = cluster.snapshot.storage_classes.get(claim.spec.storage_class or "")

@@ -41,7 +41,7 @@ def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) 
 
 
 def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: Collection[str]) -> bool:
-    """Whether no other node has a healthy replica. A replica that never had data does not count."""
+    """Whether no other node has a healthy replica; one that never had data does not count."""
     if not replica.healthy_at and not replica.failed_at:
         return False
     others = (other for other in cluster.state.view.replicas_of(replica.volume) if other.node_id != replica.node_id)

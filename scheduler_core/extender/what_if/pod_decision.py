@@ -69,9 +69,7 @@ class PodDecider:
     def decide(
         self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
     ) -> Cooperative[PodDecision]:
-        """Returns one of the nodes that kube-scheduler may choose, at random. It is one of `names` only, if they are
-        given.
-        """
+        """Returns one of the nodes that kube-scheduler may choose, at random; one of `names` if they are given."""
         return (yield from decide_pod(pod, cluster, self, choose, names))
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
@@ -185,7 +183,7 @@ def _attachment_changes(
 
 
 def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
-    """Returns the volume attached to a node. A shared one stays where its share-manager is."""
+    """Returns the volume attached to a node; a shared one stays where its share-manager is."""
     shared = volume.access_mode == "rwx" and not volume.migratable
     target = (volume.node_id if shared else "") or node
     robustness = "healthy" if volume.robustness in ("", "unknown") else volume.robustness

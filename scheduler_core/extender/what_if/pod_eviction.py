@@ -51,7 +51,6 @@ class SelectedPods:
 
     @cached_property
     def desired_healthy(self) -> int:
-        """How many pods must stay healthy."""
         return self.budget.desired_healthy(self.expected_count)
 
     def current_healthy(self, is_healthy: IsHealthy) -> int:
@@ -140,5 +139,5 @@ def without_expected_pods(cluster: PredictedCluster, pod: generic.Pod) -> Predic
 
 
 def ignores_budgets(pod: kube.Pod) -> bool:
-    """Whether a pod is evicted whatever its budgets say (canIgnorePDB). It is if it does not run yet or any more."""
+    """Whether a pod is evicted whatever its budgets say, because it does not run yet or any more (canIgnorePDB)."""
     return pod.deleting or pod.phase in ("Pending", "Succeeded", "Failed")

@@ -62,7 +62,6 @@ class PredictedCluster:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The objects of this version."""
         return self.state.view.snapshot
 
     @property
@@ -124,13 +123,12 @@ class PredictedCluster:
         return volumes
 
     def shared_volume(self, pod: kube.Pod) -> longhorn.Volume | None:
-        """Returns the volume that a pod shares as its share-manager. It is None for other pods."""
+        """Returns the volume that a pod shares as its share-manager, None for other pods."""
         if self.owners.get((pod.namespace, pod.name)) != SHARE_MANAGER:
             return None
         return self.snapshot.volumes.get(pod.name.removeprefix("share-manager-"))
 
     def volume_of_claim(self, claim: kube.Claim) -> longhorn.Volume | None:
-        """Returns the Longhorn volume of a claim, None without one."""
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
 
@@ -151,7 +149,7 @@ class PredictedCluster:
         return replace(claims, affinities=(*claims.affinities, *terms))
 
     def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
-        """Returns the node and disk of a placed replica. It is None if either is gone."""
+        """Returns the node and disk of a placed replica, None if either is gone."""
         node = self.state.view.cluster.nodes.get(replica.node_id)
         disks = node.disks if node is not None else ()
         disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
@@ -225,7 +223,7 @@ def _owners(pods: Mapping[PodKey, kube.Pod]) -> Cooperative[HashTrieMap[PodKey, 
 
 
 def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
-    """Returns the node with one disk replaced or added. Its disks are in the order of names."""
+    """Returns the node with one disk replaced or added, and its disks in the order of names."""
     disks = {entry.name: entry for entry in node.disks} | {disk.name: disk}
     return replace(node, disks=tuple(disks[name] for name in sorted(disks)))
 

@@ -105,7 +105,7 @@ def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
 
 
 def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:
-    """Returns the node that lacks a local replica, "" for none. Data locality wants one more replica there."""
+    """Returns the node that lacks the local replica that data locality wants, "" for none."""
     if volume.data_locality != BEST_EFFORT or not volume.current_node_id or volume.robustness != HEALTHY:
         return ""
     node = volume.current_node_id
@@ -141,8 +141,8 @@ def _add_replica(
 
 
 def new_replica_placement(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str = "") -> PlacementResult:
-    """Returns every disk that Longhorn may choose for another replica. If there is none, it returns why. `affinity` is
-    the only node that it may be on, "" for any.
+    """Returns every disk that Longhorn may choose for another replica, or why there is none. `affinity` is the only
+    node that it may be on, "" for any.
     """
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
@@ -186,9 +186,7 @@ def _unused_name(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) 
 
 
 def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
-    """Returns the disk with `count` fewer available bytes. There are more for a negative count. They are rounded as in
-    Longhorn's status.
-    """
+    """Returns the disk with `count` fewer available bytes, more for a negative count, rounded as in Longhorn's status."""
     available = min(disk.storage_maximum, max(0, disk.storage_available - count)) if count else disk.storage_available
     rounding = available % ROUNDING if count and disk.spec_type == FILESYSTEM else 0
     return replace(disk, storage_available=available - rounding)
@@ -197,7 +195,7 @@ def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
 def _remove_extra_replica(
     cluster: PredictedCluster, volume: longhorn.Volume, replicas: tuple[longhorn.Replica, ...], choose: Choose
 ) -> ReplicaStep:
-    """Removes one replica beyond the volume's number, in Longhorn's order. Evicted ones go first, then those that data
+    """Removes one replica beyond the volume's number, in Longhorn's order: evicted ones first, then those that data
     locality does not want (cleanupExtraHealthyReplicas). Failed ones stay until they are stale
     (shouldCleanUpFailedReplica), which is not predicted.
     """
@@ -276,7 +274,6 @@ def _robustness_changes(cluster: PredictedCluster, names: Iterable[str], now: st
 
 
 def replicas_on_node(cluster: PredictedCluster, name: str) -> list[longhorn.Replica]:
-    """Returns the replicas that are placed on a node, by name."""
     node = cluster.state.view.cluster.nodes.get(name)
     by_disk = cluster.state.view.indexes.replicas_by_disk
     uuids = [disk.uuid for disk in node.disks if disk.uuid] if node is not None else []

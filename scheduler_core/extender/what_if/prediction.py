@@ -29,7 +29,6 @@ class Certainty(StrEnum):
 
     @classmethod
     def of(cls, count: int, orders: int) -> Certainty:
-        """Returns the word for `count` of `orders`."""
         if count == orders:
             return cls.ALWAYS
         return cls.USUALLY if count else cls.NEVER
@@ -135,9 +134,7 @@ class Prediction:
 
     @property
     def succeeds(self) -> bool:
-        """Whether everything always gets its place. Every pod, every drain, every expansion; and no volume lacks a
-        replica in the end.
-        """
+        """Whether every pod, drain and expansion always succeeds, and no volume lacks a replica in the end."""
         outcomes: tuple[PodOutcome | DrainOutcome, ...] = (*self.pods, *self.drains)
         certain = all(outcome.certainty is Certainty.ALWAYS for outcome in outcomes)
         complete = all(not volume.incomplete for volume in self.volumes)
@@ -200,7 +197,7 @@ def _reason(key: PodKey, result: OrderResult) -> str:
 
 
 def refusal_text(reasons: Mapping[str, int]) -> str:
-    """Returns the reasons of a refused pod as one text. Each has its number of nodes, unless this is 0."""
+    """Returns the reasons of a refused pod as one text, each with its number of nodes unless this is 0."""
     by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{text} ({format_count(count, 'node')})" if count else text for text, count in by_count)
 
@@ -221,7 +218,6 @@ def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
 
 
 def _disks(nodes: Mapping[str, longhorn.Node], names: Iterable[str]) -> Disks:
-    """Returns the disks of those nodes that exist, by node and name."""
     return {(name, disk.name): disk for name in names if name in nodes for disk in nodes[name].disks}
 
 

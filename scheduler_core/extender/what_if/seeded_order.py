@@ -303,8 +303,8 @@ class _Run:
             self._delayed[name] = step.wait
 
     def finish_drains(self) -> bool:
-        """Fails the replicas of the nodes whose drain can finish. Notes why others cannot; those that a
-        PodDisruptionBudget holds up go on later. Returns whether a drain finishes.
+        """Fails the replicas of the nodes whose drain can finish; returns whether one finishes. It notes why others
+        cannot; those that a PodDisruptionBudget holds up go on later.
         """
         finished = len(self._gone)
         held_up: list[str] = []
@@ -332,13 +332,12 @@ class _Run:
         return len(self._gone) > finished
 
     def _refused_evictions_of(self, node: str) -> list[str]:
-        """Returns a drained node's pods that may not be evicted, with reasons."""
         entries = sorted((entry for entry in self._refused_evictions if entry.left == node), key=lambda each: each.key)
         return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
 
     def wait_for_failed_replicas(self) -> bool:
-        """Lets Longhorn's wait for failed replicas run out. It does so once, after the last finished drain. Returns
-        whether there is such a wait.
+        """Lets Longhorn's wait for failed replicas run out, once, after the last finished drain; returns whether there
+        is such a wait.
         """
         if not self._delayed or self._waited_after == len(self._gone):
             return False
@@ -375,7 +374,6 @@ class _Run:
         return self._cluster.missing_driver(key) if key in self._bound else ""
 
     def result(self) -> OrderResult:
-        """Returns the end of the order."""
         for name in self._fewer:
             if not self._healthy_replicas(name):
                 self._problems[name] = NO_DATA

@@ -89,7 +89,7 @@ class Situation:
     waiting: tuple[PodKey, ...] | None = None
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
-        """Every pod without a node, sorted by name. Those that wait already are included."""
+        """Every pod without a node, sorted by name, including those that wait already."""
         return tuple(entry for entry in self.affected_pods if entry.key not in self._pending_evictions)
 
     @cached_property
@@ -117,17 +117,16 @@ class Situation:
         }
 
     def all_evictions(self) -> tuple[PodToPlace, ...]:
-        """The pods that run until their PodDisruptionBudget allows their eviction. They are sorted by name."""
+        """The pods that run until their PodDisruptionBudget allows their eviction, sorted by name."""
         return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
 
     @cached_property
     def budgets(self) -> DisruptionBudgets:
-        """The PodDisruptionBudgets, with the pods that they select."""
         return DisruptionBudgets(self.cluster)
 
     def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
-        """Returns the pod that each pod of a StatefulSet waits for. It is the next lower one that does not run either.
-        A pod that waits in the snapshot exists already.
+        """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either. A pod
+        that waits in the snapshot exists already.
         """
         sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
         for entry in entries:
@@ -174,7 +173,6 @@ class Situation:
         )
 
     def with_new_pod(self, pod: kube.Pod, generic_pod: generic.Pod, owner: str) -> Situation:
-        """Adds a pod that is to be placed."""
         entry = PodToPlace(generic_pod.key, Origin.NEW)
         return replace(self, cluster=self.cluster.with_pod(pod, generic_pod, owner), pods=(*self.pods, entry))
 
