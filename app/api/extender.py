@@ -67,7 +67,7 @@ class _PiecewiseResponse(Response):
 
 
 class _FilterResponse(_PiecewiseResponse):
-    """A filter result whose nodes are sent as pieces of the request. `started` is when decoding began."""
+    """A filter result whose nodes are sent as pieces of the request; `started` is when decoding began."""
 
     def __init__(self, head: bytes, nodes: Pieces | None, tail: bytes, state: AppState, started: float) -> None:
         size = len(head) + (nodes.size if nodes else 0) + len(tail)

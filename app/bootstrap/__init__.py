@@ -100,7 +100,7 @@ def create_app(
 
 
 def application(state: AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
-    """Returns the application with all routes. `before_scrape` is called in the event loop before the metrics are
+    """Returns the application with all routes; `before_scrape` is called in the event loop before the metrics are
     computed in another thread.
     """
     app = FastAPIOffline(
@@ -170,8 +170,8 @@ def _static_page(page: Response) -> Callable[[], Awaitable[Response]]:
 
 
 def plain_probes(app: FastAPI) -> FastAPI:
-    """Returns an application that says only whether an `application` is well. It is for a kubelet, which has no
-    certificate, so any other caller may ask it as well.
+    """Returns an application that says only whether an `application` is well, for a kubelet, which has no certificate,
+    so any other caller may ask it as well.
     """
     state: AppState = app.state.services
 
@@ -208,7 +208,9 @@ class SnapshotService:
         """Does nothing: nothing is reserved over a snapshot."""
 
     def log_failure(self, error: BaseException) -> None:
-        """Raises the error: only a bug ends the service. A policy file that cannot be read is no error of this task."""
+        """Raises the error: only a bug ends the service, because a policy file that cannot be read is no error of this
+        task.
+        """
         raise error
 
     def log_drain_failure(self, error: BaseException) -> None:

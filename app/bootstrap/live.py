@@ -1,4 +1,4 @@
-"""Wires the HTTP service for a live cluster. Options become an application, and a lifecycle that runs next to it."""
+"""Wires the HTTP service for a live cluster: options become an application, and a lifecycle that runs next to it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Reservation:
 
 @dataclass(frozen=True, slots=True)
 class LiveExtender:
-    """The extender of a live cluster. Nothing runs before `ExtenderLifecycle.run`.
+    """The extender of a live cluster, in which nothing runs before `ExtenderLifecycle.run`.
 
     Attributes:
         app: what kube-scheduler calls

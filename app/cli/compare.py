@@ -1,6 +1,4 @@
-"""`longhorn-extender compare`: the same pods with different strategies. The strategies are: without an extender, by
-Longhorn's proposal, and by this extender.
-"""
+"""`longhorn-extender compare`: the same pods without an extender, by Longhorn's proposal, and by this extender."""
 
 from __future__ import annotations
 

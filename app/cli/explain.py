@@ -1,5 +1,5 @@
-"""`longhorn-extender explain`: why a pod can or cannot run on each node. With `--volume`: why a volume's replica can or
-cannot be placed.
+"""`longhorn-extender explain`: why a pod can or cannot run on each node or, with `--volume`, why a volume's replica can
+or cannot be placed.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class _Question:
 
     def ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
         """Returns the explanation of a pod. As in the cluster, Longhorn's rules decide about the nodes that
-        kube-scheduler's plugins admit. What they say about the other nodes is decided apart.
+        kube-scheduler's plugins admit; what they say about the other nodes is decided apart.
 
         Raises:
             ResolutionError: an object that the pod names does not exist or contradicts it
@@ -301,8 +301,8 @@ def _print(data: dict[str, Any], output: ExplainOutput, table: Callable[[Console
 
 
 def show(data: dict[str, Any], output: Output, table: Callable[[Console], None], *, wrapped: bool = True) -> None:
-    """Prints a result as JSON, as YAML, or by calling `table`. A table fits the width of a terminal, unless `wrapped`
-    is false.
+    """Prints a result as JSON, as YAML, or by calling `table`, which fits the width of a terminal unless `wrapped` is
+    false.
     """
     # When the reader of a pipe, such as `head`, closes its end, this program ends as any filter does.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -81,8 +81,8 @@ def read_source(
     *,
     needs_nodes: bool = False,
 ) -> ClusterSource:
-    """Returns the cluster of the command line. A prediction needs Longhorn nodes: without them it would call everything
-    safe.
+    """Returns the cluster of the command line. A prediction needs Longhorn nodes, because without them it would call
+    everything safe.
 
     Raises:
         CoreError: it cannot be read, has no objects, or lacks Longhorn nodes that are needed
@@ -112,8 +112,8 @@ def read_source(
 
 
 def select_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
-    """Returns the pod that an argument names. It is `pod/NAME`, `deploy/NAME`, `sts/NAME` and the like, a file with a
-    pod or a workload, or a pod's name or namespace/name.
+    """Returns the pod that an argument names: `pod/NAME`, `deploy/NAME`, `sts/NAME` and the like, a file with a pod or
+    a workload, or a pod's name or namespace/name.
 
     Raises:
         CoreError: there is no such pod, or there are several
@@ -189,7 +189,7 @@ async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
 
 
 def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
-    """Returns the pod that uses a claim. Without one it is a pod that would mount the claim alone.
+    """Returns the pod that uses a claim or, without one, a pod that would mount the claim alone.
 
     Raises:
         CoreError: there is no such claim

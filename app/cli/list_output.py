@@ -24,7 +24,7 @@ class ListOutput(StrEnum):
 
 
 def show_list(data: dict[str, Any], output: ListOutput, table: Callable[[Console], None], names: Iterable[str]) -> None:
-    """Prints a list. Each name is printed once, in the order of the list."""
+    """Prints a list, each name once, in the order of the list."""
     if output is ListOutput.NAME:
         for name in dict.fromkeys(names):
             print_line(name)

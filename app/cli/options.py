@@ -254,7 +254,7 @@ def url(host: str, port: int, scheme: str = "http") -> str:
 def cluster_objects(
     kubeconfig: str | None, context: str | None, namespace: str, *, progress: bool = False
 ) -> list[dict[str, Any]]:
-    """Reads the live cluster's objects in the form of a snapshot file. Warnings go to standard error, and with
+    """Reads the live cluster's objects in the form of a snapshot file. It prints warnings to standard error, and with
     `progress` what is being read.
 
     Raises:
@@ -293,7 +293,7 @@ def read_snapshot_file(source: str) -> Snapshot:
 
 def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
     """Returns the most bytes of one body, and of all requests together. 3/8 of the memory is for the process itself and
-    its caches of the cluster. A body may take `PEAK_FACTOR` times its size.
+    its caches of the cluster; a body may take `PEAK_FACTOR` times its size.
     """
     limit = process_memory(memory_limit)
     request_memory = limit * 5 // 8

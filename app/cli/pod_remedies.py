@@ -23,7 +23,7 @@ _MAX_AVOIDED: Final = 10
 
 
 def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
-    """Returns the cluster that a pod is decided in. It has the other objects of the pod's file.
+    """Returns the cluster that a pod is decided in, with the other objects of the pod's file.
 
     Raises:
         WhatIfError: it is a cluster that cannot be predicted
@@ -35,7 +35,7 @@ def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster
 def remedy_after(
     cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
 ) -> RemedyAnswer | None:
-    """Returns the cheapest remedy of a short search, None without one. The pod is one of a predicted cluster. Nodes in
+    """Returns the cheapest remedy of a short search for a pod of a predicted cluster, None without one. Nodes in
     `avoided` are not changed: one that is drained is not to be uncordoned.
     """
     pod = cluster.snapshot.pods[key]
@@ -49,9 +49,7 @@ def remedy_after(
 def first_remedy(
     pod: ExplainedPod, source: ClusterSource, options: FilterOptions, longhorn_namespace: str
 ) -> RemedyAnswer | None:
-    """Returns the cheapest remedy that a short search finds, None without one. There is none in a cluster that cannot
-    be predicted.
-    """
+    """Returns the cheapest remedy that a short search finds, None without one or in a cluster that cannot be predicted."""
     if pod.snapshot.disk_schedules:
         return None
     cluster = cluster_of_pod(pod, source)

@@ -20,8 +20,9 @@ _Output = Annotated[Output, typer.Option("--output", "-o", help="How to print.")
 
 
 def check(file: _File, plugin: PluginOption = None, output: _Output = Output.TABLE) -> None:
-    """Check a policy file, and list what each of its rules reads. Exit code 0: the file can be used, perhaps with
-    warnings. 2: it cannot.
+    """Check a policy file, and list what each of its rules reads.
+
+    Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
     """
     policy = read_policy(file, plugin).policy
     show(_data(file, policy), output, lambda console: _print_table(policy, console))

@@ -158,8 +158,9 @@ def schedule(  # one parameter per flag
     log_format: LogFormatOption = "auto",
     log_level: LogLevelOption = "info",
 ) -> None:
-    """Schedule pods by predicates, priorities and a policy file. The pods are those of a snapshot as a what-if, or
-    those of a live cluster.
+    """Schedule pods by predicates, priorities and a policy file.
+
+    The pods are those of a snapshot as a what-if, or those of a live cluster.
 
     Exit code with --snapshot 0: every pod has found a node. 1: some have not. 2: bad input.
     """

@@ -258,8 +258,10 @@ def serve(  # one parameter per flag
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
-    """Answer kube-scheduler for a cluster, or for a snapshot of one. Serves /filter, /prioritize, /preempt, /explain,
-    /state, /metrics and /docs. For a cluster several of these may run; the one that holds the Lease answers.
+    """Answer kube-scheduler for a cluster, or for a snapshot of one.
+
+    Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
+    the one that holds the Lease answers.
     """
     _check_alone(snapshot, alone=alone)
     options = filter_options(best_effort, packing)

@@ -1,5 +1,5 @@
-"""Plots as the numbers that an inline SVG needs. Templates draw them, so every text is escaped there. Coordinates are
-in the units of the SVG's viewBox.
+"""Plots as the numbers that an inline SVG needs, in the units of its viewBox. Templates draw them, so every text is
+escaped there.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class SizeBar:
 
 
 def line_plot(title: str, series: Sequence[Series], text: Callable[[int], str] = str) -> LinePlot:
-    """Returns the plot of at least one series. Each series has at least one value. `text` prints a value. The vertical
-    axis begins at 0, or below the least value if that is more than half of the greatest.
+    """Returns the plot of at least one series, each with at least one value, which `text` prints. The vertical axis
+    begins at 0, or below the least value if that is more than half of the greatest.
     """
     steps = [step for each in series for step, _ in each.values]
     values = [value for each in series for _, value in each.values]

@@ -153,7 +153,7 @@ def what_if(
 
 
 def _check_place(file: Path | None) -> None:
-    """Returns if a report may be written to a file. This is checked before anything is predicted; None is for no
+    """Returns if a report may be written to a file, which is checked before anything is predicted; None is for no
     report.
 
     Raises:

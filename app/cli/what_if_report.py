@@ -1,4 +1,4 @@
-"""The report of `longhorn-extender what-if --html`. It is one file without scripts, which loads nothing from elsewhere."""
+"""The report of `longhorn-extender what-if --html`: one file without scripts, which loads nothing from elsewhere."""
 
 from __future__ import annotations
 

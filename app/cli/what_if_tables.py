@@ -19,7 +19,7 @@ _MAX_REASONS: Final = 2
 
 
 def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
-    """Prints what becomes of pods, drains, volumes and disks. A part without entries is left out."""
+    """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     if answer.pods:
         print_table(console, _pod_table(answer))
     for pod in answer.pods:

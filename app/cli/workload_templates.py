@@ -1,4 +1,4 @@
-"""Reads workloads whose pods a prediction creates. They come from a file, from the cluster, or from one of their pods."""
+"""Reads workloads whose pods a prediction creates, from a file, from the cluster, or from one of their pods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def workload_of(kind: str, raw: Any) -> Workload:
 
 
 def named_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Workload:
-    """Returns a workload of the cluster. One that a snapshot file lacks is read from one of its pods.
+    """Returns a workload of the cluster; one that a snapshot file lacks is read from one of its pods.
 
     Raises:
         CoreError: there is no such workload
@@ -83,8 +83,8 @@ def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
 
 
 def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tuple[Workload, Snapshot]:
-    """Returns the template that an argument names, and its cluster. The cluster has the other objects of the argument's
-    file. The argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod.
+    """Returns the template that an argument names, and its cluster, with the other objects of the argument's file. The
+    argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod.
 
     Raises:
         CoreError: there is none, or it is of a DaemonSet, whose pods no scheduler distributes

@@ -1,4 +1,4 @@
-"""Metrics of disk space, and of nodes that can be lost. They are computed only when Prometheus scrapes."""
+"""Metrics of disk space, and of nodes that can be lost, computed only when Prometheus scrapes."""
 
 from __future__ import annotations
 

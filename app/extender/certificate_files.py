@@ -102,8 +102,8 @@ class CertificateFiles:
             await self.reload()
 
     async def reload(self) -> None:
-        """Reads the files, and uses them if their content changed. Content that cannot be used is tried again: a
-        certificate may become valid later.
+        """Reads the files, and uses them if their content changed. It tries content that cannot be used again, because
+        a certificate may become valid later.
         """
         contents = await asyncio.to_thread(_read, self._files)
         if contents == self._contents:

@@ -55,7 +55,7 @@ class EndpointPublisher:
         self._path = ENDPOINT_SLICES.path(namespace, service.name)
 
     async def publish(self) -> bool:
-        """Points the Service here; returns whether it does. It does not if this process does not lead any more.
+        """Points the Service here; returns whether it does, which it does not if this process does not lead any more.
 
         Raises:
             ApiError: the API server refused or did not answer; `conflict` if others kept changing the slice

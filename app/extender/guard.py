@@ -266,7 +266,7 @@ class PlacementGuard:
                 self._allow(Placement.of(replica), self._clock())
 
     def note_delivery(self, before: object | None, after: object | None) -> None:
-        """Compares a replica that a watch delivers with the guard's answer. Called for every change of a replica."""
+        """Compares a replica that a watch delivers with the guard's answer; called for every change of a replica."""
         if isinstance(before, Replica) and after is None:
             self._allowances.pop(before.name, None)
         if not isinstance(after, Replica):

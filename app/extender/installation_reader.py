@@ -1,5 +1,5 @@
-"""Reads the facts of a diagnosis from a cluster, as an administrator. Processes of the extender are called as
-`process_call` says.
+"""Reads the facts of a diagnosis from a cluster, as an administrator; calls processes of the extender as `process_call`
+says.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The extender in a live cluster: when it competes and answers. It also says how a leader takes over and hands over.
+"""When the extender competes and answers in a live cluster, and how a leader takes over and hands over.
 
     caches filled, enabled → compete for the Lease → elected → point the Service here, and catch up with everything that happened
     before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → refuse
     SIGTERM → no new requests → answer accepted requests, and record the open offers for the successor → release the
     Lease, so that a successor answers at once, and remove this process from the Service
 
-Every request checks `refusal` before it is decided and `late_refusal` before it is answered. Both read the elector's fence,
-so that a process that was stopped or cut off refuses before another process may answer.
+Every request checks `refusal` before it is decided and `late_refusal` before it is answered. Both read the elector's
+fence, so that a process that was stopped or cut off refuses before another process may answer.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class ExtenderLifecycle(Program):
         return "shutting down" if self._draining else self.late_refusal()
 
     def late_refusal(self) -> str:
-        """Returns why an accepted request must be refused after all, or "". A leader that is draining may still answer."""
+        """Returns why an accepted request must be refused after all, or ""; a leader that is draining may still answer."""
         elector = self._parts.elector
         settings = self._settings()
         problem = self.readiness_problem
@@ -246,7 +246,7 @@ class ExtenderLifecycle(Program):
 
     @property
     def competes(self) -> bool:
-        """Whether to compete for the Lease. A former leader keeps the Lease for `SILENT_SECONDS` without answering."""
+        """Whether to compete for the Lease; a former leader keeps it for `SILENT_SECONDS` without answering."""
         # While disabled, the Lease is kept as long as the Service points here and cannot be changed.
         wanted = self._settings().enabled or self._service.points_here
         if wanted and not self.readiness_problem:

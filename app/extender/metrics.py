@@ -1,4 +1,4 @@
-"""Metrics of the extender. Four have the names and labels of Longhorn's scheduler-extender proposal."""
+"""Metrics of the extender, of which four have the names and labels of Longhorn's scheduler-extender proposal."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class _TlsMetrics:
 
 
 class _GuardMetrics:
-    """Metrics of the placement guard. What it was asked, what it did, what came of it, and how long its certificate
+    """Metrics of the placement guard: what it was asked, what it did, what came of it, and how long its certificate
     holds.
     """
 

@@ -121,7 +121,7 @@ class NodeReservations:
         return await self._evaluator.filter(pod, candidates, self.contenders)
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
-        """Reserves the nodes that the cluster shows as the previous leader's decisions. Longer than usual: after
+        """Reserves the nodes that the cluster shows as the previous leader's decisions, longer than usual: after
         whatever ended that leader, provisioning and attaching may take their time too.
         """
         del undisturbed, record  # the proposal's lock lets one pod at a time be undecided

@@ -68,13 +68,14 @@ Patch = Callable[[Pod, str], Awaitable[bool]]
 
 
 class NudgePatch:
-    """Writes the annotation of a nudge. Any change of a waiting pod makes kube-scheduler retry it at once."""
+    """Writes the annotation of a nudge; any change of a waiting pod makes kube-scheduler retry it at once."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     async def __call__(self, pod: Pod, at: str) -> bool:
-        """Writes when the pod was nudged; returns whether it still exists. Another pod of the same name does not count.
+        """Writes when the pod was nudged; returns whether it still exists, where another pod of the same name does not
+        count.
 
         Raises:
             ApiError: the API server refused or did not answer
@@ -188,8 +189,8 @@ class Nudger:
         self._logged_failures: set[tuple[int, str]] = set()
 
     def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """Remembers a pod that was refused on all these nodes. A pod with too many volumes is not remembered, because
-        no change of the cluster can help it.
+        """Remembers a pod that was refused on all these nodes, unless it has too many volumes: no change of the cluster
+        can help it then.
         """
         self._pending.end(pod.uid)
         if exceeds_attach_limit(pod):

@@ -161,7 +161,7 @@ class OfferStore:
         self._active = False
 
     async def write_final(self, ledger: Ledger) -> bool:
-        """Records all offers of a leader that answers nothing more. Returns whether a successor can read them."""
+        """Records all offers of a leader that answers nothing more; returns whether a successor can read them."""
         self._active = False
         try:
             async with asyncio.timeout(FINAL_SECONDS):
@@ -171,7 +171,7 @@ class OfferStore:
             return False
 
     async def read(self) -> HandoverRecord | None:
-        """Returns the record of the last leader. None if no leader ever wrote one. If the last leader wrote none,
+        """Returns the record of the last leader, None if no leader ever wrote one. If the last leader wrote none,
         perhaps because it ended before it answered, the record of an earlier one is returned, which is neither final
         nor complete.
 
@@ -272,7 +272,7 @@ class OfferStore:
         return await self._get()
 
     async def _get(self) -> bytes:
-        """Returns the stored record, b"" if there is none. The next write is based on this version.
+        """Returns the stored record, b"" if there is none; the next write is based on this version.
 
         Raises:
             ApiError: the ConfigMap does not exist or cannot be read

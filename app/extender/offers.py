@@ -1,12 +1,12 @@
-"""`reservation: capacity`: pods are packed with what other pods will take. Requests never block each other.
+"""`reservation: capacity`: pods are packed with what other pods will take, and requests never block each other.
 
     request → evaluate together with derived demand and outstanding offers → offer some of the nodes that fit → answer
     the pod is bound, or a claim of it has a selected node → the offer ends: it is derived demand from then on
     nothing fits only because of other pods' offers → wait briefly for one of them to be decided → refuse as WAITING
 
-The ledger is the only state, and one lock makes evaluating and offering one step. It is held neither while waiting nor during
-I/O. Everything else is read off the cluster at each request. So after a fail-over there is nothing to rebuild but the
-offers that the previous leader recorded, and the nominations that `adopt` finds.
+The ledger is the only state, and one lock makes evaluating and offering one step. It is held neither while waiting nor
+during I/O. Everything else is read off the cluster at each request. So after a fail-over there is nothing to rebuild
+but the offers that the previous leader recorded, and the nominations that `adopt` finds.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ class Offers:
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there. Otherwise pods of lower priority would take it
-        while the victims end.
+        """Decides where preemption could help, and holds the room there: pods of lower priority would take it while the
+        victims end.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it

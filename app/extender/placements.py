@@ -1,5 +1,5 @@
-"""Monitors how pods fare after the decision. It reports whether Longhorn places their volumes, which it misplaces, and
-which disks it overbooks.
+"""Monitors how pods fare after the decision: whether Longhorn places their volumes, which it misplaces, and which disks
+it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
@@ -7,9 +7,9 @@ which disks it overbooks.
     a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
                                                                      (`scheduler_core/extender/overbooking_monitor.py`)
 
-Only the leader does any of it, between `adopt` and `clear`, or two processes would count the same misplacement. A new leader counts the
-misplaced volumes that are still new once more, because the previous leader's counts are not recorded anywhere. It counts no disk that
-was overbooked before.
+Only the leader does any of it, between `adopt` and `clear`, or two processes would count the same misplacement. A new
+leader counts the misplaced volumes that are still new once more, because the previous leader's counts are not recorded
+anywhere. It counts no disk that was overbooked before.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _FollowEnd(Enum):
 
 @dataclass(slots=True)
 class _FollowedPod:
-    """A pod whose volumes Longhorn is to place. Times are seconds of the clock.
+    """A pod whose volumes Longhorn is to place; times are seconds of the clock.
 
     Attributes:
         pod: as it was at the decision
@@ -146,8 +146,8 @@ class Placements:
         return len(self._followed_pods)
 
     def outstanding(self, *, offers: int, waiting: int, oldest_wait: float) -> Outstanding:
-        """Returns the numbers for Prometheus. The caller provides the numbers of offers and of waiting pods, and how
-        long the oldest of them has waited.
+        """Returns the numbers for Prometheus, with those of the caller: offers, waiting pods, and how long the oldest
+        of them has waited.
         """
         report = self._report
         return Outstanding(
@@ -167,7 +167,7 @@ class Placements:
         self._wake.set()
 
     def clear(self) -> None:
-        """Forgets everything: another process leads. No followed pod is counted, because its end is not seen."""
+        """Forgets everything: another process leads. It counts no followed pod, because it does not see its end."""
         self._leads = False
         self._followed_pods.clear()
         self._deliveries.clear()
@@ -175,7 +175,7 @@ class Placements:
         self._overbookings = OverbookingReport()
 
     def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
-        """Follows a pod that kube-scheduler has decided a node for. The same decision again changes nothing; another
+        """Follows a pod that kube-scheduler has decided a node for; the same decision again changes nothing, another
         node starts over.
         """
         earlier = self._followed_pods.get(pod.uid)

@@ -1,5 +1,5 @@
-"""Calls of the extender's own processes, as an administrator. The API server's pod proxy reaches them with every
-kubeconfig. Where it cannot reach them, such as on a loopback address, one of them may be called directly.
+"""Calls of the extender's own processes, as an administrator, through the API server's pod proxy, which works with
+every kubeconfig. Where that cannot reach them, such as on a loopback address, one of them may be called directly.
 """
 
 from __future__ import annotations

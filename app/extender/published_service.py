@@ -1,4 +1,4 @@
-"""Whether one Service leads to this process. It is pointed here in each term, checked at an interval, and pointed away
+"""Whether one Service leads to this process: it is pointed here in each term, checked at an interval, and pointed away
 at the end.
 """
 

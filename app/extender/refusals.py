@@ -19,7 +19,7 @@ MAX_REMEMBERED: Final = 5000
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Candidates:
-    """The nodes a pod was refused on. Equal lists are one object, so they are compared by identity."""
+    """The nodes a pod was refused on; equal lists are one object, so they are compared by identity."""
 
     names: tuple[str, ...]
 
@@ -69,7 +69,7 @@ class RefusedPods:
         return len(self._refused)
 
     def remember(self, pod: Pod, candidates: Sequence[str], now: float, selected_node: str = "") -> RefusedPod | None:
-        """Records a refusal and returns it. None for a pod without UID, or if there are `MAX_REMEMBERED` older ones."""
+        """Records a refusal and returns it, None for a pod without UID, or if there are `MAX_REMEMBERED` older ones."""
         earlier = self._refused.get(pod.uid)
         if not pod.uid or (earlier is None and len(self._refused) >= MAX_REMEMBERED):
             return None

@@ -1,6 +1,4 @@
-"""Looks for changes that make waiting pods fit, on demand. It looks for one pod at a time, and only while no decision
-runs.
-"""
+"""Looks for changes that make waiting pods fit, on demand, for one pod at a time, and only while no decision runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads how kube-scheduler runs, and where it can call the extender. It also reads Kubernetes' version."""
+"""Reads how kube-scheduler runs, where it can call the extender, and Kubernetes' version."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | N
 
 
 async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
-    """Returns the port of an extender that listens on loopback alone. None if it listens on other addresses, or pods
+    """Returns the port of an extender that listens on loopback alone, None if it listens on other addresses, or pods
     may not be read.
 
     Raises:
@@ -76,7 +76,7 @@ async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
 
 
 async def read_scheduler_flags(client: KubeClient) -> SchedulerFlags:
-    """Returns the flags of kube-scheduler's static pod. All are empty where it is no pod, or pods may not be read.
+    """Returns the flags of kube-scheduler's static pod, all empty where it is no pod, or pods may not be read.
 
     Raises:
         ApiError: the API server does not answer

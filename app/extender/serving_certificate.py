@@ -1,13 +1,14 @@
-"""The placement guard's serving certificate, which the leader renews. It is kept in a Secret, and trusted through the
-webhook's caBundle.
+"""The placement guard's serving certificate, which the leader renews. A Secret keeps it, and the webhook's caBundle
+trusts it.
 
     Secret empty → the leader makes an authority and a serving certificate → Secret → every candidate serves it → caBundle
     two thirds of its life over → the leader signs a new one → Secret → new connections get it
     two thirds of the authority's life over → caBundle with both authorities → a while later: Secret with the new one
     cert-manager's annotation on the Secret → it is only read, and the caBundle is left to cert-manager
 
-Secret and caBundle are compared at an interval, because they may be edited by hand. A write is based on the version that was read, and
-on this process leading after that, so that a former leader cannot overwrite its successor's certificates.
+Secret and caBundle are compared at an interval, because they may be edited by hand. A write is based on the version
+that was read, and on this process leading after that, so that a former leader cannot overwrite its successor's
+certificates.
 
 A Secret that holds something else is never overwritten. Its content, and what the API server answers to a write of it,
 is in no text.

@@ -108,7 +108,7 @@ class StatusReporter:
         return (yield from waiting_row(pod, state, self._evaluator.options, contenders, refused))
 
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
-        """Decides about a pod on every node, and explains some. `select` returns those of all nodes, given with their
+        """Decides about a pod on every node, and explains some: `select` returns those of all nodes, given with their
         reasons, the closest first.
 
         Raises:

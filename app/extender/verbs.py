@@ -48,8 +48,8 @@ class Decider(Protocol):
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod, and reserves what it will take. Of the nodes that fit, `scores` says which ones are
-        wanted most, if not all of them can be returned.
+        """Decides about a pod, and reserves what it will take. `scores` says which of the nodes that fit are wanted
+        most, if not all of them can be returned.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -74,7 +74,7 @@ class Reservations(Decider, Protocol):
         """
 
     async def settle(self) -> bool:
-        """Returns once nothing is reserved that only this process knows of. False if that took too long: a successor
+        """Returns once nothing is reserved that only this process knows of, or False if that took too long: a successor
         must wait then.
         """
 
@@ -117,15 +117,13 @@ class WithoutReservations:
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """The answer of /filter: refusals by the policy, and the decision. The decision is about the nodes that the policy
-    leaves.
-    """
+    """The answer of /filter: refusals by the policy, and the decision about the nodes that the policy leaves."""
 
     decision: Decision
     policy_refusals: Mapping[str, PolicyRefusal]
 
     def refusals(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the refused nodes with their reasons. First those that preemption cannot help, then those that it
+        """Returns the refused nodes with their reasons, first those that preemption cannot help, then those that it
         may.
         """
         pairs = zip(self.decision.candidates, self.decision.reasons, strict=True)
@@ -183,7 +181,7 @@ class Verbs:
         return self._decider.reserved_nodes()
 
     async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
-        """Decides which nodes can hold the pod's volumes, and reserves. What is reserved depends on the `Decider`.
+        """Decides which nodes can hold the pod's volumes, and reserves what the `Decider` does.
 
         Raises:
             UndecidableError: a predicate of the policy cannot be decided for any node
@@ -205,8 +203,8 @@ class Verbs:
         return FilterAnswer(decision, refusals)
 
     async def preempt(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there. Nodes that the policy refuses for good are
-        left out.
+        """Decides where preemption could help, and holds the room there, but not on nodes that the policy refuses for
+        good.
 
         Raises:
             UndecidableError, ResolutionError, UnavailableError: as filter

@@ -1,4 +1,4 @@
-"""The stable JSON of `explain` about pods. It has the answer of `/explain`, and what kube-scheduler filters first."""
+"""The stable JSON of `explain` about pods: the answer of `/explain`, and what kube-scheduler filters first."""
 
 from __future__ import annotations
 

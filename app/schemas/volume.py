@@ -1,4 +1,4 @@
-"""Why a volume's next replica can or cannot be placed. This is plain data: the stable JSON of `explain --volume`."""
+"""Why a volume's next replica can or cannot be placed, as plain data: the stable JSON of `explain --volume`."""
 
 from __future__ import annotations
 

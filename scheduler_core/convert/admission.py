@@ -111,8 +111,8 @@ def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
 
 
 def placement_patch(before: Placement, after: Placement, *, has_annotations: bool) -> JsonPatch:
-    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed. All values that it relies
-    on are tested first, so the API server refuses it as a whole for an object of another shape.
+    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed. It tests all values that
+    it relies on first, so that the API server refuses it as a whole for an object of another shape.
     """
     old = _fields(before)
     changes = [

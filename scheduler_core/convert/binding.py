@@ -1,4 +1,4 @@
-"""Pending pods, and the objects that a scheduler writes for them. These are Bindings, and a claim's selected node."""
+"""Pending pods, and what a scheduler writes for them: Bindings, and a claim's selected node."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ class _PodWithNodeName(Wire):
 
 
 def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:
-    """The namespace and name of a pod without node. The rest of the pod need not be readable. None if the pod has a
-    node, or if name or node cannot be read.
+    """The namespace and name of a pod without node; None if it has one, or if name or node cannot be read. The rest of
+    the pod need not be readable.
     """
     try:
         pod = decode_json("Pod", raw, _PodWithNodeName)
@@ -175,8 +175,8 @@ def selected_node_patch(node: str) -> dict[str, Any]:
 
 
 def binding(pod: Pod, node: str) -> dict[str, Any]:
-    """The body that binds a pod to a node. It carries the pod's UID, so that a different pod of the same name is never
-    bound in its place.
+    """The body that binds a pod to a node, with the pod's UID, so that a different pod of the same name is never bound
+    in its place.
     """
     return {
         "apiVersion": "v1",

@@ -1,5 +1,5 @@
-"""The Lease of leader election (coordination.k8s.io/v1). The module has its wire type, its conversion to a record, and
-the bodies to write.
+"""The Lease of leader election (coordination.k8s.io/v1): its wire type, its conversion to a record, and the bodies to
+write.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The EndpointSlice of a Service (discovery.k8s.io/v1). The module has its wire type, its conversion to a model, and
-the bodies to write.
+"""The EndpointSlice of a Service (discovery.k8s.io/v1): its wire type, its conversion to a model, and the bodies to
+write.
 """
 
 from __future__ import annotations

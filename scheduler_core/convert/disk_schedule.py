@@ -218,7 +218,7 @@ def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
 
 
 def volume_condition(raw: bytes, kind: str) -> Condition | None:
-    """A condition of a volume, None if it is absent or cannot be read. A caller then writes the condition as a new one."""
+    """A condition of a volume, None if it is absent or cannot be read: a caller then writes it as a new one."""
     try:
         wire = msgspec.json.decode(raw, type=_WithConditions)
     except msgspec.DecodeError:
@@ -341,8 +341,8 @@ def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
 
 
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
-    """The body that sets a Replica's place, its size, or both. It replaces the Replica read as `raw`, at that version.
-    `place`: node, disk UUID and path. Longhorn counts replicas by label.
+    """The body that sets a Replica's place (node, disk UUID and path), its size, or both. It replaces the Replica read
+    as `raw`, at that version. Longhorn counts replicas by label.
     """
     body = _body(raw)
     metadata = body["metadata"]

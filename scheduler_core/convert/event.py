@@ -22,8 +22,7 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """The content of an Event. Something has happened to an object, `count` times. The Event is in the object's
-    namespace.
+    """The content of an Event in its object's namespace: something has happened to the object, `count` times.
 
     Attributes:
         name: of the Event object

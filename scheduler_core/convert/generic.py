@@ -1,8 +1,8 @@
-"""Nodes, pods, services and controllers as the generic scheduler reads them. The module has their wire types and their
-conversion to `model/generic.py`.
+"""Nodes, pods, services and controllers as the generic scheduler reads them: wire types, and their conversion to
+`model/generic.py`.
 
-The API server's defaults for requests and ports are applied here as well (`pod_requests`), so that objects from files mean the
-same.
+The API server's defaults for requests and ports are applied here as well (`pod_requests`), so that objects from files
+mean the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Wire types of core/v1 and storage.k8s.io/v1, and their conversion. These are nodes, pods, claims, classes and
-attachments.
-"""
+"""Wire types of core/v1 and storage.k8s.io/v1, and their conversion: nodes, pods, claims, classes and attachments."""
 
 from __future__ import annotations
 
@@ -93,7 +91,7 @@ class Claim(Wire):
 
 
 def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
-    """What a claim requests. The beta annotation for the class still wins, as in Kubernetes'
+    """What a claim requests; the beta annotation for the class still wins, as in Kubernetes'
     GetPersistentVolumeClaimClass.
     """
     spec = wire.spec or ClaimSpec()
@@ -256,8 +254,7 @@ class Workload(Wire):
 
 
 def workload_pod(kind: str, wire: Workload) -> kube.Pod:
-    """The pod that a workload would create first on an empty cluster. For a StatefulSet it is pod 0, with its own
-    claims.
+    """The pod that a workload would create first on an empty cluster; for a StatefulSet pod 0, with its own claims.
 
     Raises:
         ObjectError: the workload has no pod template

@@ -152,7 +152,7 @@ def probe_pod(
 
 
 def probe_replica(api_version: str) -> dict[str, Any]:
-    """A replica that only a dry run may create. By its name, API servers call the placement guard
+    """A replica that only a dry run may create; its name makes API servers call the placement guard
     (manifests/access/guard-webhook.yaml).
     """
     return {

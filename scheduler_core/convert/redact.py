@@ -1,11 +1,10 @@
-"""Redacts objects, so that a snapshot file can be published. Only what decisions read stays, so that the file can be
-part of a bug report.
+"""Redacts objects to what decisions read, so that a snapshot file can be published as part of a bug report.
 
-The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the last
-applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a decision are
-kept: labels of nodes and of free PersistentVolumes, labels of pods, of their templates and of namespaces that a selector of some pod
-or of a PodDisruptionBudget names, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
-(other parameters hold URLs with credentials).
+The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the
+last applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a
+decision are kept: labels of nodes and of free PersistentVolumes, labels of pods, of their templates and of namespaces
+that a selector of some pod or of a PodDisruptionBudget names, the mirror label of DiskSchedules, four annotations, and
+some parameters of Longhorn's own StorageClasses (other parameters hold URLs with credentials).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kubectl commands that move one replica to another disk. They are in the order of their execution."""
+"""The kubectl commands that move one replica to another disk, in the order of their execution."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _UNTIL_HEALTHY: Final = "24h"
 
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:
-    """Returns the commands that move a replica of a volume. They make one more replica, and then delete the old one.
-    Each command must succeed before the next one: the replica is deleted only when the volume has one more healthy
-    replica than it needs.
+    """Returns the commands that move a replica of a volume: they make one more replica, and then delete the old one.
+    Each command must succeed before the next one, so that the replica is deleted only when the volume has one more
+    healthy replica than it needs.
 
     Args:
         volume: the volume as it is now; its fields are set back to these values

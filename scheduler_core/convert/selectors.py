@@ -172,8 +172,8 @@ def _field_requirement(wire: WireRequirement) -> Requirement | None:
 
 
 def pod_affinity_terms(wire: WireAffinity | None, namespace: str, *, anti: bool) -> tuple[PodAffinityTerm, ...]:
-    """The required terms of a pod's affinity, or of its anti-affinity. A term without namespaces and namespace selector
-    is about the pod's own namespace.
+    """The required terms of a pod's affinity, or of its anti-affinity; one without namespaces and namespace selector is
+    about the pod's own namespace.
     """
     affinity = (wire.pod_anti_affinity if anti else wire.pod_affinity) if wire else None
     terms = affinity.required_during_scheduling_ignored_during_execution if affinity else None

@@ -31,9 +31,9 @@ class SelfSubjectReview(Wire):
 
 
 def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
-    """The ownerReferences of an object that the caller creates in a namespace. They name its ServiceAccount. They are
-    empty if the caller is another user, or an account of another namespace: an owner must be in the object's namespace,
-    or Kubernetes takes it for gone.
+    """The ownerReferences of an object that the caller creates in a namespace: its ServiceAccount. They are empty if
+    the caller is another user, or an account of another namespace: an owner must be in the object's namespace, or
+    Kubernetes takes it for gone.
 
     Raises:
         ObjectError: `raw` is no SelfSubjectReview

@@ -1,8 +1,7 @@
-"""Placements that the guard has allowed and no watch has shown. The module also finds the nodes that a pod cannot get
-because of them.
+"""Finds the nodes that a pod cannot get because of placements that the guard has allowed and no watch has shown.
 
-Until then the view has the volume as demand, which any disk of its node may take. Where it really goes may leave no packing for one more
-pod. So a decision about a pod counts such placements where they are.
+Until then the view has the volume as demand, which any disk of its node may take. Where it really goes may leave no
+packing for one more pod. So a decision about a pod counts such placements where they are.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 def await_allowed(
     decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget
 ) -> Cooperative[Decision]:
-    """Returns the decision with nodes marked WAITING where the pod no longer fits. These are nodes with placements that
-    no watch has shown yet. With the volumes where these placements are, the pod is not proven to fit together with the
-    competitors that the decision counted there.
+    """Returns the decision with nodes marked WAITING that have placements which no watch has shown yet, if the pod is
+    not proven to fit with the volumes where these placements are, together with the competitors that the decision
+    counted there.
 
     Args:
         decision: about a pod, made from the view

@@ -1,5 +1,5 @@
-"""What disks hold and take, and the largest volume per StorageClass. The numbers are those that decisions read, so a
-diagram of them shows what kube-scheduler is answered.
+"""What disks hold and take, and the largest volume per StorageClass, by the numbers that decisions read: a diagram of
+them shows what kube-scheduler is answered.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class NoContenders:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedNodes:
-    """Nodes that take no new volumes now. They are reserved for other pods (the proposal's reservations). A pod whose
-    replicas are already on such a node may still return to it.
+    """Nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations). A pod
+    whose replicas are already on such a node may still return to it.
     """
 
     names: frozenset[str]
@@ -98,7 +98,7 @@ class ExcludedNodes:
 
 @dataclass(frozen=True, slots=True)
 class Competing:
-    """Demand and offers of other pods. Their volumes are packed jointly with the pod's.
+    """Demand and offers of other pods, whose volumes are packed jointly with the pod's.
 
     Attributes:
         demand: derived from the view that the pod is evaluated on
@@ -127,7 +127,7 @@ NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to one request. It has the pod's volumes, and one reason per candidate in the order of the request.
+    """The answer to one request: the pod's volumes, and one reason per candidate in the order of the request.
 
     Attributes:
         gave_up: number of searches, for a packing or for order safety, that ended without an answer
@@ -210,7 +210,7 @@ class Decision:
 def resolve_candidates(
     pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
 ) -> Cooperative[tuple[NodeResolution, ...]]:
-    """Returns the pod's volumes on the candidates, for each possible match. `offered` are volumes that other pods may
+    """Returns the pod's volumes on the candidates, for each possible match; `offered` are volumes that other pods may
     take.
 
     Raises:
@@ -243,8 +243,8 @@ def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
 
 
 def node_constraints(resolution: Resolution) -> Iterable[tuple[frozenset[str], Reason]]:
-    """Yields sets of nodes that the pod is limited to. Each set comes with the reason of all other nodes. A
-    strict-local volume stays where its replica is. An exclusive claim stays where another live pod uses it.
+    """Yields sets of nodes that the pod is limited to, each with the reason of all other nodes. A strict-local volume
+    stays where its replica is; an exclusive claim stays where another live pod uses it.
     """
     for volume in resolution.volumes:
         if volume.in_use_on:

@@ -1,4 +1,4 @@
-"""What the text of a FailedScheduling event says about the way from kube-scheduler to the extender. docs/operations.md
+"""What the text of a FailedScheduling event says about the way from kube-scheduler to the extender; docs/operations.md
 has the same causes for people.
 """
 

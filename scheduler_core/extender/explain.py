@@ -1,5 +1,5 @@
-"""`explain_nodes`: the decision of `filter_nodes` with plans and numbers. Where a node fits, the explanation shows a
-plan. Where it does not, it shows what is missing. The decision itself is not questioned here.
+"""`explain_nodes`: the decision of `filter_nodes` with a plan for each node that fits, and with what is missing on each
+that does not. It does not question the decision.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGET
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with one verdict per candidate. Verdicts are in the order of the request.
+    """A decision with one verdict per candidate, in the order of the request.
 
     Attributes:
         skipped: the pod's claims that are no Longhorn volumes
@@ -87,8 +87,8 @@ def explain_nodes(
     options: FilterOptions,
     contenders: Contenders = NO_CONTENDERS,
 ) -> Cooperative[Explanation]:
-    """Decides as `filter_nodes` does, with a verdict per candidate. A verdict has a plan, or what is missing, and the
-    volumes of other pods that count.
+    """Decides as `filter_nodes` does, with a verdict per candidate: a plan, or what is missing, and the volumes of
+    other pods that count.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it

@@ -124,7 +124,7 @@ def filter_nodes(
     options: FilterOptions,
     contenders: Contenders = NO_CONTENDERS,
 ) -> Cooperative[Decision]:
-    """Decides which candidates can hold the pod's Longhorn volumes. Every candidate gets a reason.
+    """Decides which candidates can hold the pod's Longhorn volumes; every candidate gets a reason.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it

@@ -71,7 +71,7 @@ class FilterRequest:
 
 
 class _Evaluated(NamedTuple):
-    """The reasons that one stage decides, by node. `competitors` are the competitors that the stage counted, by node."""
+    """The reasons that one stage decides, and the `competitors` that it counted, both by node."""
 
     reasons: Mapping[str, Reason]
     competitors: Mapping[str, Competitors] = {}
@@ -289,9 +289,9 @@ def accept(reasons: Sequence[Reason], accepted: frozenset[Reason]) -> list[Reaso
 def mark_waiting(
     request: FilterRequest, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
 ) -> Cooperative[list[Reason]]:
-    """Marks nodes that only offers refuse, if no node fits. A node is marked WAITING if the pod would fit there once
-    the offered volumes went to other nodes. With packing ORDER_SAFE or STALE_SAFE the node must then be safe, too,
-    because no other node is offered.
+    """Marks nodes that only offers refuse, if no node fits: a node is WAITING if the pod would fit there once the
+    offered volumes went to other nodes. With packing ORDER_SAFE or STALE_SAFE the node must then be safe, too, because
+    no other node is offered.
     """
     if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
@@ -314,8 +314,8 @@ def mark_waiting(
 
 
 def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
-    """Marks nodes that this packing refuses whatever becomes of other pods. These are unsafe for the pod's volumes
-    alone, with nothing in flight on the node. What a search left open is not marked.
+    """Marks nodes that this packing refuses whatever other pods do: they are unsafe for the pod's volumes alone, with
+    nothing in flight on the node. What a search left open is not marked.
     """
     refused = UNSAFE - request.options.packing.acceptable_reasons(())
     if refused.isdisjoint(reasons):

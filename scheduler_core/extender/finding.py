@@ -133,7 +133,7 @@ class GuardTrial:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The facts about an installation. None is a fact that is not known.
+    """The facts about an installation; None is a fact that is not known.
 
     Attributes:
         namespace: of Longhorn and of the extender

@@ -51,7 +51,7 @@ _NEXT_STATE = {
 
 
 def observe_placement(before: Replica | None, after: Replica) -> Observation | None:
-    """Compares a replica that a watch has shown with what was answered. Returns None if this is no placement that the
+    """Compares a replica that a watch has shown with what was answered; returns None if this is no placement that the
     guard must have been asked about.
 
     Args:

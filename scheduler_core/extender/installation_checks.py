@@ -1,6 +1,4 @@
-"""Checks of the extender itself: versions, pods, leader, caches, permissions, certificate. Each check yields what is
-wrong, and nothing if all is well.
-"""
+"""Checks of the extender itself: versions, pods, leader, caches, permissions, certificate. Each yields what is wrong."""
 
 from __future__ import annotations
 
@@ -99,7 +97,7 @@ def check_longhorn_version(facts: Installation) -> Findings:
 
 
 def check_pods(facts: Installation) -> Findings:
-    """Whether two pods run, so that one can take over. On the loopback of a single control-plane node there is one."""
+    """Whether two pods run, so that one can take over; on the loopback of a single control-plane node there is one."""
     if not facts.pods:
         yield Finding("pods", Severity.ERROR, "no pod of the extender runs", f"deployment/{PROGRAM}", _APPLY)
     elif len(facts.pods) == 1 and not facts.pods[0].on_loopback:

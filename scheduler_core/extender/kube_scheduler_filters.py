@@ -1,9 +1,9 @@
-"""What kube-scheduler filters before it calls the extender. These are the nodes that its own plugins refuse. The
-plugins are those of Kubernetes 1.36 that read nodes, pods, claims and bound PersistentVolumes. Pods that are only
-nominated to a node do not count. The topology of volumes that do not exist yet is not compared either.
+"""The nodes that kube-scheduler's own plugins refuse before it calls the extender. The plugins are those of Kubernetes
+1.36 that read nodes, pods, claims and bound PersistentVolumes. Pods that are only nominated to a node do not count, and
+the topology of volumes that do not exist yet is not compared.
 
-Data flow: a pod's claims → `PodClaims`: why they refuse every node, or the node affinity of their volumes → the plugins,
-node by node → the first refusal of each node.
+Data flow: a pod's claims → `PodClaims`: why they refuse every node, or the node affinity of their volumes → the
+plugins, node by node → the first refusal of each node.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PodClaims:
 def pod_claims(
     pod: kube.Pod, snapshot: Snapshot, affinities: Mapping[str, VolumeAffinity], *, provisioned: bool = False
 ) -> PodClaims:
-    """Returns what decides about a pod's claims (VolumeBinding and VolumeRestrictions, PreFilter and Filter).
+    """Returns what decides about a pod's claims (VolumeBinding and VolumeRestrictions, PreFilter and Filter);
     `affinities` are those of all PersistentVolumes, by name. With `provisioned`, claims of a class that does not wait
     for a pod count as provisioned, as they soon will be.
     """
@@ -144,7 +144,7 @@ def compares_resources(cluster: GenericClusterState) -> bool:
 def kube_scheduler_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
 ) -> Cooperative[dict[str, PluginRefusal]]:
-    """Returns the nodes that kube-scheduler's own plugins refuse. Each has its first refusal. A pod that has a node is
+    """Returns the nodes that kube-scheduler's own plugins refuse, each with its first refusal. A pod that has a node is
     judged as if it were to be placed again. Nodes that the source does not list are not judged.
     """
     waiting = replace(pod, node_name="")

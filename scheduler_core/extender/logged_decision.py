@@ -1,4 +1,4 @@
-"""A decision about a pod as the decision log keeps it. What selects decisions of the log is here, too."""
+"""A decision about a pod as the decision log keeps it, and what selects decisions of the log."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _Free = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _DisksByFreeSpace:
-    """The disks of a node, by free space. The disk with most comes first.
+    """The disks of a node by free space, the one with most first.
 
     Attributes:
         limits: the disks' scheduling limits; empty where equal free bytes do not tell which disk is which

@@ -1,8 +1,7 @@
-"""The rules of nudging: when a refused pod may be nudged. Also says which pods are equivalent, and what nudged pods
-will take.
+"""When a refused pod may be nudged, which pods are equivalent, and what nudged pods will take.
 
-kube-scheduler sees no change of Longhorn's objects, so a refused pod waits for up to five minutes. A *nudge* makes kube-scheduler retry
-it at once. Pure values, times in seconds on the caller's clock:
+kube-scheduler sees no change of Longhorn's objects, so a refused pod waits for up to five minutes. A *nudge* makes
+kube-scheduler retry it at once. Pure values, times in seconds on the caller's clock:
 
 - `NudgeBackoff` and `NUDGE_LIMIT` limit nudges of one pod and of all pods: kube-scheduler itself backs off from 1 to 10 s,
   and every nudge is a write to the API server.
@@ -43,8 +42,8 @@ PENDING_NUDGE_LIFETIME: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class NudgeBackoff:
-    """When one pod may be nudged again. That is 1 s after its first nudge, 2 s after the next, up to 60 s. A pod that
-    was not nudged for twice the longest back-off starts again: what kept refusing it is over.
+    """When one pod may be nudged again: 1 s after its first nudge, 2 s after the next, up to 60 s. A pod that was not
+    nudged for twice the longest back-off starts again, because what kept refusing it is over.
 
     Attributes:
         attempts: nudges in a row
@@ -64,7 +63,7 @@ class NudgeBackoff:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A refused pod. `seconds` have passed since its first refusal, and it was nudged `nudges` times."""
+    """A refused pod: `seconds` have passed since its first refusal, and it was nudged `nudges` times."""
 
     pod: Pod
     seconds: float
@@ -72,12 +71,12 @@ class WaitingPod:
 
 
 def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | None:
-    """Returns a key that pods with the same answer share.
+    """Returns a key that pods with the same answer on every set of nodes share, None for a pod without one.
 
-    The answer is the same on every set of nodes. Only pods that nothing in the cluster distinguishes have one: all their volumes are still
-    to be created, from equal claims without free PersistentVolumes, and no other pod mounts them; no node is selected for them. So there is no replica to return to, and
-    no competitor is the pod's own. Whether the pod has an offer or a pending nudge of its own the caller must know. None for every other
-    pod.
+    The answer is the same on every set of nodes. Only pods that nothing in the cluster distinguishes have one: all
+    their volumes are still to be created, from equal claims without free PersistentVolumes, and no other pod mounts
+    them; no node is selected for them. So there is no replica to return to, and no competitor is the pod's own. Whether
+    the pod has an offer or a pending nudge of its own the caller must know. None for every other pod.
     """
     if any(volume.bound or volume.in_use_on for volume in resolution.volumes) or view.selected_node(pod):
         return None
@@ -120,7 +119,7 @@ class PendingNudges:
         return len(self._pending)
 
     def add(self, pod: Pod, decision: Decision, view: View, now: float) -> None:
-        """Counts a fitting pod as an offer of one node. The node is the one with most free space."""
+        """Counts a fitting pod as an offer of the node with most free space."""
         self.end(pod.uid)
         offered, _ = make_offer(pod, decision, view, 0)
         offered = replace(offered, nodes=choose_one_node(decision, view) if offered.nodes else offered.nodes)
@@ -147,9 +146,7 @@ class PendingNudges:
         self.ended += 1
 
     def add_to(self, ledger: Ledger) -> Ledger:
-        """Returns the ledger with the pending nudges as offers. They are the youngest offers. A pod's own offer
-        replaces its nudge.
-        """
+        """Returns the ledger with the pending nudges as its youngest offers; a pod's own offer replaces its nudge."""
         # A ledger after a tick has the very same offers.
         if self._cached is not None and self._cached[0].offers is ledger.offers:
             return self._cached[1]

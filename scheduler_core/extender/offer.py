@@ -60,7 +60,7 @@ class Observation:
 
 
 def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent: int = 0) -> tuple[Offered, Decision]:
-    """Returns a pod's offer, and the decision as answered. `competing` other offers are outstanding, and `recent` were
+    """Returns a pod's offer, and the decision as answered; `competing` other offers are outstanding, and `recent` were
     made lately in a burst.
     """
     volumes = volumes_to_offer(decision.resolution)
@@ -83,8 +83,8 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent:
 
 
 def make_hold(pod: Pod, decision: Decision, view: View) -> Offered:
-    """Returns the hold of a pod for which preemption may make room. It has every node that fits: kube-scheduler chooses
-    one and nominates the pod to it.
+    """Returns the hold of a pod for which preemption may make room, on every node that fits: kube-scheduler chooses one
+    and nominates the pod to it.
     """
     return Offered(
         pod=observed_pod(_newer(pod, view)),
@@ -142,8 +142,8 @@ def observed_pod(pod: Pod) -> ObservedPod:
 
 
 def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> Observation:
-    """Returns the ledger after what a view shows of a pod. The pod has an offer. `seen`: an earlier view had the pod.
-    Before that the pod is not gone, because its watch may be behind; another pod of its name is its predecessor.
+    """Returns the ledger after what a view shows of a pod with an offer. `seen`: an earlier view had the pod; before
+    that the pod is not gone, because its watch may be behind. Another pod of its name is its predecessor.
     """
     current = current_pod(pod, view)
     events: list[ObservedPod | NodeSelected | PodGone] = []
@@ -182,9 +182,9 @@ def undecided_pods(view: View) -> frozenset[str]:
 def offer_to_restore(
     recorded: RecordedOffer, view: View, elapsed: float, options: FilterOptions, others: Iterable[PodVolume] = ()
 ) -> RecordedOffer | None:
-    """Returns an offer as the previous leader recorded it, with the pod's volumes. None if the pod is bound, finished
-    or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was made. `others`: the
-    volumes of offers that are restored already.
+    """Returns an offer as the previous leader recorded it, with the pod's volumes, or None if the pod is bound,
+    finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was made.
+    `others`: the volumes of offers that are restored already.
 
     Raises:
         ResolutionError: the pod cannot be resolved

@@ -39,8 +39,8 @@ _SAFETY: Final = {None: 0, Reason.STALE_UNSAFE: 1, Reason.ORDER_UNSAFE: 2}
 
 
 def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0) -> frozenset[str]:
-    """Returns the nodes to offer while `competing` other offers are outstanding. `recent` offers were made lately in a
-    burst (`Ledger.recent_offers`).
+    """Returns the nodes to offer while `competing` other offers are outstanding, of which `recent` were made lately in
+    a burst (`Ledger.recent_offers`).
     """
     fitting = decision.fitting_nodes
     to_come = _pods_to_come(view, competing, recent) if decision.takes_space else 0

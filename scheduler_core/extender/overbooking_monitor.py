@@ -1,16 +1,18 @@
-"""Monitors which disks new placements overbook. Also reports which volumes met there, and how close together they were
-placed.
+"""Monitors which disks new placements overbook, which volumes met there, and how close together they were placed.
 
-A disk is *overbooked* if its replicas and backing images add up to more than Longhorn's scheduling limit. Longhorn places a replica on
-what a disk's status says, and the status follows later. So replicas of several volumes that are placed on the same status may overbook a
-disk, each on the node where its pod needs it: an overbooked disk is no misplacement.
+A disk is *overbooked* if its replicas and backing images add up to more than Longhorn's scheduling limit. Longhorn
+places a replica on what a disk's status says, and the status follows later. So replicas of several volumes that are
+placed on the same status may overbook a disk, each on the node where its pod needs it: an overbooked disk is no
+misplacement.
 
-Data flow: when a watch delivered each replica with its disk → the replicas that are on another disk than in the previous view are new
-placements → disks that exceed their limit with them, and not without them → the next `OverbookingReport`.
+Data flow: when a watch delivered each replica with its disk → the replicas that are on another disk than in the
+previous view are new placements → disks that exceed their limit with them, and not without them → the next
+`OverbookingReport`.
 
-Only placements overbook a disk. One that an administrator shrank, or lowered the over-provisioning of, is not reported, and neither is
-one that replicas outgrew. A new leader does not report disks that were overbooked before. A disk whose space is promised through a
-DiskSchedule is not reported: a replica is placed there before its request is answered, and leaves again if that is rejected.
+Only placements overbook a disk. One that an administrator shrank, or lowered the over-provisioning of, is not reported,
+and neither is one that replicas outgrew. A new leader does not report disks that were overbooked before. A disk whose
+space is promised through a DiskSchedule is not reported: a replica is placed there before its request is answered, and
+leaves again if that is rejected.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ _Placements = Mapping[str, tuple[_Placement, ...]]
 
 @dataclass(frozen=True, slots=True)
 class OverbookingReport:
-    """The overbooked disks at one time. A new report is empty. Only `update` makes the next. The first one only notes
+    """The overbooked disks at one time. A new report is empty; only `update` makes the next, of which the first notes
     where replicas are.
 
     Attributes:

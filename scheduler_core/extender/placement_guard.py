@@ -1,19 +1,20 @@
-"""Guards a placement: Longhorn's disk stays if everything else fits. Everything else is what is still to come to the
-node.
+"""Guards a placement: Longhorn's disk stays if everything that is still to come to the node fits with it.
 
-Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
-volume's demand on that node, or the offer of it that has the volume → everything still to come to the node. If all of it packs with the
-volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to that of a packing of all of it, among the disks of the
-same node that Longhorn's own rules allow for this replica. Otherwise there is no plan to keep, and Longhorn's choice stays. What does not
-fit in any case gives way first, in the order of `evaluation/fitting_volumes.py`: hopeless demand, then offers.
+Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has
+shown yet → the volume's demand on that node, or the offer of it that has the volume → everything still to come to the
+node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to
+that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica.
+Otherwise there is no plan to keep, and Longhorn's choice stays. What does not fit in any case gives way first, in the
+order of `evaluation/fitting_volumes.py`: hopeless demand, then offers.
 
 A replica that no pod needs on the node is steered to a disk with which everything that was promised there still fits
 (`extender/steering.py`).
 
-Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load: what its status counts
-and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its status, too. If the view has Longhorn's
-disk closed to the volume, Longhorn has read other objects than the watches have shown, and nothing is changed. A search without an answer
-never changes anything by itself: a disk is only written if it is proven to keep the plan.
+Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load:
+what its status counts and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its
+status, too. If the view has Longhorn's disk closed to the volume, Longhorn has read other objects than the watches have
+shown, and nothing is changed. A search without an answer never changes anything by itself: a disk is only written if it
+is proven to keep the plan.
 """
 
 from __future__ import annotations
@@ -181,8 +182,7 @@ def _disk_problem(placement: Placement, view: View) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice of a disk for one volume, with all others still fitting. The others are the volumes of the same
-    evaluation.
+    """The choice of a disk for one volume, with all other volumes of the same evaluation still fitting.
 
     Attributes:
         index: of the volume among the required volumes

@@ -1,7 +1,8 @@
-"""Monitors demand: how much there is and why. Also reports which of it went wrong. It is kept current change by change.
+"""Monitors demand, change by change: how much there is, why, and what of it went wrong.
 
-Data flow: the demand of a view and the previous report → the nodes whose demand or free space changed → only these are evaluated →
-the next `PlacementReport`. It costs one comparison per node with demand, and the evaluation of the changed nodes.
+Data flow: the demand of a view and the previous report → the nodes whose demand or free space changed → only these are
+evaluated → the next `PlacementReport`. It costs one comparison per node with demand, and the evaluation of the changed
+nodes.
 
 - **Misplaced**: Longhorn placed a new volume on another node than its demand's. A volume with a replica that was ever healthy
   is not new: it may have been drained away, and its local replica is still to come.
@@ -44,8 +45,7 @@ _NODES_PER_PAUSE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A volume that Longhorn placed on the wrong node. It was new then, and it is still not on the node where it is
-    demanded.
+    """A new volume that Longhorn placed on the wrong node, and that is still not on the node where it is demanded.
 
     Attributes:
         pod: the pod that uses it, as ``namespace/name``; "" if that was never seen
@@ -123,7 +123,7 @@ class _Situation:
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """The state of all demand at one time. A new report is empty. Only `update` makes the next.
+    """The state of all demand at one time. A new report is empty; only `update` makes the next.
 
     Attributes:
         time: when it was made, in the caller's seconds

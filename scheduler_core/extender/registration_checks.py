@@ -1,6 +1,4 @@
-"""Checks of kube-scheduler: its calls of the extender, and its events. Each check yields what is wrong, and nothing if
-all is well.
-"""
+"""Checks of kube-scheduler: its calls of the extender, and its events. Each yields what is wrong."""
 
 from __future__ import annotations
 
@@ -82,8 +80,8 @@ def _refused_otherwise(facts: Installation, message: str) -> Finding:
 
 
 def check_ask_policy(facts: Installation) -> Iterator[Finding]:
-    """Whether pods with claims are sent to the extender. A policy may request it, the pods themselves, or
-    kube-scheduler sends all pods.
+    """Whether pods with claims are sent to the extender: a policy or the pods themselves request it, or kube-scheduler
+    sends all pods.
     """
     admitted = facts.admitted
     if admitted is not None and admitted.asks(facts.scheduler_name):
@@ -206,7 +204,7 @@ def check_resource(facts: Installation) -> Iterator[Finding]:
 
 
 def check_registration_removal(facts: Installation) -> Iterator[Finding]:
-    """Whether kube-scheduler no longer calls the extender. Then the extender can be removed."""
+    """Whether kube-scheduler no longer calls the extender, so that the extender can be removed."""
     if facts.probe is None:
         yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")
         return
@@ -239,7 +237,7 @@ def _shows_a_call(message: str) -> bool:
 
 
 def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
-    """Whether pods would wait for something that is gone. This is a resource or a kube-scheduler."""
+    """Whether pods would wait for a resource or a kube-scheduler that is gone."""
     if facts.requesting_pods:
         yield Finding(
             _REQUESTING_PODS,

@@ -68,8 +68,8 @@ class Steering:
         self.breaks_promise = False
 
     def place(self) -> Cooperative[Placement | None]:
-        """Returns the place with which all that was promised there still fits, None without one. If there is none with
-        which the offers fit, too, a place that keeps what is decided is better than one that does not.
+        """Returns the place with which all that was promised there still fits, None without one. If the offers fit
+        nowhere, too, a place that keeps what is decided is better than one that does not.
         """
         chosen = self._placement
         candidates: Sequence[Placement] | None = None
@@ -171,8 +171,8 @@ def disk_with_schedule(node: str, view: View) -> str:
 
 
 def legal_disks(view: View, placement: Placement, volume: longhorn.Volume) -> frozenset[str]:
-    """Returns the UUIDs of disks that Longhorn's scheduler would consider. These are disks of the placement's node, by
-    their true load, for this replica.
+    """Returns the UUIDs of disks of the placement's node that Longhorn's scheduler would consider for this replica, by
+    their true load.
     """
     node = view.snapshot.longhorn_nodes[placement.node]
     node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))

@@ -1,4 +1,4 @@
-"""Sentences about a pod's volumes, for explanations of many nodes. What they take from the cluster is computed once."""
+"""Sentences about a pod's volumes, for explanations of many nodes; what they take from the cluster is computed once."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class _Need:
 
 @dataclass(frozen=True)
 class VolumeSentences:
-    """What a view tells about a pod's volumes. Each sentence names a few volumes and says how many more there are,
-    because a pod may have thousands.
+    """What a view tells about a pod's volumes. A sentence names a few volumes and says how many more there are, because
+    a pod may have thousands.
     """
 
     view: View

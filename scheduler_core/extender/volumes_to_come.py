@@ -33,7 +33,7 @@ class VolumesToCome:
     @classmethod
     def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> VolumesToCome:
         """Returns all that need space there. Each kind has a watch of its own, so a volume may be shown as attached
-        before its claim is shown as bound. The volume counts then.
+        before its claim is shown as bound; it counts then.
         """
         offers = ledger.offers_on(node)
         counted = without_matched_claims(demands, offers, node)
@@ -49,8 +49,8 @@ class VolumesToCome:
         )
 
     def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
-        """Returns the volume with this name in Longhorn, and its pod. The pod is ``namespace/name``. Returns None if no
-        pod needs the volume.
+        """Returns the volume with this name in Longhorn, and its pod as ``namespace/name``; None if no pod needs the
+        volume.
 
         Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has
         shown that yet.
@@ -65,7 +65,7 @@ class VolumesToCome:
         return None
 
     def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
-        """Returns the volumes by how certain they are. Offers with one of the placed volumes are decided already."""
+        """Returns the volumes by how certain they are; offers with one of the placed volumes are decided already."""
         decided = [
             volumes
             for offer, volumes in self.offers
@@ -76,8 +76,8 @@ class VolumesToCome:
 
 
 def placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
-    """Returns the identities of the competing volumes that are placed already. They have one of the allowed names in
-    Longhorn, or the view shows a replica of them with a disk though not that their claim is bound.
+    """Returns the identities of the competing volumes that are placed already: those with one of the allowed names in
+    Longhorn, and those of which the view shows a replica with a disk though not that their claim is bound.
     """
     placed: set[str] = set()
     for key, volume in all_volumes(competing).volumes.items():

@@ -1,5 +1,5 @@
-"""The names in a backup's URL, and in other URLs with a query. They are names of Kubernetes objects, in which nothing
-is escaped.
+"""The names in a backup's URL, and in other URLs with a query. As names of Kubernetes objects, they have nothing
+escaped.
 """
 
 from __future__ import annotations

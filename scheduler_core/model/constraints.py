@@ -34,7 +34,7 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One expression of a selector (labels.Requirement). `GREATER` and `LESS` have one value, a whole number."""
+    """One expression of a selector (labels.Requirement); `GREATER` and `LESS` have one value, a whole number."""
 
     key: str
     operator: Operator
@@ -68,8 +68,8 @@ def parse_int64(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A label selector; without any part it matches everything. A selector that is absent matches nothing: such a field
-    is None.
+    """A label selector; without any part it matches everything. None stands for a selector that is absent, which
+    matches nothing.
     """
 
     labels: Labels = frozenset()

@@ -23,7 +23,7 @@ class Cloud(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CloudDisk:
-    """A cloud disk that a pod mounts. Its partition is not read."""
+    """A cloud disk that a pod mounts, without its partition."""
 
     cloud: Cloud
     name: str

@@ -24,8 +24,8 @@ FAILED_REPLICA_MAX_RETRY_COUNT = 5
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk of a Longhorn node. It joins the entries of spec.disks and status.diskStatus with the same name. The
-    scheduler reads the type from the spec, CSI GetCapacity reads it from the status, so both types are kept.
+    """A disk of a Longhorn node: the entries of spec.disks and status.diskStatus with the same name. It has both types:
+    the scheduler reads that of the spec, CSI GetCapacity that of the status.
     """
 
     name: str
@@ -99,8 +99,7 @@ class DataLayout:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A Longhorn volume (volumes.longhorn.io). It may also be the volume that Longhorn would create for an unbound
-    claim.
+    """A Longhorn volume (volumes.longhorn.io), or the volume that Longhorn would create for an unbound claim.
 
     Attributes:
         size: spec.size
@@ -152,7 +151,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica (replicas.longhorn.io). It is placed once it has a node and a disk.
+    """A replica (replicas.longhorn.io), which is placed once it has a node and a disk.
 
     Attributes:
         size: spec.volumeSize
@@ -235,8 +234,8 @@ class EngineImage:
 
 @dataclass(frozen=True, slots=True)
 class InstanceManager:
-    """An instance manager (instancemanagers.longhorn.io). It is the process that runs engines and replicas of one data
-    engine on one node.
+    """An instance manager (instancemanagers.longhorn.io): the process that runs engines and replicas of one data engine
+    on one node.
     """
 
     name: str

@@ -35,7 +35,7 @@ _MAX_EXPONENT: Final = 100
 
 
 def parse_bytes(text: str) -> int:
-    """Parses a Kubernetes quantity as bytes. Fractions are rounded away from zero, as by `Quantity.Value`.
+    """Parses a Kubernetes quantity as bytes, with fractions rounded away from zero, as by `Quantity.Value`.
 
     Raises:
         QuantityError: the text is no quantity
@@ -62,8 +62,8 @@ def parse_clamped(text: str, scale: int = 1) -> int:
 
 
 def _parse_rounded_up(text: str, scale: int) -> int:
-    """The value times `scale`, rounded away from zero. It is not limited to 64 bits. An absurdly large exponent gives
-    just some value beyond that limit.
+    """The value times `scale`, rounded away from zero and not limited to 64 bits; an absurdly large exponent gives just
+    some value beyond that limit.
 
     Raises:
         QuantityError: the text is no quantity

@@ -1,4 +1,4 @@
-"""The objects of a cluster at one moment. They are all that a decision may read, and immutable."""
+"""The objects of a cluster at one moment: all that a decision may read, immutable."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def compile_templates() -> None:
 
 @cache
 def environment() -> Environment:
-    """Returns the templates of pages and reports. Every value that they print is escaped."""
+    """Returns the templates of pages and reports, which escape every value that they print."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,

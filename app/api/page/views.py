@@ -65,9 +65,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class CacheLine:
-    """One cache of the live cluster, and how current it is. It has its kind, by how many seconds it may be behind, and
-    its problem.
-    """
+    """One cache of the live cluster: its kind, by how many seconds it may be behind, and its problem."""
 
     kind: str
     phase: str
@@ -76,8 +74,8 @@ class CacheLine:
 
 
 def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) -> dict[str, Any]:
-    """Returns what every page shows around its content. This is the title, the process that answers, and how fresh
-    everything is.
+    """Returns what every page shows around its content: the title, the process that answers, and how fresh everything
+    is.
     """
     now = monotonic()
     caches = [
@@ -132,7 +130,7 @@ class ZoneLines:
 
 
 async def overview(site: Site, query: PageQuery) -> Context:
-    """Returns the content of the first page. It has the tiles, the pods that wait longest, and the nodes, worst first."""
+    """Returns the content of the first page: the tiles, the pods that wait longest, and the nodes, worst first."""
     report = await site.sources.reporter.report()
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
     pods = await with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
@@ -188,8 +186,8 @@ def waiting_since(site: Site) -> Mapping[str, float]:
 async def with_remedies(
     site: Site, pods: Sequence[Pod], rows: Sequence[WaitingRow | None]
 ) -> list[tuple[Pod, WaitingRow | None, str | None]]:
-    """Returns pods with their rows and their first remedies. A remedy is "" where there is none, and None where that is
-    not known. A search takes longer than a decision, so remedies of only a few pods are looked for.
+    """Returns pods with their rows and their first remedies, "" where there is none, and None where that is not known.
+    A search takes longer than a decision, so remedies of only a few pods are looked for.
     """
     pairs = list(zip(pods, rows, strict=True))
     refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
@@ -246,7 +244,7 @@ def _has_words(entry: LoggedDecision, words: Sequence[str]) -> bool:
 
 
 async def node_view(site: Site, name: str) -> Context | None:
-    """Returns a node with its disks and pods. It is None if there is no Longhorn node of this name."""
+    """Returns a node with its disks and pods, None if there is no Longhorn node of this name."""
     report = await site.sources.reporter.report()
     row = next((each for each in report.rows if each.name == name), None)
     if row is None:
@@ -293,7 +291,7 @@ async def drain_view(site: Site, name: str) -> Context | None:
 
 
 def drain_problems(prediction: Prediction) -> list[str]:
-    """Returns what goes wrong in a drain, as sentences. Pods that waited before do not count."""
+    """Returns what goes wrong in a drain, as sentences, without pods that waited before."""
     problems = [
         f"The drain is held up in {_part(drain.orders - drain.finished, drain.orders)}: {blocker}."
         for drain in prediction.drains

@@ -1,4 +1,4 @@
-"""Changes of a disk's space that may help a pod. Each has a lower bound of its bytes, as far as one is proven."""
+"""Changes of a disk's space that may help a pod, each with a lower bound of its bytes, as far as one is proven."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _WHOLE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DiskNeeds:
-    """What volumes need of a disk, by each rule of space. The rules are Longhorn's over-provisioning rule, and that of
-    the available space.
+    """What volumes need of a disk by Longhorn's over-provisioning rule, and by its rule of the available space.
 
     Attributes:
         least: bytes that the disk must have more at least, 0 if no bound is proven
@@ -77,9 +76,10 @@ class SpaceQuestion:
 
 
 def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
-    """Returns what volumes on one node need of each disk. All of them go to the node, and only that disk has more. The
-    volumes of at least some size go to disks with at least that much space, and to the disk that has more. Which disks
-    are open to the volumes, and the volumes of other pods, are left aside, which makes the bounds lower.
+    """Returns what volumes need of each disk if all of them go to the node, and only that disk has more space. The
+    volumes of at least some size go to disks with at least that much space, and to the disk that has more. The bounds
+    are lower than they could be, because they ignore which disks are open to the volumes, and the volumes of other
+    pods.
     """
     written = frozenset(volume.actual_size for volume in volumes)
     sizes = [volume.size for volume in volumes]
@@ -103,8 +103,8 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
 def needs_of_one_volume(
     volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace], *, proven: bool
 ) -> dict[str, DiskNeeds]:
-    """Returns the guess that a disk must take one more replica. The replica is that of any one volume. `proven`:
-    whether a disk that takes no replica of these volumes is of no use, so that the smallest one is a bound.
+    """Returns the guess that a disk must take one more replica, of any one volume. `proven`: whether a disk that takes
+    no replica of these volumes is of no use, so that the smallest one is a bound.
     """
     written = frozenset(volume.actual_size for volume in volumes)
     smallest = min((volume.size for volume in volumes), default=0) if proven else 0
@@ -121,8 +121,8 @@ def needs_of_one_volume(
 def space_questions(
     cluster: PredictedCluster, node: longhorn.Node, needs: Mapping[str, DiskNeeds]
 ) -> Iterator[SpaceQuestion]:
-    """Yields the questions about a node's disks. Disks are left out whose condition Schedulable is not what their
-    numbers lead to: Longhorn is about to change it.
+    """Yields the questions about a node's disks, without those whose condition Schedulable is not what their numbers
+    lead to: Longhorn is about to change it.
     """
     settings = cluster.state.view.settings
     for disk in node.disks:

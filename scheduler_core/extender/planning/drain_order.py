@@ -145,7 +145,7 @@ class _State:
 
 
 class _Search:
-    """Depth-first search with a stack of its own. A cluster may have more nodes than Python nests calls."""
+    """Depth-first search with a stack of its own: a cluster may have more nodes than Python nests calls."""
 
     def __init__(self, request: MaintenanceRequest, clusters: Clusters, nodes: Sequence[str]) -> None:
         self._request = request

@@ -1,4 +1,4 @@
-"""Moves of replicas in sequence, with every cluster that may follow. Longhorn makes one of these clusters of the moves."""
+"""Moves of replicas in sequence, with every cluster that may follow, of which Longhorn makes one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MoveSequence:
 
     @property
     def key(self) -> object:
-        """Where the moved volumes may be. It is equal for sequences that lead to the same clusters."""
+        """Where the moved volumes may be; equal for sequences that lead to the same clusters."""
         volumes = sorted({move.volume for move in self.moves})
         return frozenset(
             tuple(
@@ -61,8 +61,8 @@ class SequenceExtender:
         """How many sequences were left out because Longhorn has too many choices."""
 
     def replicas_on_disk(self, cluster: PredictedCluster, disk: longhorn.Disk) -> list[longhorn.Replica]:
-        """Returns the replicas of a disk that may be moved, largest first. Those that a move makes are left out: they
-        have no name yet by which a command could delete them.
+        """Returns the replicas of a disk that may be moved, largest first, without those that a move makes: they have
+        no name yet by which a command could delete them.
         """
         replicas = cluster.state.view.indexes.replicas_by_disk.get(disk.uuid) or ()
         return sorted(
@@ -71,7 +71,7 @@ class SequenceExtender:
         )
 
     def extend(self, sequence: MoveSequence, replica: longhorn.Replica, max_clusters: int) -> MoveSequence | None:
-        """Returns the sequence with one more move. None if the replica cannot be moved in some cluster, may go to a
+        """Returns the sequence with one more move, or None if the replica cannot be moved in some cluster, may go to a
         busy node, or if there would be more than `max_clusters`: each choice that Longhorn makes by chance multiplies
         them.
         """

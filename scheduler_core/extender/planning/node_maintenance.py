@@ -140,7 +140,7 @@ def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, nam
 
 
 def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
-    """Returns what holds up a node's drain in any case.
+    """Returns what holds up a node's drain whatever happens to other nodes.
 
     That is so whatever happens to other nodes. It is empty if nothing does. A pod without a controller stays on its
     node. So does the last healthy replica of a volume if nothing rebuilds or moves it: the volume has only one and need

@@ -100,8 +100,8 @@ class Headroom:
 def fill_with_pods(
     cluster: PredictedCluster, template: Workload, options: FilterOptions, choose: Choose, limit: int
 ) -> Cooperative[HeadroomOrder]:
-    """Places pods of a template until one does not fit. It places at most `limit`. `choose` makes every choice that
-    depends on chance in the cluster.
+    """Places pods of a template until one does not fit, at most `limit`; `choose` makes every choice that depends on
+    chance in the cluster.
     """
     settled = yield from run_order(Situation(cluster), options, choose)
     cluster = settled.cluster
@@ -163,7 +163,7 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
 
 
 def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[ClosestNode | None]:
-    """Returns the node that came closest to a refused pod. It is None if no single node refused the pod. A node that
+    """Returns the node that came closest to a refused pod, None if no single node refused it. A node that
     kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest
     bytes.
 

@@ -57,10 +57,10 @@ class Goal(Protocol):
     max_clusters: int
 
     def upper_bound(self, free: int) -> int:
-        """Returns the highest value that one last move can reach. The move leaves a disk with so many free bytes."""
+        """Returns the highest value that one last move can reach if it leaves a disk with so many free bytes."""
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:
-        """Returns the least value of the clusters. They differ from the first one in some nodes. If it is less than
+        """Returns the least value of the clusters, which differ from the first one in some nodes; if it is less than
         `needed`, it need not be exact.
         """
 
@@ -70,7 +70,7 @@ WAITING_PODS: Final = "waiting-pods"
 
 
 class LargestVolumes:
-    """The largest new volume of each StorageClass. The clusters differ from a first one in few nodes."""
+    """The largest new volume of each StorageClass, in clusters that differ from a first one in few nodes."""
 
     def __init__(self, view: View) -> None:
         self._needs = storage_class_needs(view)
@@ -84,7 +84,7 @@ class LargestVolumes:
                 self._by_size[classes] = sorted(sizes, reverse=True)
 
     def after(self, view: View, changed_nodes: Collection[str]) -> dict[str, int]:
-        """Returns the bytes by StorageClass in a changed cluster. It may differ from the first one in some nodes."""
+        """Returns the bytes by StorageClass in a changed cluster, which may differ from the first one in some nodes."""
         nodes = (view.cluster.nodes[name] for name in changed_nodes)
         # A move replaces the nodes of both disks, so that the others are the same objects.
         changed = [node for node in nodes if node is not self._nodes[node.name]]
@@ -101,7 +101,7 @@ class LargestVolumes:
 
 
 class LargestVolumeGoal:
-    """The largest new volume of a StorageClass rises. It rises to `size` bytes, or by anything.
+    """The largest new volume of a StorageClass rises, to `size` bytes or by anything.
 
     Raises:
         WhatIfError: there is no such class of Longhorn
@@ -137,7 +137,7 @@ class LargestVolumeGoal:
 
 
 class WaitingPodsGoal:
-    """More of the pods that wait are placed. What counts is the least number in any of the orders that are played.
+    """More of the pods that wait are placed, by the least number in any of the orders that are played.
     `waiting_pods_goal` makes it.
     """
 
@@ -159,8 +159,8 @@ class WaitingPodsGoal:
         self.evaluations = _evaluations(situation.cluster) // 4
 
     def prepare(self) -> Cooperative[None]:
-        """Finds the pods that are placed without moves. It also finds which of the others moves may help. A pod that
-        kube-scheduler's own filters refuse on every node is not helped.
+        """Finds the pods that are placed without moves, and which of the others moves may help: not those that
+        kube-scheduler's own filters refuse on every node.
         """
         cluster = self._situation.cluster
         self.before, self._always_before = yield from self.placed_pods(cluster, 0)
@@ -175,7 +175,7 @@ class WaitingPodsGoal:
         return self.target
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
-        """See `Goal`: the number of pods that are placed. It is not acceptable that a pod is no longer always placed."""
+        """See `Goal`: the number of pods that are placed. A pod that was always placed must stay so."""
         least = self.target
         for cluster in clusters:
             if not self.before and not (yield from _any_fits(self.pods, cluster, self._options)):
@@ -189,7 +189,7 @@ class WaitingPodsGoal:
         return least
 
     def placed_pods(self, cluster: PredictedCluster, needed: int) -> Cooperative[tuple[int, frozenset[PodKey]]]:
-        """Returns the least number of placed pods, and those always placed. It stops after an order in which fewer than
+        """Returns the least number of placed pods, and those always placed; stops after an order in which fewer than
         `needed` are placed.
         """
         always = frozenset(self.pods)

@@ -1,6 +1,4 @@
-"""What a step of a remedy changes in the cluster. It is what Longhorn's controllers and kube-controller-manager then
-show.
-"""
+"""What a step of a remedy changes in the cluster: what Longhorn's controllers and kube-controller-manager then show."""
 
 from __future__ import annotations
 
@@ -85,7 +83,7 @@ def _change_node(cluster: PredictedCluster, node: longhorn.Node, step: Step) -> 
 
 
 def with_more_space(disk: longhorn.Disk, kind: RemedyKind, size: int) -> longhorn.Disk:
-    """Returns the disk after `size` bytes are freed or added. Its condition stays as it was."""
+    """Returns the disk after `size` bytes are freed or added, with its condition as it was."""
     if kind is RemedyKind.LOWER_RESERVE:
         return replace(disk, storage_reserved=disk.storage_reserved - size)
     if kind is RemedyKind.FREE_SCHEDULED:

@@ -1,4 +1,4 @@
-"""Moves of replicas that an administrator can make. Each has every disk that Longhorn may choose for it.
+"""Moves of replicas that an administrator can make, each with every disk that Longhorn may choose for it.
 
 Longhorn has no command that moves a replica to a disk. A move makes one more replica and then deletes the old one:
 
@@ -68,7 +68,7 @@ class ReplicaMove:
 
 
 def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = None) -> Iterator[ReplicaMove]:
-    """Yields every move that is possible now, by volume and replica. `volumes` are the names of the volumes to look at,
+    """Yields every move that is possible now, by volume and replica; `volumes` are the names of the volumes to look at,
     all by default.
     """
     shared = _linked_clone_sources(cluster)
@@ -79,9 +79,9 @@ def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = Non
 
 
 def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Replica, ...]:
-    """Returns the replicas of a volume that may be moved, by name. They may be moved if Longhorn finds a disk for them.
-    Only attached, healthy volumes of the data engine v1 can be moved: the webhook lets v2 volumes keep their number of
-    replicas only, and Longhorn rebuilds no detached volume. A local replica that data locality wants is not moved.
+    """Returns the replicas of a volume for which Longhorn finds another disk, by name. Only attached, healthy volumes
+    of the data engine v1 can be moved: the webhook lets v2 volumes keep their number of replicas only, and Longhorn
+    rebuilds no detached volume. A local replica that data locality wants is not moved.
     """
     volume = cluster.snapshot.volumes.get(name)
     rebuilds = cluster.state.view.settings.concurrent_replica_rebuild_per_node_limit
@@ -179,7 +179,7 @@ def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
 
 
 def apply_move(cluster: PredictedCluster, move: ReplicaMove, target: DiskPlace) -> PredictedCluster:
-    """Returns the cluster after a move to one of its targets. The new replica has a predicted name, which the real one
+    """Returns the cluster after a move to one of its targets; the new replica has a predicted name, which the real one
     will not have.
 
     Raises:

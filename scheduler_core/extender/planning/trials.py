@@ -27,8 +27,8 @@ _MONOTONE_PACKINGS: Final = frozenset({Packing.AUTO, Packing.EXACT})
 
 class Trials:
     """The decisions about a pod after steps, limited in number. Each trial takes back the steps of the one before it
-    and makes its own in one update. So the caches of the production decision see a few changed nodes each time. Where
-    the nodes are decided about one by one, only the changed nodes are.
+    and makes its own in one update, so that the caches of the production decision see a few changed nodes each time.
+    Where the nodes are decided about one by one, only the changed nodes are.
     """
 
     def __init__(self, pod: Pod, cluster: PredictedCluster, options: FilterOptions, decisions: int) -> None:
@@ -53,7 +53,7 @@ class Trials:
         return bool((yield from self.decide(steps)).node)
 
     def decide(self, steps: Sequence[Step]) -> Cooperative[PodDecision]:
-        """Returns the decision about the pod after the steps. It is empty once the trials are exhausted."""
+        """Returns the decision about the pod after the steps, empty once the trials are exhausted."""
         if self.exhausted:
             return PodDecision()
         before = self._latest
@@ -79,7 +79,7 @@ class Trials:
         return self._monotone
 
     def may_help(self, steps: Sequence[Step]) -> Cooperative[bool]:
-        """Returns whether some of the steps may help. False is proven, by one decision after all of them."""
+        """Returns whether some of the steps may help; False is proven, by one decision after all of them."""
         if not self._monotone or self.exhausted:
             return True
         key = frozenset((step.kind, step.node, step.disk, step.size, step.tags) for step in steps)
@@ -111,7 +111,7 @@ class Trials:
         )
 
     def decide_move(self, move: ReplicaMove, target: DiskPlace) -> Cooperative[PodDecision]:
-        """Returns the decision after a move to one of its targets. It is empty once the trials are exhausted."""
+        """Returns the decision after a move to one of its targets, empty once the trials are exhausted."""
         if self.exhausted:
             return PodDecision()
         before = self._latest.update(self._reverse_changes())

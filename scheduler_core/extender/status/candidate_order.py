@@ -1,4 +1,4 @@
-"""The order of a pod's candidates for people. Those that fit come first, then those that come closest."""
+"""The order of a pod's candidates for people: those that fit, then those that come closest."""
 
 from __future__ import annotations
 

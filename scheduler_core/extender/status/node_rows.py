@@ -1,6 +1,4 @@
-"""One row per node: its disks and their space. Space is by the rules of decisions. A row also says how urgently its
-node needs attention.
-"""
+"""One row per node: its disks, their space by the rules of decisions, and how urgently the node needs attention."""
 
 from __future__ import annotations
 
@@ -183,8 +181,8 @@ def _condition(node: longhorn.Node, disks: Sequence[DiskUsage], closed: int) -> 
 
 
 def select_rows(rows: Iterable[NodeRow], text: str = "", zone: str | None = None) -> tuple[NodeRow, ...]:
-    """Returns the rows of a zone that contain a text. Letter case does not matter. Every word of the text must occur in
-    the row's names, zone, tags, condition or reasons. None is every zone, "" is no zone.
+    """Returns the rows of a zone that contain every word of a text, in any letter case, in names, zone, tags, condition
+    or reasons. None is every zone, "" is no zone.
     """
     words = text.casefold().split()
     return tuple(
@@ -195,7 +193,7 @@ def select_rows(rows: Iterable[NodeRow], text: str = "", zone: str | None = None
 
 
 def group_by_zone(rows: Iterable[NodeRow]) -> tuple[ZoneRows, ...]:
-    """Returns the zones by name, each with its rows in order. Nodes without a zone come last."""
+    """Returns the zones by name, each with its rows in order; nodes without a zone come last."""
     zones: dict[str, list[NodeRow]] = {}
     for row in rows:
         zones.setdefault(row.zone, []).append(row)

@@ -1,4 +1,4 @@
-"""Bound pods without their volumes, and volumes on wrong nodes. They are those of a state without a history."""
+"""Bound pods without their volumes, and volumes on wrong nodes, of a state without a history."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from scheduler_core.offers.ledger import Ledger
 
 
 def placement_problems(state: ClusterState, *, require_best_effort: bool = True) -> Cooperative[PlacementReport]:
-    """Reports a state as if it had lasted for `STUCK_AFTER` seconds. The objects do not say since when a volume is
-    missing. So a pod that was bound a moment ago is reported as stuck, too, until Longhorn has placed its volumes.
+    """Reports a state as if it had lasted for `STUCK_AFTER` seconds, because the objects do not say since when a volume
+    is missing. So it reports a pod that was bound a moment ago as stuck, too, until Longhorn has placed its volumes.
     """
     contention = Contention()
     report = PlacementReport()

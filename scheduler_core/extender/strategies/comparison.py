@@ -1,6 +1,4 @@
-"""The figures of all runs of a strategy. They are the least, the median and the most of all orders, and samples over
-time.
-"""
+"""The figures of all runs of a strategy: the least, the median and the most of all orders, and samples over time."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from scheduler_core.extender.strategies.tally import Sample
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number in all orders. The median is the lower one of two."""
+    """A number in all orders; the median is the lower one of two."""
 
     least: int
     median: int

@@ -1,4 +1,4 @@
-"""Ways to choose the nodes that a pod is offered. kube-scheduler's own filters come before."""
+"""Ways to choose the nodes that a pod is offered, after kube-scheduler's own filters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Strategy(PodFilter, Protocol):
 
     @property
     def waits_for_binding(self) -> bool:
-        """Whether other pods wait until a pod is bound. They wait only for a pod that takes space."""
+        """Whether other pods wait until a pod is bound; they wait only for a pod that takes space."""
 
     def on_binding(self, pod: Pod, node: str) -> None:
         """Notes that a pod that takes space has its node."""
@@ -54,7 +54,9 @@ class Strategy(PodFilter, Protocol):
         """Notes that the node-reservation time-out of a pod has run out."""
 
     def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
-        """Returns the cluster after Longhorn's placement of a volume. An admission webhook may change what is written."""
+        """Returns the cluster after Longhorn's placement of a volume, of which an admission webhook may change what is
+        written.
+        """
 
 
 class _PlainStrategy:
@@ -63,7 +65,7 @@ class _PlainStrategy:
     waits_for_binding: bool = False
 
     def on_binding(self, pod: Pod, node: str) -> None:
-        """Does nothing. What is reserved is derived from the cluster, if anything is."""
+        """Does nothing: what is reserved is derived from the cluster, if anything is."""
 
     def on_timeout(self, key: PodKey) -> None:
         """Does nothing: no reservation has a time-out."""
@@ -143,21 +145,19 @@ class NodeReservation(_PlainStrategy):
 
 
 class CapacityReservation(_PlainStrategy, PodDecider):
-    """This extender, without the placement guard. It offers nodes that hold the pod's volumes together with the demand
-    of pods decided before.
+    """This extender, without the placement guard: offers nodes that hold the pod's volumes together with the demand of
+    pods decided before.
     """
 
 
 class GuardedReservation(CapacityReservation):
-    """This extender with the placement guard. The guard keeps Longhorn to the plan of every node."""
+    """This extender with the placement guard, which keeps Longhorn to the plan of every node."""
 
     def __init__(self, options: FilterOptions) -> None:
         super().__init__(options.with_guard())
 
     def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
-        """Returns the later cluster, as the guard lets it be written. New replicas are on the disks that the guard
-        chooses.
-        """
+        """Returns the later cluster, with new replicas on the disks that the guard chooses."""
         earlier = {replica.name for replica in before.state.view.replicas_of(volume)}
         for replica in after.state.view.replicas_of(volume):
             if replica.name not in earlier and replica.node_id:

@@ -1,4 +1,4 @@
-"""What a run counts, step by step. It counts pods with their volumes, misplaced volumes and overbooked disks."""
+"""What a run counts, step by step: pods with their volumes, misplaced volumes and overbooked disks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Tally:
         self._samples.append(sample)
 
     def note_placement(self, cluster: PredictedCluster, name: str, *, is_new: bool) -> None:
-        """Notes what placing or removing replicas of a volume led to.
+        """Notes what placing or removing replicas of a volume led to; `is_new`: it had no replica before.
 
         `is_new`: the volume had no replica before.
         """

@@ -84,8 +84,8 @@ def _new_uid(namespace: str, name: str) -> str:
 def workload_members(
     kind: str, workload: NamespacedName, pods: Mapping[PodKey, kube.Pod], owners: Mapping[PodKey, str]
 ) -> list[PodKey]:
-    """Returns the live pods of a workload, by their names. Pods of earlier changes are included. The last ones are
-    removed first. Of a StatefulSet these are the highest numbers, of other kinds the pods without a node.
+    """Returns the live pods of a workload, those of earlier changes included, by their names. The last ones are removed
+    first: of a StatefulSet the highest numbers, of other kinds the pods without a node.
     """
     namespace, name = workload
     created = re.compile(f"{re.escape(name)}-{MEMBER_NAMES[kind]}")
@@ -154,7 +154,7 @@ class AddNodes:
     disks: tuple[int, ...] = ()
 
     def apply(self, situation: Situation) -> Situation:
-        """Adds the nodes, with the pods that each node has. Pods of DaemonSets are such pods."""
+        """Adds the nodes, with the pods of DaemonSets that each node has."""
         cluster = situation.cluster
         if self.like not in cluster.snapshot.longhorn_nodes:
             raise WhatIfError(f"there is no Longhorn node {self.like}")
@@ -227,7 +227,7 @@ def _empty_disk(disk: longhorn.Disk, uuid: str, size: int) -> longhorn.Disk:
 
 @dataclass(frozen=True, slots=True)
 class AddDisk:
-    """A new empty disk of a Longhorn node. It has type and tags of the node's first disk, and nothing is reserved."""
+    """A new empty disk of a Longhorn node, with type and tags of the node's first disk, and nothing reserved."""
 
     node: str
     size: int

@@ -36,7 +36,7 @@ class Drain:
     nodes: tuple[str, ...]
 
     def apply(self, situation: Situation) -> Situation:
-        """Cordons the nodes and evicts their pods. It also evicts the replicas that the node-drain-policy evicts.
+        """Cordons the nodes and evicts their pods, and the replicas that the node-drain-policy evicts.
 
         Raises:
             WhatIfError: there is no such node

@@ -1,4 +1,4 @@
-"""Whether a drain can finish, by Longhorn's node-drain-policy. Longhorn keeps a PodDisruptionBudget on a node's
+"""Whether a drain can finish, by Longhorn's node-drain-policy: Longhorn keeps a PodDisruptionBudget on a node's
 instance manager until it may go.
 
 Source: controller/instance_manager_controller.go:canDeleteInstanceManagerPDB. The budgets of other pods are not read.
@@ -19,8 +19,8 @@ ALLOW_STOPPED = "allow-if-replica-is-stopped"
 
 
 def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) -> list[str]:
-    """Returns why Longhorn's budget holds up a node's drain. It is empty if the budget does not. `gone` are nodes whose
-    instance manager does not run any more.
+    """Returns why Longhorn's budget holds up a node's drain, empty if it does not. `gone` are nodes whose instance
+    manager does not run any more.
     """
     attached = sorted(
         volume.name for volume in cluster.snapshot.volumes.values() if node in (volume.node_id, volume.current_node_id)

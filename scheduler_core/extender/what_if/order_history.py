@@ -1,5 +1,5 @@
-"""How a predicted order goes on, step by step. It says what waits, what is misplaced, and what is free. An order calls
-its observer after every step. `OrderHistory` is one: it keeps a limited number of points, evenly spread.
+"""How a predicted order goes on, step by step: what waits, what is misplaced, and what is free. An order calls its
+observer after every step. `OrderHistory` is one, which keeps a limited number of points, evenly spread.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OrderPoint:
 
 
 class OrderHistory:
-    """The points of one order, at most `limit` of them. Of longer orders every second, fourth or later step is kept."""
+    """The points of one order, at most `limit` of them; of longer orders every second, fourth or later step is kept."""
 
     def __init__(self, start: PredictedCluster, limit: int = _MAX_POINTS) -> None:
         self._limit = limit

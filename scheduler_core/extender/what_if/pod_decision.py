@@ -1,5 +1,5 @@
-"""The decision about one pod, as the cluster makes it. First come kube-scheduler's filters, then the extender's, then
-the choice of a node that is offered.
+"""The decision about one pod, as the cluster makes it: kube-scheduler's filters, the extender's, then the choice of a
+node that is offered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PodDecision:
 
 
 class PodFilter(Protocol):
-    """Decides which nodes a pod is offered. They are among those that kube-scheduler may choose."""
+    """Decides which nodes a pod is offered, of those that kube-scheduler may choose."""
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
         """Returns the decision about the nodes that passed kube-scheduler's own filters.
@@ -57,7 +57,7 @@ class PodFilter(Protocol):
 
 
 class PodDecider:
-    """The decision of `/filter` about the pods of one order. Its caches live as long as the order."""
+    """The decision of `/filter` about the pods of one order, with caches that live as long as the order."""
 
     def __init__(self, options: FilterOptions) -> None:
         self._options = options
@@ -73,7 +73,7 @@ class PodDecider:
         return (yield from decide_pod(pod, cluster, self, choose, names))
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
-        """Returns the decision as `/filter` answers it. The demand of pods bound before counts.
+        """Returns the decision as `/filter` answers it, in which the demand of pods bound before counts.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -93,8 +93,8 @@ def decide_pod(
     choose: Choose,
     names: Sequence[str] | None = None,
 ) -> Cooperative[PodDecision]:
-    """Returns one of the nodes that pass all filters, at random. The filters are those of kube-scheduler and another
-    one. The pod is decided about on `names`, or on all nodes.
+    """Returns one of the nodes that pass kube-scheduler's filters and another one, at random. The pod is decided about
+    on `names`, or on all nodes.
     """
     names = cluster.node_names if names is None else names
     yield
@@ -121,7 +121,7 @@ def decide_pod(
 
 
 def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCluster:
-    """Returns the cluster with the pod on its node. Its unbound claims are to be provisioned for that node."""
+    """Returns the cluster with the pod on its node, for which its unbound claims are to be provisioned."""
     changes: ChangesByObject = {}
     for mount in pod.volumes:
         key = (pod.namespace, mount.claim)
@@ -137,7 +137,7 @@ def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCl
 
 
 def attach_volumes(cluster: PredictedCluster, pod: kube.Pod, decision: Decision) -> PredictedCluster:
-    """Returns the cluster with the pod's claims bound. Its Longhorn volumes are attached to its node."""
+    """Returns the cluster with the pod's claims bound, and its Longhorn volumes attached to its node."""
     node = pod.node_name
     shared = cluster.shared_volume(pod)
     if shared is not None:
@@ -191,8 +191,8 @@ def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
 
 
 def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster without the attachments that end with the pod. These are of volumes that only this pod uses
-    on its node. Its generic ephemeral volumes are deleted, as their claims are with the pod.
+    """Returns the cluster without the attachments of volumes that only this pod uses on its node. Its generic ephemeral
+    volumes are deleted, as their claims are with the pod.
     """
     changes: ChangesByObject = {}
     shared = cluster.shared_volume(pod)

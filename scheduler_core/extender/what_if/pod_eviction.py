@@ -33,7 +33,7 @@ class SelectedPods:
 
     @cached_property
     def sync_failure(self) -> str:
-        """Why the disruption controller cannot count pods, "" if it can. Then it allows no eviction."""
+        """Why the disruption controller cannot count pods, "" if it can; it then allows no eviction."""
         if self.budget.sync_failure or not self.budget.counts_controllers:
             return self.budget.sync_failure
         owners = self.cluster.owners
@@ -102,7 +102,7 @@ class DisruptionBudgets:
         return pods
 
     def refusal(self, pod: kube.Pod, is_healthy: IsHealthy) -> str:
-        """Returns why the API server refuses to evict a pod. It is "" if it evicts the pod."""
+        """Returns why the API server refuses to evict a pod, "" if it evicts the pod."""
         key = (pod.namespace, pod.name)
         budgets = self.of(key)
         if not budgets or ignores_budgets(pod):
@@ -128,7 +128,7 @@ def _selects(budget: DisruptionBudget, pod: generic.Pod) -> bool:
 
 
 def without_expected_pods(cluster: PredictedCluster, pod: generic.Pod) -> PredictedCluster:
-    """Returns the cluster after a workload with such pods was scaled. What the disruption controller counted before
+    """Returns the cluster after a workload with such pods was scaled: what the disruption controller counted before
     does not hold any more for the budgets of these pods.
     """
     budgets = cluster.snapshot.disruption_budgets.items()

@@ -1,4 +1,4 @@
-"""The cluster that a prediction changes. It is the state of decisions, and what kube-scheduler's own filters read."""
+"""The cluster that a prediction changes: the state of decisions, and what kube-scheduler's own filters read."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class PredictedCluster:
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """The nodes that pods may run on, in order. Where there are no Kubernetes nodes, they are Longhorn's, without
-        those that are cordoned or gone.
+        """The nodes that pods may run on, in order; without Kubernetes nodes, Longhorn's that are neither cordoned nor
+        gone.
         """
         if self.scheduling.node_names:
             return self.scheduling.node_names
@@ -110,8 +110,8 @@ class PredictedCluster:
         return self.pods.get(key) or generic.Pod(pod.namespace, pod.name, node_name=pod.node_name, uid=pod.uid)
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
-        """Returns the existing Longhorn volumes of a pod. They are in the order of the pod's claims. A share-manager
-        has the volume that it shares.
+        """Returns the existing Longhorn volumes of a pod, in the order of its claims; a share-manager has the volume
+        that it shares.
         """
         shared = self.shared_volume(pod)
         volumes = [shared] if shared is not None else []
@@ -231,8 +231,8 @@ def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
 def list_replica(
     cluster: PredictedCluster, node: longhorn.Node, disk: longhorn.Disk, name: str, size: int
 ) -> longhorn.Node:
-    """Returns the node with a replica listed on the disk. The replica has `size` bytes. None of the disk's other
-    entries change, so a status that the snapshot does not explain stays.
+    """Returns the node with a replica of `size` bytes listed on the disk. None of the disk's other entries change, so a
+    status that the snapshot does not explain stays.
     """
     before = disk.scheduled_replicas.get(name, 0)
     listed = {key: entry for key, entry in disk.scheduled_replicas.items() if key != name}

@@ -60,8 +60,8 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
 
 
 def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Cooperative[ReplicaStep]:
-    """Takes Longhorn's next step for a volume. The volume is attached, or a replica of it is evicted. Without a change
-    and without a problem the volume is complete.
+    """Takes Longhorn's next step for a volume that is attached, or of which a replica is evicted. Without a change and
+    without a problem the volume is complete.
     """
     volume = cluster.snapshot.volumes.get(name)
     # What happens to the shards of a sharded volume that exists is not predicted.
@@ -95,7 +95,9 @@ def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Coop
 
 
 def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether a replica is healthy, on a ready disk; every replica of a volume that was never attached is as good as that."""
+    """Whether a replica is healthy, on a ready disk; of a volume that was never attached, every replica is as good as
+    that.
+    """
     place = cluster.disk_of(replica)
     if replica.failed_at or place is None or not place[1].ready:
         return False
@@ -218,7 +220,7 @@ def _with_robustness(cluster: PredictedCluster, volume: longhorn.Volume, robustn
 
 
 def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> PredictedCluster:
-    """Deletes a replica with its data. The status of a node without its longhorn-manager stays as it was."""
+    """Deletes a replica with its data; the status of a node without its longhorn-manager stays as it was."""
     changes: ChangesByObject = {("replicas", replica.name): None}
     place = cluster.disk_of(replica)
     if place is not None and place[0].ready:
@@ -231,8 +233,8 @@ def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> Pred
 
 
 def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str) -> PredictedCluster:
-    """Returns the cluster with a replica on another disk. The disk is one of the same node. The replica's data moves,
-    too. `uuid` is that disk's; a node that lacks it is not changed.
+    """Returns the cluster with a replica and its data on another disk of the same node, by `uuid`; a node that lacks it
+    is not changed.
     """
     place = cluster.disk_of(replica)
     target = next((disk for disk in place[0].disks if disk.uuid == uuid), None) if place is not None else None
@@ -250,7 +252,7 @@ def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str
 
 
 def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica]) -> PredictedCluster:
-    """Marks replicas as failed. Their volumes become degraded since now, or faulted without a healthy replica."""
+    """Marks replicas as failed; their volumes become degraded since now, or faulted without a healthy replica."""
     now = cluster.state.view.cluster.now.isoformat()
     failing = [replica for replica in replicas if replica.node_id and not replica.failed_at]
     changes: ChangesByObject = {

@@ -142,7 +142,7 @@ class Prediction:
 
 
 def predict(before: Situation, after: Situation, results: Sequence[OrderResult]) -> Prediction:
-    """Summarizes the orders of a situation; `before` is the one without changes. `results` has at least one order."""
+    """Summarizes the orders of a situation, of which there is at least one; `before` is the one without changes."""
     copied = [result.copied_bytes for result in results]
     return Prediction(
         orders=len(results),
@@ -157,9 +157,7 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
 
 
 def unlucky_order(results: Sequence[OrderResult]) -> int | None:
-    """Returns the number of the first failing order, None without one. In a failing order something does not get its
-    place.
-    """
+    """Returns the number of the first order in which something does not get its place, None without one."""
     failures = (
         number
         for number, result in enumerate(results)

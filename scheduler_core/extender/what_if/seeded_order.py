@@ -73,7 +73,7 @@ class OrderResult:
 def run_order(
     situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
 ) -> Cooperative[OrderResult]:
-    """Plays one order to its end. `choose` makes every choice that depends on chance in the cluster. `observe` is
+    """Plays one order to its end. `choose` makes every choice that depends on chance in the cluster; `observe` is
     called before the first step and after each.
     """
     run = _Run(situation, options, choose, observe)

@@ -1,4 +1,4 @@
-"""The input of every order. It is what the verbs change, before any pod is decided."""
+"""The input of every order: what the verbs change, before any pod is decided."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Situation:
 
     @cached_property
     def affected_pods(self) -> tuple[PodToPlace, ...]:
-        """The pods that need a node, sorted by name. They need it now, or once they are evicted."""
+        """The pods that need a node, now or once they are evicted, sorted by name."""
         placed = {entry.key for entry in self.pods}
         pods = self.cluster.snapshot.pods
         candidates = pods.items() if self.waiting is None else ((key, pods.get(key)) for key in self.waiting)
@@ -207,7 +207,7 @@ class LivePods:
 
 
 def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[LivePods]:
-    """Returns the live pods of nodes, and those without a node. It takes one pass over all pods."""
+    """Returns the live pods of nodes, and those without a node, in one pass over all pods."""
     nodes = {"", *names}
     pods: list[tuple[PodKey, kube.Pod]] = []
     for number, (key, pod) in enumerate(cluster.snapshot.pods.items(), start=1):
@@ -220,7 +220,7 @@ def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[Li
 
 
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster with a pod that waits again. The pod's volumes are detached."""
+    """Returns the cluster with a pod that waits again, and its volumes detached."""
     detached = detach_volumes(cluster, pod)
     created = (
         replace(detached, unready=detached.unready - {(pod.namespace, pod.name)}) if detached.unready else detached
