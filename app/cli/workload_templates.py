@@ -59,15 +59,15 @@ def named_workload(resource: Resource, name: str, namespace: str, source: Cluste
 def _workload_of_member(
     kind: str, name: str, member: kube.Pod, generic_pod: generic.Pod, snapshot: Snapshot
 ) -> Workload:
-    """Returns the workload of one of its pods. Claims that bear the name of a StatefulSet's pod are its own. A pod
-    without a controller has all of its claims for itself, unless they may be mounted on several nodes.
-    """
+    """Returns the workload of one of its pods."""
     mounts = []
     for mount in member.volumes:
         claim = snapshot.claims.get((member.namespace, mount.claim))
         spec = claim.spec if claim is not None else None
+        # Claims that bear the name of a StatefulSet's pod are its own.
         named = kind == STATEFUL_SET and mount.claim.endswith(f"-{member.name}")
         if spec is not None and kind == _POD and not mount.ephemeral and not _allows_several_nodes(spec):
+            # A pod without a controller has its claims for itself, unless they may be mounted on several nodes.
             own_claim = f"{mount.claim}-{member.name}"
             mounts.append(replace(mount, claim=own_claim, template=replace(spec, volume_name="")))
         else:

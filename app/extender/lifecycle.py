@@ -298,16 +298,15 @@ class ExtenderLifecycle(Program):
         await self._keep_guard(term)
 
     async def catch_up(self) -> None:
-        """Returns once the cache has everything that the previous leader had. A leader that ended in order says what it
-        had; otherwise everything that happened before this call counts. Meanwhile the Services are pointed here, so
-        that they do not lead to a process that has ended.
-        """
+        """Returns once the cache has everything that the previous leader had."""
+        # Meanwhile the Services must not lead to a process that has ended.
         if self._publishing is None:
             publishing = self._publish(self._parts.elector.term)
             self._publishing = asyncio.create_task(publishing, name="pointing the Services here")
         self._record = await self._read_record()
         cache = self._parts.cache
         record = self._record
+        # A leader that ended in order says what it had; otherwise everything that happened before this call counts.
         if record is not None and record.head.final and await cache.reach(record.head.versions, _REACH_SECONDS):
             pods = cache.state().view.snapshot.pods
             # A pod that no watch had delivered to the previous leader either may be missing.

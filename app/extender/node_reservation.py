@@ -242,15 +242,14 @@ class NodeReservations:
             return False
 
     async def _listing(self, pod: Pod, node: str) -> bool:
-        """Returns True once no replica is awaited, False if the pod is bound elsewhere, which may happen if its node
-        was only chosen. It checks again now and then, because claims, volumes and replicas matter too, in any order.
-        """
+        """Returns True once no replica is awaited, False if the pod is bound elsewhere."""
         required = self._evaluator.options.require_best_effort
         with self._cache.listening(("longhorn_nodes", node)) as changed:
             while True:
                 view = self._cache.state().view
                 current = view.snapshot.pods.get((pod.namespace, pod.name))
                 if current is not None and decided_node(current, view) not in ("", node):
+                    # The node may have been chosen only.
                     return False
                 try:
                     if not unlisted_volumes(pod, node, view, require_best_effort=required):
@@ -258,6 +257,7 @@ class NodeReservations:
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
                 try:
+                    # Claims, volumes and replicas matter too, in any order.
                     async with asyncio.timeout(_RECHECK_INTERVAL):
                         await changed.wait()
                 except TimeoutError:

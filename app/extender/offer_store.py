@@ -171,9 +171,8 @@ class OfferStore:
             return False
 
     async def read(self) -> HandoverRecord | None:
-        """Returns the record of the last leader, None if no leader ever wrote one. If the last leader wrote none,
-        perhaps because it ended before it answered, the record of an earlier one is returned, which is neither final
-        nor complete.
+        """Returns the record of the last leader or, neither final nor complete, that of an earlier one; None if no
+        leader ever wrote one.
 
         Raises:
             RecordError: it is damaged, or not of a leader that held the Lease before this process
@@ -186,6 +185,7 @@ class OfferStore:
         predecessor = self._leadership.predecessor
         head = record.head
         if predecessor is not None and head.transitions < predecessor.transitions:
+            # The last leader may have ended before it answered.
             log.warning("the last leader recorded no offers, an earlier one did", holder=head.holder)
             return replace(record, head=replace(head, final=False, complete=False))
         if (

@@ -313,12 +313,11 @@ class Offers:
             await self._evaluator.run(self._contention.competitors(query, names))
 
     async def settle(self) -> bool:
-        """Answers accepted requests and hands the offers over; returns whether a successor may answer at once.
-
-        If the offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`. A leader that has not adopted
-        its predecessor's offers has none to hand over, and must not make a successor believe that there are none.
+        """Answers accepted requests and hands the offers over; returns whether a successor may answer at once. If the
+        offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`.
         """
         if not self._adopted:
+            # The predecessor's offers are not adopted, and a successor must not believe that there are none.
             return False
         until = self._clock() + ANSWER_TIMEOUT + SETTLE_TIMEOUT
         with suppress(TimeoutError):

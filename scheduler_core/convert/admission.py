@@ -111,13 +111,12 @@ def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
 
 
 def placement_patch(before: Placement, after: Placement, *, has_annotations: bool) -> JsonPatch:
-    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed. It tests all values that
-    it relies on first, so that the API server refuses it as a whole for an object of another shape.
-    """
+    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed."""
     old = _fields(before)
     changes = [
         {"op": "replace", "path": path, "value": value} for path, value in _fields(after).items() if value != old[path]
     ]
+    # By these the API server refuses the patch as a whole for an object of another shape.
     tests = [{"op": "test", "path": path, "value": value} for path, value in old.items()] if changes else []
     reviewed: dict[str, Any]
     if has_annotations:

@@ -98,12 +98,13 @@ def _available_volume(
 
 
 def _node_affinity(wire: _VolumeNodeAffinity | None) -> tuple[tuple[kube.LabelRequirement, ...], ...] | None:
-    """The terms that can be met, None if every node will do. The rule is CheckNodeAffinity of
-    k8s.io/component-helpers/storage/volume. An empty term selects no node. The rule reads a node's labels and not its
-    name, so requirements on fields are met if they are valid.
+    """The terms that can be met, None if every node will do (CheckNodeAffinity of
+    k8s.io/component-helpers/storage/volume).
     """
     if wire is None or wire.required is None:
         return None
+    # An empty term selects no node. The rule reads a node's labels and not its name, so requirements on fields are met
+    # if they are valid.
     return tuple(
         label_requirements(term.match_expressions)
         for term in wire.required.node_selector_terms or ()

@@ -44,11 +44,9 @@ def nudge_patch(uid: str, at: str) -> dict[str, Any]:
 
 
 def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: str) -> dict[str, Any] | None:
-    """The strategic merge patch that sets PodScheduled to False, None if none is needed.
-
-    None is needed if the pod has this very condition already, has a node, or is a different pod of the same name. The patch
-    carries the version that was read, so it is refused with a conflict if the pod is bound in the meantime. `now` becomes the
-    last transition, unless the condition was False already.
+    """The strategic merge patch that sets PodScheduled to False, None if the pod has this very condition already, has a
+    node, or is a different pod of the same name. `now` becomes the last transition, unless the condition was False
+    already.
 
     Raises:
         ObjectError: it is no pod
@@ -69,4 +67,5 @@ def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: st
     }
     if pod.metadata.generation:  # from Kubernetes 1.33 on
         desired["observedGeneration"] = pod.metadata.generation
+    # With the version that was read, the patch is refused with a conflict if the pod is bound in the meantime.
     return {"metadata": {"resourceVersion": pod.metadata.resource_version}, "status": {"conditions": [desired]}}

@@ -19,8 +19,6 @@ _UNTIL_HEALTHY: Final = "24h"
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:
     """Returns the commands that move a replica of a volume: they make one more replica, and then delete the old one.
-    Each command must succeed before the next one, so that the replica is deleted only when the volume has one more
-    healthy replica than it needs.
 
     Args:
         volume: the volume as it is now; its fields are set back to these values
@@ -38,6 +36,8 @@ def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_
         afterwards["replicaAutoBalance"] = volume.replica_auto_balance or "ignored"
     kubectl = ("kubectl", "-n", namespace)
     number = volume.number_of_replicas
+    # Each must succeed before the next one: the replica is deleted only when the volume has one more healthy replica
+    # than it needs.
     commands = (
         _patch(kubectl, volume, {"numberOfReplicas": number + 1, **meanwhile}),
         _wait(kubectl, volume, "degraded", _UNTIL_REBUILD),

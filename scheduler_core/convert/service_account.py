@@ -31,9 +31,8 @@ class SelfSubjectReview(Wire):
 
 
 def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
-    """The ownerReferences of an object that the caller creates in a namespace: its ServiceAccount. They are empty if
-    the caller is another user, or an account of another namespace: an owner must be in the object's namespace, or
-    Kubernetes takes it for gone.
+    """The ownerReferences of an object that the caller creates in a namespace: its ServiceAccount, or none if the
+    caller is another user, or an account of another namespace.
 
     Raises:
         ObjectError: `raw` is no SelfSubjectReview
@@ -43,6 +42,7 @@ def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
     if user is None or not user.uid or not user.username.startswith(_PREFIX):
         return []
     account_namespace, _, name = user.username.removeprefix(_PREFIX).partition(":")
+    # An owner must be in the object's namespace, or Kubernetes takes it for gone.
     if account_namespace != namespace or not name:
         return []
     return [{"apiVersion": "v1", "kind": "ServiceAccount", "name": name, "uid": user.uid}]

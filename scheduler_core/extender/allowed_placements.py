@@ -1,7 +1,7 @@
 """Finds the nodes that a pod cannot get because of placements that the guard has allowed and no watch has shown.
 
-Until then the view has the volume as demand, which any disk of its node may take. Where it really goes may leave no
-packing for one more pod. So a decision about a pod counts such placements where they are.
+Until a watch shows a placement, the view has the volume as demand, which any disk of its node may take. The disk of
+the placement may leave no packing for one more pod. So a decision about a pod counts the placement on its disk.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 def await_allowed(
     decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget
 ) -> Cooperative[Decision]:
-    """Returns the decision with nodes marked WAITING that have placements which no watch has shown yet, if the pod is
-    not proven to fit with the volumes where these placements are, together with the competitors that the decision
-    counted there.
+    """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that no watch
+    has shown yet.
 
     Args:
         decision: about a pod, made from the view
@@ -43,6 +42,7 @@ def await_allowed(
     for name, on_node in groupby(sorted(allowances, key=by_node), by_node):
         pending = pending_allowances(on_node, view)
         if pending and name in fitting:
+            # The competitors are those that the decision counted there.
             if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
                 awaited.add(name)
             yield

@@ -72,9 +72,8 @@ class FilterOptions:
     guarded: bool = False
 
     def with_guard(self) -> FilterOptions:
-        """Returns the options while the placement guard keeps the plan of every node. AUTO then offers every node with
-        a packing, because the guard makes all of them safe; an administrator asked for the other modes.
-        """
+        """Returns the options while the placement guard keeps the plan of every node."""
+        # The guard makes every node with a packing safe. An administrator asked for the other modes.
         return replace(self, guarded=True, packing=Packing.EXACT if self.packing is Packing.AUTO else self.packing)
 
     @property

@@ -289,10 +289,7 @@ def accept(reasons: Sequence[Reason], accepted: frozenset[Reason]) -> list[Reaso
 def mark_waiting(
     request: FilterRequest, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
 ) -> Cooperative[list[Reason]]:
-    """Marks nodes that only offers refuse, if no node fits: a node is WAITING if the pod would fit there once the
-    offered volumes went to other nodes. With packing ORDER_SAFE or STALE_SAFE the node must then be safe, too, because
-    no other node is offered.
-    """
+    """Marks nodes WAITING where the pod would fit once the offered volumes went to other nodes, if no node fits."""
     if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
     groups: dict[int, list[str]] = {}
@@ -301,6 +298,7 @@ def mark_waiting(
         if on_node is not None and on_node.offered:
             groups.setdefault(on_node.demand_group, []).append(name)
     packing = request.options.packing
+    # With these modes no unsafe node is offered, so there is nothing to wait for on one.
     examine_safety = packing in (Packing.ORDER_SAFE, Packing.STALE_SAFE)
     accepted = packing.acceptable_reasons(()) | {Reason.ROOM}
     waiting: set[str] = set()

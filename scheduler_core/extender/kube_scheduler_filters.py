@@ -144,9 +144,10 @@ def compares_resources(cluster: GenericClusterState) -> bool:
 def kube_scheduler_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
 ) -> Cooperative[dict[str, PluginRefusal]]:
-    """Returns the nodes that kube-scheduler's own plugins refuse, each with its first refusal. A pod that has a node is
-    judged as if it were to be placed again. Nodes that the source does not list are not judged.
+    """Returns the nodes that kube-scheduler's own plugins refuse, each with its first refusal. Nodes that the source
+    does not list are not judged.
     """
+    # A pod that has a node is judged as if it were to be placed again.
     waiting = replace(pod, node_name="")
     others = cluster.without_pod(pod.key)
     listed = [name for name in names if name in others.nodes]

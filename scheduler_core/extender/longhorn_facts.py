@@ -136,14 +136,15 @@ class PlanCache:
         options: FilterOptions,
         contenders: Contenders = NO_CONTENDERS,
     ) -> Cooperative[LonghornFacts]:
-        """Returns the facts about the pod's volumes by node.
+        """Returns the facts about the pod's volumes by node, with other pods taken into account.
 
-        Other pods are taken into account. The reasons are those of `filter_nodes` with the same options for these very nodes. Order safety and
-        stale safety are examined whatever the options. Where a plan exists but was not found within the budget, the disks are as they are without the plan.
+        The reasons are those of `filter_nodes` with the same options for these very nodes. Where a plan exists but was
+        not found within the budget, the disks are as they are without it.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
+        # Order safety and stale safety are examined whatever the options.
         examined = replace(options, rank_safety=True)
         decision = yield from filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
@@ -345,16 +346,14 @@ def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
 
 
 def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
-    """Returns the limits of a node's open disks in the order of its profile, which has no names. Mostly all disks are
-    open and no two have the same free bytes, so that the free bytes tell which disk is which. Otherwise Longhorn's
-    rules are asked again.
-    """
+    """Returns the limits of a node's open disks in the order of its profile, which has no names."""
     view = planner.view
     node = view.cluster.nodes[name]
     disks = planner.cache.by_free_space.get(name)
     if disks is None or disks.node is not node or disks.free_space is not view.free_space(name):
         disks = _DisksByFreeSpace.of(node, view)
         planner.cache.by_free_space[name] = disks
+    # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.
     if disks.limits and disks.free == profile.free:
         return disks.limits
     open_disks = profile_node(view, required.classes, name)

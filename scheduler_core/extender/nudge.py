@@ -73,15 +73,15 @@ class WaitingPod:
 def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | None:
     """Returns a key that pods with the same answer on every set of nodes share, None for a pod without one.
 
-    The answer is the same on every set of nodes. Only pods that nothing in the cluster distinguishes have one: all
-    their volumes are still to be created, from equal claims without free PersistentVolumes, and no other pod mounts
-    them; no node is selected for them. So there is no replica to return to, and no competitor is the pod's own. Whether
-    the pod has an offer or a pending nudge of its own the caller must know. None for every other pod.
+    Only pods that nothing in the cluster distinguishes have one. The caller must know whether the pod has an offer or a
+    pending nudge of its own.
     """
+    # All volumes are still to be created and no node is selected, so there is no replica to return to.
     if any(volume.bound or volume.in_use_on for volume in resolution.volumes) or view.selected_node(pod):
         return None
     if may_match(pod, view):
         return None
+    # No other pod mounts the claims, so no competitor is the pod's own.
     if any(other.uid != pod.uid for volume in pod.volumes for other in view.pods_of(pod.namespace, volume.claim)):
         return None
     local = requirements(resolution.local, resolution.volumes)
@@ -90,12 +90,11 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
 
 
 def previously_refused_pods(view: View) -> Iterator[Pod]:
-    """Yields waiting pods that an extender refused on some node: the message of condition PodScheduled has the text of
-    a refusal, and no node is decided for the pod. The condition remains until a pod is bound, so a selected node is
-    mostly newer. After a failed binding it is older, which nothing in the cluster shows.
-    """
+    """Yields waiting pods that an extender refused on some node, by the message of condition PodScheduled."""
     texts = [reason.text for reason in Reason if not reason.fits]
     for pod in view.snapshot.pods.values():
+        # The condition remains until a pod is bound, so a decided node is mostly newer. After a failed binding it is
+        # older, which nothing in the cluster shows.
         if pod.live and any(text in pod.unschedulable for text in texts) and not decided_node(pod, view):
             yield pod
 

@@ -142,9 +142,7 @@ def observed_pod(pod: Pod) -> ObservedPod:
 
 
 def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> Observation:
-    """Returns the ledger after what a view shows of a pod with an offer. `seen`: an earlier view had the pod; before
-    that the pod is not gone, because its watch may be behind. Another pod of its name is its predecessor.
-    """
+    """Returns the ledger after what a view shows of a pod with an offer; `seen`: an earlier view had the pod."""
     current = current_pod(pod, view)
     events: list[ObservedPod | NodeSelected | PodGone] = []
     if current is not None:
@@ -153,6 +151,7 @@ def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> 
         if selected_node:
             events.append(NodeSelected(pod.uid, selected_node))
     elif seen:
+        # Before any view had the pod, its watch may be behind. Another pod of its name is its predecessor.
         events.append(PodGone(pod.uid))
     outcomes: tuple[Outcome, ...] = ()
     for event in events:

@@ -68,11 +68,10 @@ def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0
 
 
 def _pods_to_come(view: View, competing: int, recent: int) -> int:
-    """Returns how many pods kube-scheduler will ask about before it decides about this one: at least as many again as
-    have offers, or had one lately in this burst, because most of its pods may not be created yet.
-    """
+    """Returns how many pods kube-scheduler will ask about before it decides about this one."""
     # Pods with an outstanding offer are among those to schedule, and so is this one.
     in_cluster = view.indexes.pods_to_schedule - competing - 1
+    # At least as many again as have offers, or had one lately in this burst: most of its pods may not be created yet.
     return max(in_cluster, competing + 1 if competing else 0, recent)
 
 
@@ -167,15 +166,15 @@ class _Room:
         return -decision.scores.get(name, 0), kept, rebuilt, safety, -self._usable(name, self._bounds[name]), name
 
     def _usable(self, name: str, bound: int) -> int:
-        """Returns the bytes that the pod can use. The disks of competitors of other classes are unknown, so their bytes
-        reduce only what is left in sum, and not what is free on the disks that are open to the pod.
-        """
+        """Returns the bytes that the pod can use."""
         profile = self._decision.profiles.get(name)
         if profile is None:
             return bound
         free = sum(profile.free)
         on_node = self._competitors.get(name)
         for volume_class, size in on_node.bytes_by_class if on_node is not None else ():
+            # The disks of competitors of other classes are unknown, so their bytes reduce only what is left in sum, and
+            # not what is free on the disks that are open to the pod.
             if self._is_own(volume_class):
                 free -= size
         return min(free, bound)

@@ -13,7 +13,7 @@ nodes.
 If best-effort volumes only prefer their pod's node, one that Longhorn placed on another node is neither misplaced nor
 stuck.
 
-The cluster does not say since when something is so; it counts from when it was first seen.
+Objects have no time at which a problem began, so its age counts from the first report that has it.
 """
 
 from __future__ import annotations

@@ -51,13 +51,12 @@ class VolumesToCome:
     def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
         """Returns the volume with this name in Longhorn, and its pod as ``namespace/name``; None if no pod needs the
         volume.
-
-        Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has
-        shown that yet.
         """
         for demand in self.demands:
             if name in longhorn_names(demand.volume, view):
                 return demand.volume, demand.pod
+        # Longhorn places a volume after its pod was bound, so an offer that has it was decided for, though no watch has
+        # shown that yet.
         for offer, volumes in self.offers:
             for volume in volumes if offer.priority is None else ():
                 if name in longhorn_names(volume, view):
@@ -76,12 +75,13 @@ class VolumesToCome:
 
 
 def placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
-    """Returns the identities of the competing volumes that are placed already: those with one of the allowed names in
-    Longhorn, and those of which the view shows a replica with a disk though not that their claim is bound.
+    """Returns the identities of the competing volumes that are placed already, by the allowed names in Longhorn or by
+    the view.
     """
     placed: set[str] = set()
     for key, volume in all_volumes(competing).volumes.items():
         names = longhorn_names(volume, view)
+        # The view may show a replica with a disk before it shows that the claim is bound.
         ahead = not volume.bound and any(replica.disk_id for name in names for replica in view.replicas_of(name))
         if ahead or not names.isdisjoint(allowed):
             placed.add(key)

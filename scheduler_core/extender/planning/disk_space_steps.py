@@ -77,9 +77,7 @@ class SpaceQuestion:
 
 def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
     """Returns what volumes need of each disk if all of them go to the node, and only that disk has more space. The
-    volumes of at least some size go to disks with at least that much space, and to the disk that has more. The bounds
-    are lower than they could be, because they ignore which disks are open to the volumes, and the volumes of other
-    pods.
+    bounds ignore which disks are open to the volumes, and the volumes of other pods, which makes them lower.
     """
     written = frozenset(volume.actual_size for volume in volumes)
     sizes = [volume.size for volume in volumes]
@@ -87,6 +85,7 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
     needs: dict[str, DiskNeeds] = {}
     for name, space in spaces.items():
         others = [other.free for other_name, other in spaces.items() if other_name != name]
+        # The volumes of at least some size go to disks with at least that much space, and to the disk that has more.
         least_free = max(
             (
                 sum(size for size in sizes if size >= least_size) - sum(free for free in others if free >= least_size)

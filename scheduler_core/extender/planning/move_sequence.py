@@ -71,9 +71,8 @@ class SequenceExtender:
         )
 
     def extend(self, sequence: MoveSequence, replica: longhorn.Replica, max_clusters: int) -> MoveSequence | None:
-        """Returns the sequence with one more move, or None if the replica cannot be moved in some cluster, may go to a
-        busy node, or if there would be more than `max_clusters`: each choice that Longhorn makes by chance multiplies
-        them.
+        """Returns the sequence with one more move, None if the replica cannot be moved in some cluster or may go to a
+        busy node, or if there would be more than `max_clusters`.
         """
         moves: list[ReplicaMove] = []
         for cluster in sequence.clusters:
@@ -82,6 +81,7 @@ class SequenceExtender:
             if move is None or any(target.node in self._busy_nodes for target in move.targets):
                 return None
             moves.append(move)
+            # Each choice that Longhorn makes by chance multiplies the clusters.
             if sum(len(each.targets) for each in moves) > max_clusters:
                 self.left_out += 1
                 return None

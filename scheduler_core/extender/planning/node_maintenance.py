@@ -142,9 +142,9 @@ def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, nam
 def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
     """Returns what holds up a node's drain whatever happens to other nodes.
 
-    That is so whatever happens to other nodes. It is empty if nothing does. A pod without a controller stays on its
-    node. So does the last healthy replica of a volume if nothing rebuilds or moves it: the volume has only one and need
-    not follow its pod, or no pod attaches it; and neither the node-drain-policy nor an eviction moves it.
+    A pod without a controller stays on its node. So does the last healthy replica of a volume if nothing rebuilds or
+    moves it: the volume has only one and need not follow its pod, or no pod attaches it; and neither the
+    node-drain-policy nor an eviction moves it.
     """
     pods = [
         f"pod {pod.key} has no controller"

@@ -283,14 +283,14 @@ class Baseline:
         )
 
     def allows(self, clusters: Clusters, changed_nodes: Collection[str]) -> Cooperative[bool]:
-        """Whether nothing is worse in clusters that differ in some nodes. Every largest volume is at least as large,
-        every pod that fitted fits, and Longhorn can place exactly the replicas that it could place: neither fewer, nor
-        others that would take the space that a move frees.
+        """Whether nothing is worse in clusters that differ in some nodes: every largest volume is at least as large,
+        every pod that fitted fits, and Longhorn can place exactly the replicas that it could place.
         """
         for cluster in clusters:
             sizes = self.largest.after(cluster.state.view, changed_nodes)
             if any(sizes[name] < size for name, size in self.sizes.items()):
                 return False
+            # Further replicas would take the space that a move frees.
             if any(_finds_place(cluster, name) != before for name, before in self.unsettled.items()):
                 return False
             decider = PodDecider(self.options)

@@ -90,11 +90,11 @@ def _volumes_with_images(
 
 
 def _tags_to_add(selectors: Iterable[Sequence[str]], tags: Sequence[str]) -> list[Tags]:
-    """Returns the sets of tags to try, fewest tags first, each of which makes some of the selectors match. Volumes of a
-    pod may be on different disks, so not every selector has to match. Longhorn admits no tag that is no qualified name.
-    """
+    """Returns the sets of tags to try, fewest tags first."""
+    # Longhorn admits no tag that is no qualified name.
     missing = {tuple(sorted({*selector} - {*tags})) for selector in selectors if all(map(is_tag, selector))} - {()}
     counts = range(1, len(missing) + 1) if len(missing) <= _MAX_COMBINED else (1, len(missing))
+    # Volumes of a pod may be on different disks, so not every selector has to match.
     unions = {
         tuple(sorted({tag for part in chosen for tag in part}))
         for count in counts

@@ -140,10 +140,11 @@ class PredictedCluster:
 
     def pod_claims(self, pod: kube.Pod) -> PodClaims:
         """Returns what kube-scheduler's filters read of a pod's claims; those that do not wait for a pod are
-        provisioned. The node affinity of a volume that is tied to a zone or region follows from the volume: it may be
-        newer than the cluster's objects.
+        provisioned.
         """
         claims = pod_claims(pod, self.snapshot, self.affinities, provisioned=True)
+        # The node affinity of a volume that is tied to a zone or region follows from the volume, which may be newer
+        # than the cluster's objects.
         tied = (volume.topology_requirement for volume in self.volumes_of(pod) if volume.topology_requirement)
         terms = (tuple(map(_node_selector_term, requirement)) for requirement in tied)
         return replace(claims, affinities=(*claims.affinities, *terms))
@@ -187,11 +188,9 @@ def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
 def cluster_without_scheduling(
     state: ClusterState, earlier: PredictedCluster | None = None
 ) -> Cooperative[PredictedCluster]:
-    """Returns a cluster with no more than decisions read. `earlier`, if given, was returned for an earlier state; it
-    saves a look at every pod while no pod has changed.
-
-    kube-scheduler's own filters refuse nothing in it, apart from cordoned nodes. Its caches are not those of the state, because the
-    caches of a running program are for one course of versions only.
+    """Returns a cluster with no more than decisions read, in which kube-scheduler's own filters refuse nothing but
+    cordoned nodes. `earlier`, if given, was returned for an earlier state; it saves a look at every pod while no pod
+    has changed.
 
     Raises:
         WhatIfError: the cluster's disks are allocated through DiskSchedules, which are not predicted
@@ -203,6 +202,7 @@ def cluster_without_scheduling(
         owners = earlier.owners
     else:
         owners = yield from _owners(snapshot.pods)
+    # The caches of a running program are for one course of versions only, so the cluster has its own.
     return PredictedCluster(
         state=ClusterState(state.view, ProfileCache(state.view), state.demand),
         scheduling=GenericClusterState(),

@@ -197,12 +197,12 @@ def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
 def _remove_extra_replica(
     cluster: PredictedCluster, volume: longhorn.Volume, replicas: tuple[longhorn.Replica, ...], choose: Choose
 ) -> ReplicaStep:
-    """Removes one replica beyond the volume's number, in Longhorn's order: evicted ones first, then those that data
-    locality does not want (cleanupExtraHealthyReplicas). Failed ones stay until they are stale
-    (shouldCleanUpFailedReplica), which is not predicted.
+    """Removes one replica beyond the volume's number, in Longhorn's order (cleanupExtraHealthyReplicas). Failed ones
+    stay until they are stale (shouldCleanUpFailedReplica), which is not predicted.
     """
     healthy = [replica for replica in replicas if is_healthy(replica)]
     evicted = [replica for replica in replicas if replica.eviction_requested and not replica.failed_at]
+    # Evicted ones go first, then those that data locality does not want.
     candidates = evicted
     if not candidates and len(healthy) > volume.number_of_replicas:
         elsewhere = [replica for replica in healthy if replica.node_id != volume.current_node_id]

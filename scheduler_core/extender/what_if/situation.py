@@ -143,9 +143,8 @@ class Situation:
         }
 
     def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Cooperative[Situation]:
-        """Takes these pods of nodes away; their controllers create them again. Pods that belong to one node stay, such
-        as those of DaemonSets. Pods without a controller stay too, and are reported. So do pods with a
-        PodDisruptionBudget, unless their node is `lost`: every order evicts them when the budget allows it.
+        """Takes these pods of nodes away, and their controllers create them again; `lost`: no PodDisruptionBudget keeps
+        them.
         """
         cluster = self.cluster
         moved: list[PodToPlace] = []
@@ -155,10 +154,13 @@ class Situation:
             key = (pod.namespace, pod.name)
             owner = cluster.owners.get(key)
             if owner is None:
+                # Without a controller the pod stays, and is reported.
                 unmanaged.append((pod.key, pod.node_name))
             elif owner not in NODE_BOUND_OWNERS:
+                # All others belong to their node and stay, such as those of DaemonSets.
                 entry = PodToPlace(key, Origin.MOVED, pod.node_name)
                 if not lost and not ignores_budgets(pod) and self.budgets.of(key):
+                    # Every order evicts the pod when its budget allows it.
                     evictions.append(entry)
                     continue
                 cluster = take_away(cluster, pod)
