@@ -194,10 +194,10 @@ class _Question:
             )
 
     def ask_with_remedy(self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str) -> PodExplanation:
-        """Returns a pod's explanation, with a remedy if it fits nowhere. A remedy is for the whole cluster, so none is
-        sought for some nodes, for the pod alone, or without kube-scheduler.
-        """
+        """Returns a pod's explanation, with a remedy if it fits nowhere."""
         answer = self.try_to_ask(pod, source)
+        # A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without
+        # kube-scheduler.
         if answer.schedulable or answer.error or self._nodes or self._alone or self._all_nodes:
             return answer
         from app.cli.pod_remedies import first_remedy

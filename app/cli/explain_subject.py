@@ -81,8 +81,7 @@ def read_source(
     *,
     needs_nodes: bool = False,
 ) -> ClusterSource:
-    """Returns the cluster of the command line. A prediction needs Longhorn nodes, because without them it would call
-    everything safe.
+    """Returns the cluster of the command line.
 
     Raises:
         CoreError: it cannot be read, has no objects, or lacks Longhorn nodes that are needed
@@ -96,6 +95,7 @@ def read_source(
         snapshot = as_snapshot(raw_objects)
         if not snapshot.longhorn_nodes:
             problem = f"no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace"
+            # Without Longhorn nodes a prediction would call everything safe.
             if needs_nodes:
                 raise CoreError(problem)
             warn(problem)

@@ -35,12 +35,13 @@ def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster
 def remedy_after(
     cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
 ) -> RemedyAnswer | None:
-    """Returns the cheapest remedy of a short search for a pod of a predicted cluster, None without one. Nodes in
-    `avoided` are not changed: one that is drained is not to be uncordoned.
+    """Returns the cheapest remedy of a short search for a pod of a predicted cluster that changes no node of `avoided`,
+    None without one.
     """
     pod = cluster.snapshot.pods[key]
     limit = 1 + min(len(avoided), _MAX_AVOIDED)
     remedies = run_to_end(find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS)).remedies
+    # A node that is drained is not to be uncordoned.
     allowed = (remedy for remedy in remedies if not any(step.node in avoided for step in remedy.steps))
     remedy = next(allowed, None)
     return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)

@@ -117,12 +117,13 @@ class ServingPair:
         return ""
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Has new connections of the context use this certificate. Python reads certificates from files only; these are
-        in memory, because no file may be written, least of all a key.
+        """Has new connections of the context use this certificate.
 
         Raises:
             CertificateError: OpenSSL refuses it
         """
+        # Python reads certificates from files only. These are in memory, because no file may be written, least of all a
+        # key.
         with _memory_file(self.chain) as chain, _memory_file(self.key) as key:
             try:
                 context.load_cert_chain(chain, key)
@@ -340,7 +341,8 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 
 
 def _read_parts(certificate: x509.Certificate) -> None:
-    """Reads every part that is needed later, because the library parses them one by one."""
+    """Reads every part that is needed later."""
+    # The library parses the parts one by one, so that a later one may still raise.
     certificate.public_key()
     _organization(certificate)
     _host_names(certificate)

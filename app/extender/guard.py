@@ -330,7 +330,7 @@ class PlacementGuard:
 
 
 def _has_same_offers(before: Competing, after: Contenders, nodes: Iterable[str]) -> bool:
-    """Whether the offers on some nodes are still the same: one that was made meanwhile is to be kept, too."""
+    # An offer that was made meanwhile is to be kept, too.
     return isinstance(after, Competing) and all(
         after.ledger.offers_on(node) == before.ledger.offers_on(node) for node in nodes
     )

@@ -323,9 +323,8 @@ class InstallationReader:
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
 
     async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
-        """Returns problems of processes that serve TLS, from their probe ports: these processes answer only callers
-        with a certificate, and the API server has none.
-        """
+        """Returns problems of processes that serve TLS, from their probe ports."""
+        # These processes answer only callers with a certificate, and the API server has none.
         reports = await asyncio.gather(
             *(_failure(proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
         )

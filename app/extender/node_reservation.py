@@ -138,14 +138,15 @@ class NodeReservations:
             return True
 
     def clear(self) -> None:
-        """Forgets everything: another process leads. It counts no wait, because it does not see its end."""
+        """Forgets everything: another process leads."""
         forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._scheduling_waits, *self._replica_waits]
+        # The end of these waits is not seen, so they are not counted.
         self._forgotten.update(forgotten)
         for task in forgotten:
             task.cancel()
 
     def _end_waits(self, pod: Pod) -> None:
-        """Ends the waits for a pod that is requested again: kube-scheduler has given up that attempt."""
+        # kube-scheduler has given up the attempt for a pod that it requests again.
         for wait, waiting in self._scheduling_waits.items():
             if _identity(waiting) == _identity(pod):
                 wait.cancel()
@@ -185,9 +186,7 @@ class NodeReservations:
             return ""
 
     async def _binding_node(self, pod: Pod) -> str:
-        """Returns the pod's node once it is bound, "" if it was deleted. Another pod of its name is its predecessor
-        until the pod itself was seen: the cache may be behind kube-scheduler.
-        """
+        """Returns the pod's node once it is bound, "" if it was deleted."""
         key = (pod.namespace, pod.name)
         seen = False
         with self._cache.listening(("pods", key)) as changed:
@@ -196,6 +195,8 @@ class NodeReservations:
                 same = is_same_pod(current, pod)
                 if current is not None and same and current.node_name:
                     return current.node_name
+                # The cache may be behind kube-scheduler: another pod of its name is its predecessor until the pod
+                # itself was seen.
                 if seen and not same:
                     return ""
                 seen = same

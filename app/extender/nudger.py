@@ -89,15 +89,14 @@ class NudgePatch:
         return True
 
     async def _exists(self, pod: Pod) -> bool:
-        """Whether this very pod exists after its patch was refused. The reason may be another than the UID: other
-        writers keep changing the pod, for example.
-        """
+        """Whether this very pod exists after its patch was refused."""
         try:
             raw = await self._client.get(PODS.path(pod.namespace, pod.name), seconds=CALL_SECONDS)
         except ApiError as error:
             if error.not_found:
                 return False
             raise
+        # The patch may be refused for another reason than the UID: other writers keep changing the pod, for example.
         _, current = KINDS[PODS.group, PODS.kind].decode(raw)
         return isinstance(current, Pod) and current.uid == pod.uid
 
@@ -189,11 +188,10 @@ class Nudger:
         self._logged_failures: set[tuple[int, str]] = set()
 
     def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """Remembers a pod that was refused on all these nodes, unless it has too many volumes: no change of the cluster
-        can help it then.
-        """
+        """Remembers a pod that was refused on all these nodes."""
         self._pending.end(pod.uid)
         if exceeds_attach_limit(pod):
+            # With so many volumes no change of the cluster can help the pod.
             return
         selected_node = self._cache.state().view.selected_node(pod)
         refusal = self._refusals.remember(pod, candidates, self._clock(), selected_node)
@@ -309,7 +307,7 @@ class Nudger:
 
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
         """Returns the pod as it is now, None if it does not wait: it was deleted, bound or ended, or its node was
-        selected after its refusal. A node that was selected before is left of a failed binding.
+        selected after its refusal.
         """
         current = current_pod(refusal.pod, view)
         if current is None:
@@ -319,6 +317,7 @@ class Nudger:
         selected_node = view.selected_node(current)
         if not selected_node:
             refusal.selected_node = ""
+        # A node that was selected before the refusal is left of a failed binding.
         decided = current.node_name or selected_node != refusal.selected_node
         return current if current.live and not decided else None
 
@@ -357,12 +356,11 @@ class Nudger:
             return None
 
     def _contenders_with_nudges(self) -> Contenders:
-        """Returns the contenders and what nudged pods will take. The results are not cached, because no later request
-        has these contenders.
-        """
+        """Returns the contenders and what nudged pods will take."""
         contenders = self._contenders()
         if isinstance(contenders, Competing):
             ledger = self._pending.add_to(contenders.ledger)
+            # No later request has these contenders, so that the results are not cached.
             return replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
         return Competing(self._no_demand, self._pending.add_to(self._no_offers), self._contention, EquivalenceCache())
 

@@ -215,8 +215,7 @@ class Offers:
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there: pods of lower priority would take it while the
-        victims end.
+        """Decides where preemption could help, and holds the room there.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -230,6 +229,7 @@ class Offers:
             if generation != self._generation or self._closed:
                 raise UnavailableError("the lead was lost while the pod was decided about")
             if isinstance(contenders, Competing):
+                # Without the hold, pods of lower priority would take the room while the victims end.
                 self._apply(make_hold(pod, decision, self._cache.state().view))
                 hold = self._ledger.offer_of(pod.uid)
                 if hold is not None:

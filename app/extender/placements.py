@@ -167,8 +167,9 @@ class Placements:
         self._wake.set()
 
     def clear(self) -> None:
-        """Forgets everything: another process leads. It counts no followed pod, because it does not see its end."""
+        """Forgets everything: another process leads."""
         self._leads = False
+        # Their end is not seen, so none is counted.
         self._followed_pods.clear()
         self._deliveries.clear()
         self._report = PlacementReport()

@@ -175,12 +175,11 @@ def selected_node_patch(node: str) -> dict[str, Any]:
 
 
 def binding(pod: Pod, node: str) -> dict[str, Any]:
-    """The body that binds a pod to a node, with the pod's UID, so that a different pod of the same name is never bound
-    in its place.
-    """
+    """The body that binds a pod to a node."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
+        # With the UID, a different pod of the same name is never bound in its place.
         "metadata": {"name": pod.name, "namespace": pod.namespace, **({"uid": pod.uid} if pod.uid else {})},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }

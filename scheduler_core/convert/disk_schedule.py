@@ -218,10 +218,11 @@ def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
 
 
 def volume_condition(raw: bytes, kind: str) -> Condition | None:
-    """A condition of a volume, None if it is absent or cannot be read: a caller then writes it as a new one."""
+    """A condition of a volume, None if it is absent or cannot be read."""
     try:
         wire = msgspec.json.decode(raw, type=_WithConditions)
     except msgspec.DecodeError:
+        # A caller then writes the condition as a new one.
         return None
     entries = conditions(wire.status.conditions if wire.status else None)
     return next((entry for entry in entries if entry.type == kind), None)

@@ -80,13 +80,12 @@ class JsonPlaces:
 
 
 def find_offset(text: str, path: Path) -> int:
-    """Where a value is, or the innermost one around it that exists. It stops reading there, so that it costs less than
-    all places.
-    """
+    """Where a value is, or the innermost one around it that exists."""
     best = (-1, 0)
     for candidate, offset in _values(text, [], str):
         if len(candidate) > best[0] and candidate == path[: len(candidate)]:
             best = (len(candidate), offset)
+        # To stop here costs less than all places.
         if candidate == path:
             break
     return best[1]
@@ -154,9 +153,10 @@ def line_and_column(text: str, offset: int) -> str:
 
 
 def describe_syntax_error(text: bytes, error: Exception) -> str:
-    """What a decoder found wrong, with line and column, because a decoder counts bytes."""
+    """What a decoder found wrong, with line and column."""
     match = _BYTE.search(str(error))
     if match is None:
         return str(error)
+    # A decoder counts bytes.
     before = text[: int(match[1])].decode(errors="replace")
     return _BYTE.sub(f"({line_and_column(before, len(before))})", str(error))

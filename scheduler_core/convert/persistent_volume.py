@@ -79,11 +79,10 @@ def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
 def _available_volume(
     wire: PersistentVolume, spec: _PersistentVolumeSpec, capacity: int
 ) -> kube.AvailableVolume | None:
-    """What claims may match, None if no claim may be bound to the volume. Bound volumes lack the fields, which decide
-    nothing, because there are many such volumes.
-    """
+    """What claims may match, None if no claim may be bound to the volume."""
     phase = wire.status.phase if wire.status else None
     if phase != "Available" or spec.claim_ref is not None or wire.metadata.deletion_timestamp is not None:
+        # The fields of bound volumes decide nothing, and there are many of these.
         return None
     annotations = wire.metadata.annotations or {}
     return kube.AvailableVolume(

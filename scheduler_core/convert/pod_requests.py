@@ -158,9 +158,9 @@ def _container_milli(container: WireContainer, subject: Subject, path: str) -> d
 
 
 def _milli(amounts: WireAmounts | None, subject: Subject, path: str) -> dict[str, int]:
-    """Amounts in thousandths, so that sums are exact: the API server keeps no smaller parts."""
     if not amounts:
         return {}
+    # In thousandths sums are exact: the API server keeps no smaller parts.
     return {name: amount(value, subject, f"{path}[{name}]", MILLI) for name, value in amounts.items()}
 
 

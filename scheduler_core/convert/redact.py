@@ -151,10 +151,10 @@ def _selector_keys(value: Any) -> Iterator[str]:
 
 
 def _merge(first: Any, second: Any) -> Any:
-    """Both values in one; lists are of equal length, because both are of one object."""
     if isinstance(first, dict) and isinstance(second, dict):
         return {**first, **{key: _merge(first[key], entry) if key in first else entry for key, entry in second.items()}}
     if isinstance(first, list) and isinstance(second, list):
+        # Both are of one object, so the lists are of equal length.
         return [_merge(*pair) for pair in zip(first, second, strict=True)]
     return first
 

@@ -85,15 +85,14 @@ def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
 
 
 def longhorn_names(volume: PodVolume, view: View) -> set[str]:
-    """Returns the names that a volume has, or may have, in Longhorn. Each kind has a watch of its own, so an unbound
-    claim's volume may exist before the view shows it.
-    """
+    """Returns the names that a volume has, or may have, in Longhorn."""
     if volume.bound:
         return {volume.volume.name}
     namespace, _, name = volume.claim.partition("/")
     claim = view.snapshot.claims.get((namespace, name))
     if claim is None:
         return set()
+    # Each kind has a watch of its own, so an unbound claim's volume may exist before the view shows it.
     persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
     return {future_volume_name(claim)} | ({persistent_volume.handle} if persistent_volume is not None else set())
 

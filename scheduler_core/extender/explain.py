@@ -158,8 +158,9 @@ def explain_decision(
 def _detail_of_cluster(
     reason: Reason, resolution: Resolution, state: ClusterState, details: dict[tuple[str, ...], str]
 ) -> Cooperative[str]:
-    """Returns a sentence that is the same for all nodes with these volumes, because it takes a look at every disk of the cluster."""
+    """Returns a sentence that is the same for all nodes with these volumes."""
     volumes = [volume.name for volume in resolution.unplaced]
+    # It takes a look at every disk of the cluster, so it is made once.
     key = (reason.name, *volumes, *(volume.claim for volume in resolution.volumes))
     if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
         details[key] = yield from _no_room_in_cluster(state.view, resolution)
@@ -282,9 +283,7 @@ def _uncertain_volumes(node: _Node) -> str:
 
 
 def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
-    """Names volumes that no disk takes, with nearest disk and rule. It seeks only as many as it names, because each
-    takes a look at every disk.
-    """
+    """Names volumes that no disk takes, with nearest disk and rule."""
     volumes = resolution.unplaced
     parts: list[str] = []
     for count, volume in enumerate(volumes, start=1):
@@ -292,6 +291,7 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
         if nearest:
             place = f"no disk{tied_domain(volume)} can take {volume.name}"
             parts.append(f"{place} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
+        # Each volume takes a look at every disk, so only as many are examined as are named.
         if len(parts) == MAX_LISTED and count < len(volumes):
             parts.append(f"volumes that are not examined: {len(volumes) - count}")
             break

@@ -161,9 +161,7 @@ def _whole_pod(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evalu
 
 
 def _room_in_cluster(request: FilterRequest) -> Cooperative[_Evaluated]:
-    """Refuses every node if an unplaced volume fits no disk of the cluster: it needs no local space, so any disk would
-    do.
-    """
+    """Refuses every node if an unplaced volume, which needs no local space, fits no disk of the cluster."""
     # Equal volumes are looked at once: a pod may have thousands.
     distinct = {
         required.key: required for required in (requirements([entry], ()) for entry in request.resolution.unplaced)
@@ -312,15 +310,14 @@ def mark_waiting(
 
 
 def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
-    """Marks nodes that this packing refuses whatever other pods do: they are unsafe for the pod's volumes alone, with
-    nothing in flight on the node. What a search left open is not marked.
-    """
+    """Marks nodes that this packing refuses whatever other pods do: they are unsafe for the pod's volumes alone."""
     refused = UNSAFE - request.options.packing.acceptable_reasons(())
     if refused.isdisjoint(reasons):
         return reasons
     names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason in refused]
     table = yield from request.state.profiles.table(request.required.classes)
     profiles = zip(names, table.of(names), strict=True)
+    # With nothing in flight on the node.
     settled = [name for name, profile in profiles if profile.free == profile.reported]
     apart = frozenset(_with_replica(request, (), request.optional.nodes_with_replica))
     others = [name for name in settled if name not in apart]
@@ -329,6 +326,7 @@ def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperativ
         if name in apart:
             alone[name] = _reason_of_node_with_replica(request, name, None, request.budget)
             yield
+    # What a search left open is not marked.
     if request.budget.gave_up and Reason.STALE_UNSAFE not in refused:
         return reasons
     never = {name for name, reason in alone.items() if reason in refused}

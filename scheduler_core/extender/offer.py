@@ -83,11 +83,10 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent:
 
 
 def make_hold(pod: Pod, decision: Decision, view: View) -> Offered:
-    """Returns the hold of a pod for which preemption may make room, on every node that fits: kube-scheduler chooses one
-    and nominates the pod to it.
-    """
+    """Returns the hold of a pod for which preemption may make room."""
     return Offered(
         pod=observed_pod(_newer(pod, view)),
+        # kube-scheduler chooses one of the nodes that fit and nominates the pod to it.
         nodes=frozenset(decision.fitting_nodes if decision.takes_space else ()),
         volumes=volumes_on_pod_node(decision.resolution),
         selected_node=view.selected_node(pod),

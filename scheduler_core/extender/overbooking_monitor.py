@@ -231,13 +231,12 @@ class OverbookingReport:
 
 
 def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:
-    """Returns the last placements, from the first certainly uncounted one. Longhorn placed the last replica, so what it
-    had counted left space for that.
-    """
+    """Returns the last placements, from the first certainly uncounted one."""
     last = placements[-1]
     counted = disk.booked
     for index in range(len(placements) - 1, -1, -1):
         counted -= placements[index].size
+        # Longhorn placed the last replica, so what it had counted left space for that.
         if counted + last.size <= disk.limit:
             return placements[index:]
     return placements

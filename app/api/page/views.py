@@ -186,11 +186,10 @@ def waiting_since(site: Site) -> Mapping[str, float]:
 async def with_remedies(
     site: Site, pods: Sequence[Pod], rows: Sequence[WaitingRow | None]
 ) -> list[tuple[Pod, WaitingRow | None, str | None]]:
-    """Returns pods with their rows and their first remedies, "" where there is none, and None where that is not known.
-    A search takes longer than a decision, so remedies of only a few pods are looked for.
-    """
+    """Returns pods with their rows and their first remedies, "" where there is none, and None where that is not known."""
     pairs = list(zip(pods, rows, strict=True))
     refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
+    # A search takes longer than a decision, so remedies of only a few pods are looked for.
     first_refused = refused[:_MAX_REMEDIES]
     results = await site.sources.remedies.remedies(first_refused, wait=0)
     texts = {

@@ -103,9 +103,10 @@ def needs_of_one_volume(
     volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace], *, proven: bool
 ) -> dict[str, DiskNeeds]:
     """Returns the guess that a disk must take one more replica, of any one volume. `proven`: whether a disk that takes
-    no replica of these volumes is of no use, so that the smallest one is a bound.
+    no replica of these volumes is of no use.
     """
     written = frozenset(volume.actual_size for volume in volumes)
+    # The smallest volume is a bound then.
     smallest = min((volume.size for volume in volumes), default=0) if proven else 0
     return {
         name: DiskNeeds(
@@ -120,12 +121,11 @@ def needs_of_one_volume(
 def space_questions(
     cluster: PredictedCluster, node: longhorn.Node, needs: Mapping[str, DiskNeeds]
 ) -> Iterator[SpaceQuestion]:
-    """Yields the questions about a node's disks, without those whose condition Schedulable is not what their numbers
-    lead to: Longhorn is about to change it.
-    """
+    """Yields the questions about a node's disks."""
     settings = cluster.state.view.settings
     for disk in node.disks:
         settled = with_schedulable_condition(cluster, disk).schedulable == disk.schedulable
+        # Longhorn is about to change the condition Schedulable of a disk whose numbers lead to another one.
         if not (disk.ready and disk.in_spec and disk.in_status and settled):
             continue
         for kind, most in _most(disk).items():

@@ -61,11 +61,10 @@ class SequenceExtender:
         """How many sequences were left out because Longhorn has too many choices."""
 
     def replicas_on_disk(self, cluster: PredictedCluster, disk: longhorn.Disk) -> list[longhorn.Replica]:
-        """Returns the replicas of a disk that may be moved, largest first, without those that a move makes: they have
-        no name yet by which a command could delete them.
-        """
+        """Returns the replicas of a disk that may be moved, largest first."""
         replicas = cluster.state.view.indexes.replicas_by_disk.get(disk.uuid) or ()
         return sorted(
+            # A replica that a move makes has no name yet by which a command could delete it.
             (replica for replica in replicas if replica.name in self._names),
             key=lambda replica: (-replica.size, replica.name),
         )

@@ -175,7 +175,7 @@ class WaitingPodsGoal:
         return self.target
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
-        """See `Goal`: the number of pods that are placed. A pod that was always placed must stay so."""
+        """See `Goal`: the number of pods that are placed."""
         least = self.target
         for cluster in clusters:
             if not self.before and not (yield from _any_fits(self.pods, cluster, self._options)):
@@ -184,6 +184,7 @@ class WaitingPodsGoal:
             least = min(least, count)
             if least < needed:
                 return least
+            # A pod that was always placed must stay so.
             if not always >= self._always_before:
                 return _NOT_ACCEPTABLE
         return least

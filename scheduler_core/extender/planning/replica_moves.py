@@ -159,12 +159,11 @@ def _is_steady(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
 
 
 def _has_backing_image(cluster: PredictedCluster, volume: longhorn.Volume, candidates: Iterable[DiskCandidate]) -> bool:
-    """Whether every candidate has the volume's backing image already: Longhorn would copy it otherwise, and the copy
-    takes space, too.
-    """
+    """Whether every candidate has the volume's backing image already."""
     if not volume.backing_image:
         return True
     image = cluster.state.view.cluster.backing_image(volume.backing_image)
+    # Longhorn would copy the image otherwise, and the copy takes space, too.
     return image is not None and all(candidate.disk_uuid in image.disks for candidate in candidates)
 
 

@@ -84,8 +84,8 @@ def _new_uid(namespace: str, name: str) -> str:
 def workload_members(
     kind: str, workload: NamespacedName, pods: Mapping[PodKey, kube.Pod], owners: Mapping[PodKey, str]
 ) -> list[PodKey]:
-    """Returns the live pods of a workload, those of earlier changes included, by their names. The last ones are removed
-    first: of a StatefulSet the highest numbers, of other kinds the pods without a node.
+    """Returns the live pods of a workload, those of earlier changes included, by their names, of which the last are
+    removed first.
     """
     namespace, name = workload
     created = re.compile(f"{re.escape(name)}-{MEMBER_NAMES[kind]}")
@@ -98,6 +98,7 @@ def workload_members(
         and (predicted if pod.uid == _new_uid(*key) else created).fullmatch(key[1])
         and owners.get(key) in (None, _POD_OWNERS[kind])
     ]
+    # Of a StatefulSet the highest numbers go first, of other kinds the pods without a node.
     if kind == STATEFUL_SET:
         return sorted(members, key=lambda key: int(key[1].rpartition("-")[2]))
     return sorted(members, key=lambda key: (not pods[key].node_name, key[1]))

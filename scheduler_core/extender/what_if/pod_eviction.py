@@ -128,11 +128,10 @@ def _selects(budget: DisruptionBudget, pod: generic.Pod) -> bool:
 
 
 def without_expected_pods(cluster: PredictedCluster, pod: generic.Pod) -> PredictedCluster:
-    """Returns the cluster after a workload with such pods was scaled: what the disruption controller counted before
-    does not hold any more for the budgets of these pods.
-    """
+    """Returns the cluster after a workload with such pods was scaled."""
     budgets = cluster.snapshot.disruption_budgets.items()
     concerned = {key: budget for key, budget in budgets if key[0] == pod.namespace and _selects(budget, pod)}
+    # What the disruption controller counted before does not hold any more.
     return cluster.update(
         {("disruption_budgets", key): replace(budget, expected_pods=None) for key, budget in concerned.items()}
     )

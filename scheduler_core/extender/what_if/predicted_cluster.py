@@ -231,13 +231,12 @@ def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
 def list_replica(
     cluster: PredictedCluster, node: longhorn.Node, disk: longhorn.Disk, name: str, size: int
 ) -> longhorn.Node:
-    """Returns the node with a replica of `size` bytes listed on the disk. None of the disk's other entries change, so a
-    status that the snapshot does not explain stays.
-    """
+    """Returns the node with a replica of `size` bytes listed on the disk."""
     before = disk.scheduled_replicas.get(name, 0)
     listed = {key: entry for key, entry in disk.scheduled_replicas.items() if key != name}
     if size:
         listed[name] = size
+    # None of the disk's other entries change, so a status that the snapshot does not explain stays.
     changed = replace(disk, scheduled_replicas=listed, storage_scheduled=max(0, disk.storage_scheduled + size - before))
     return with_disk(node, with_schedulable_condition(cluster, changed))
 

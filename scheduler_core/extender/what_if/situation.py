@@ -125,9 +125,7 @@ class Situation:
         return DisruptionBudgets(self.cluster)
 
     def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
-        """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either. A pod
-        that waits in the snapshot exists already.
-        """
+        """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either."""
         sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
         for entry in entries:
             namespace, name = entry.key
@@ -139,6 +137,7 @@ class Situation:
             entry.key: before.key
             for members in sets.values()
             for (_, before), (_, entry) in pairwise(sorted(members, key=lambda member: member[0]))
+            # A pod that waits in the snapshot exists already.
             if entry.origin is not Origin.WAITING
         }
 
