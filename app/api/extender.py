@@ -137,9 +137,8 @@ def _close_if_unavailable(response: Response, error: Exception) -> Response:
 def _result(
     args: ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the bytes before the nodes, the nodes, and those after. The answer has the form of the request.
-
-    Preemption may help on the `resolvable` nodes, and cannot on the `unresolvable` ones.
+    """Returns the bytes before the nodes, the nodes, and those after, in the form of the request. Preemption may help
+    on the `resolvable` nodes, and cannot on the `unresolvable` ones.
     """
     refused = {**unresolvable, **resolvable} if resolvable else unresolvable
     if args.runs is None:

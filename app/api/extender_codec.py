@@ -163,7 +163,6 @@ def _whole_pod(raw: msgspec.Raw) -> WholePod:
 def _pod_and_nodes(
     body: bytearray, charge: Charge
 ) -> Cooperative[tuple[msgspec.Raw, list[str], list[msgspec.Raw] | None]]:
-    """Returns the pod, the nodes' names, and the nodes if the request has them."""
     charge(_ELEMENT_BYTES * _commas(body))
     args = _decode(_ARGS, body)
     pod = _raw_pod(charge, args.Pod, args.pod)
@@ -250,9 +249,9 @@ def _check_forms(names: str, full: object, short: object) -> None:
 
 
 def _commas(body: bytearray) -> int:
-    """Returns how many commas a body has, of a large one an estimate. Counting 50 MB takes 30 ms. Windows at random
-    places of equal parts miss no dense part that matters, wherever the caller puts it.
-    """
+    """Returns how many commas a body has, of a large one an estimate."""
+    # Counting 50 MB takes 30 ms. Windows at random places of equal parts miss no dense part that matters, wherever the
+    # caller puts it.
     stride = len(body) // _WINDOWS
     if stride <= _WINDOW_BYTES:
         return body.count(b",")

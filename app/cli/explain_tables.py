@@ -161,7 +161,6 @@ def _plan_and_detail(entry: CandidateNodeAnswer) -> str:
 
 
 def _competing_volumes(entry: NodeAnswer) -> str:
-    """Names the volumes of other pods that take space on the node."""
     volumes = [
         f"{volume.volume} of pod {volume.pod} ({format_bytes(volume.size)})"
         if volume.pod

@@ -244,7 +244,6 @@ def _what_if(
 
 
 def _show_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
-    """Shows on a terminal how many pods have been decided."""
     if not sys.stderr.isatty():
         return pods
     from rich.progress import track

@@ -133,7 +133,6 @@ def _with_remedies(
 
 
 def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, str]:
-    """Returns the nodes that kube-scheduler refuses by itself, with its reasons."""
     objects = source.objects
     generic_pod = objects.pods[pod.namespace, pod.name]
     claims = pod_claims(pod, source.snapshot, objects.affinities)

@@ -351,7 +351,6 @@ def _read_as(resource: Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:
 
 
 async def _report(ask: Ask) -> ProcessReport:
-    """Returns what a process says about itself."""
     try:
         await ask("readyz")
         state = msgspec.json.decode(await ask("state"), type=_State)

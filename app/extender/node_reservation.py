@@ -267,7 +267,7 @@ class NodeReservations:
 
 
 def _result(task: asyncio.Task[_Result]) -> _Result | None:
-    """Returns the result of an ended task. None if it was cancelled, or failed, which must not happen."""
+    """Returns the result of an ended task, None if it was cancelled, or failed, which must not happen."""
     if task.cancelled():
         return None
     error = task.exception()

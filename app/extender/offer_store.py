@@ -238,8 +238,10 @@ class OfferStore:
         return len(record.data) if written and (record.complete or not final) else None
 
     async def _write(self, data: bytes, *, final: bool) -> bool:
-        """Writes a record; returns False if another process may lead by now. A final record is also written after a
-        call without an answer: without it, the successor waits until the Lease has run out.
+        """Writes a record; returns False if another process may lead by now.
+
+        A final record is also written after a call without an answer, because without it the successor waits until the
+        Lease has run out.
         """
         for tries_left in reversed(range(_TRIES)):
             try:

@@ -152,7 +152,7 @@ def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanat
 def _rules(
     order: Sequence[Rule], failed: Rule | None, detail: str, numbers: dict[Rule, str] | None = None
 ) -> Iterator[RuleAnswer]:
-    """Yields the rules up to the one that failed. A rule that is not in `order` was checked before all of them."""
+    """Yields the rules up to the one that failed; one that is not in `order` was checked before all of them."""
     reached = order[: order.index(failed)] if failed in order else order if failed is None else []
     for rule in reached:
         yield RuleAnswer(rule=rule.text, passed=True, detail=(numbers or {}).get(rule, ""))

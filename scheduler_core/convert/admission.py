@@ -158,7 +158,6 @@ def _placement_of(request: _Request) -> tuple[Placement | str, bool]:
 
 
 def _shape_problem(old: longhorn.Replica, new: longhorn.Replica) -> str:
-    """Returns why an update has not the shape of a placement, or ""."""
     if old.disk_id or old.node_id:
         return f"the replica had a place already: node {old.node_id!r}, disk {old.disk_id!r}"
     if new.deleting:

@@ -103,9 +103,7 @@ def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation
 
 
 def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
-    """Returns a disk with the backing images that replicas there still wait for. Longhorn copies an image after it has
-    placed the first replica that needs it.
-    """
+    """Returns a disk with the backing images that replicas there still wait for."""
     coming: dict[str, int] = {}
     for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
         volume = view.snapshot.volumes.get(replica.volume)
@@ -113,6 +111,7 @@ def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
         if image is not None and disk.uuid not in image.disks:
             coming[image.name] = image.real_size
     if not coming:
+        # Longhorn copies an image to a disk after it has placed the first replica that needs it.
         return disk
     copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
     return replace(disk, free=disk.free - sum(coming.values()), copies=copies)

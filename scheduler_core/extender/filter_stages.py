@@ -143,7 +143,6 @@ def _placeable(request: FilterRequest, reasons: list[Reason]) -> Cooperative[lis
 
 @without_pauses
 def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
-    """Refuses nodes that the pod's volumes exclude."""
     reasons: dict[str, Reason] = {}
     for nodes, reason in node_constraints(request.resolution):
         for name in request.candidates:

@@ -216,7 +216,6 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
 def _split_by_room(
     names: Sequence[str], reasons: Sequence[Reason]
 ) -> tuple[Sequence[str], Sequence[tuple[str, Reason]]]:
-    """Returns the nodes with the reason ROOM, and the other nodes with their reasons."""
     if reasons.count(Reason.ROOM) == len(names):
         # The common case in a large cluster.
         return names, ()
@@ -226,7 +225,6 @@ def _split_by_room(
 
 
 def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
-    """Returns the nodes by the volumes that the pod has there."""
     if not decision.resolutions:
         return [(decision.resolution, list(names))]
     groups: dict[int, tuple[Resolution, list[str]]] = {}
@@ -307,7 +305,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Coo
 
 
 def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volumes) -> Disks:
-    """Plans a node that holds a replica of the pod. Anti-affinity and kept replicas make it a special case."""
+    """Plans a node that holds a replica of the pod, which anti-affinity and kept replicas make a special case."""
     node = evaluate_node(planner.view, planner.resolution, name, competitors)
     if not node.required.sizes:
         return ()

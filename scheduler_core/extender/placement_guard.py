@@ -227,7 +227,6 @@ class _Guard:
         self._node = view.snapshot.longhorn_nodes[placement.node]
 
     def decide(self, competing: CompetingVolumes) -> Cooperative[GuardDecision]:
-        """Decides with everything that competes for the node, the volume itself included."""
         everything = all_volumes(competing)
         decision = self._keep(everything.volumes)
         if decision is not None:
@@ -253,7 +252,6 @@ class _Guard:
         return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
-        """Returns the decision with which all these volumes fit, None if there is none."""
         evaluation = self._evaluate(list(volumes.values()))
         key = identity(self._volume)
         if evaluation.refused is not None or key not in volumes:

@@ -15,10 +15,7 @@ FINALIZER: Final = "longhorn.io"
 
 
 class AllocationState(Enum):
-    """The decision about a request.
-
-    A request that is in the spec but not in the status is pending.
-    """
+    """The decision about a request; one that is in the spec but not in the status is pending."""
 
     SCHEDULED = "scheduled"
     REJECTED = "rejected"

@@ -137,7 +137,6 @@ class _Search:
         return (bound, -copied) > (self._value, -self._best.copied_bytes)
 
     def _compare(self, sequence: MoveSequence) -> Cooperative[None]:
-        """Keeps the sequence if it is better than the best one."""
         nodes = sequence.changed_nodes
         best = self._best
         if best is not None and len(best.moves) == len(sequence.moves):

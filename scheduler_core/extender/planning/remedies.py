@@ -272,7 +272,6 @@ def _shortage(cluster: PredictedCluster, start: _Start) -> Cooperative[DomainSho
 
 
 def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:
-    """Yields the steps that change a setting and may lift a refusal."""
     names = sorted({*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}) if start.node is None else (start.node,)
     for name in names:
         yield from uncordon_steps(cluster, name)
@@ -303,7 +302,6 @@ class _Candidate:
 
 
 def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate]:
-    """Yields nodes on which a step may help."""
     decision = start.decision.decision
     if decision is None:
         return
@@ -327,7 +325,6 @@ def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate
 
 
 def _space_questions(trials: Trials, start: _Start) -> Cooperative[list[SpaceQuestion]]:
-    """Returns the questions about the space of disks that may help."""
     cluster = trials.cluster
     questions: list[SpaceQuestion] = []
     for number, candidate in enumerate(_candidates(cluster, start), start=1):
@@ -358,7 +355,6 @@ def _replicas_in_the_way(trials: Trials, start: _Start) -> Cooperative[list[long
 
 
 def _needs(trials: Trials, candidate: _Candidate) -> Mapping[str, DiskNeeds]:
-    """Returns what the pod's volumes need of the disks of a node."""
     name = candidate.node.name
     view = trials.cluster.state.view
     spaces = view.free_space(name)

@@ -10,10 +10,7 @@ from scheduler_core.model.quantity import format_bytes, parse_bytes
 
 
 class RemedyKind(StrEnum):
-    """What one step of a remedy changes.
-
-    Of equal cost the first kind is preferred.
-    """
+    """What one step of a remedy changes; of equal cost the first kind is preferred."""
 
     UNCORDON = "uncordon"
     ALLOW_DEGRADED = "allow-degraded"

@@ -91,9 +91,8 @@ def waiting_row(
     contenders: Contenders,
     refused: Mapping[str, str],
 ) -> Cooperative[WaitingRow]:
-    """Returns the row of a pod, by the decision of `/filter`.
-
-    `refused`: nodes that kube-scheduler refuses by itself, with its reasons.
+    """Returns the row of a pod, by the decision of `/filter`; `refused`: nodes that kube-scheduler refuses by itself,
+    with its reasons.
     """
     nodes = candidate_nodes(state.view)
     names = [name for name in nodes if name not in refused]

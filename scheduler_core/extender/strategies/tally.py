@@ -64,10 +64,7 @@ class Tally:
         self._samples.append(sample)
 
     def note_placement(self, cluster: PredictedCluster, name: str, *, is_new: bool) -> None:
-        """Notes what placing or removing replicas of a volume led to; `is_new`: it had no replica before.
-
-        `is_new`: the volume had no replica before.
-        """
+        """Notes what placing or removing replicas of a volume led to; `is_new`: it had no replica before."""
         replicas = placed_replicas(cluster, name)
         volume = cluster.snapshot.volumes[name]
         on_node = any(replica.node_id == volume.node_id for replica in replicas)
