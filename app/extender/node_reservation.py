@@ -140,7 +140,7 @@ class NodeReservations:
     def clear(self) -> None:
         """Forgets everything: another process leads."""
         forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._scheduling_waits, *self._replica_waits]
-        # The end of these waits is not seen, so they are not counted.
+        # These waits are not counted: this process does not see their end.
         self._forgotten.update(forgotten)
         for task in forgotten:
             task.cancel()

@@ -169,7 +169,7 @@ class Placements:
     def clear(self) -> None:
         """Forgets everything: another process leads."""
         self._leads = False
-        # Their end is not seen, so none is counted.
+        # No followed pod is counted: this process does not see their end.
         self._followed_pods.clear()
         self._deliveries.clear()
         self._report = PlacementReport()

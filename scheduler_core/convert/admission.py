@@ -1,5 +1,5 @@
-"""Admission of a replica's placement, as Longhorn writes it. The request is read, its shape is checked, and a change
-becomes a JSON patch.
+"""Admission of a replica's placement, as Longhorn writes it: reads the request, checks its shape, and makes a JSON
+patch of a change.
 
 Longhorn writes a placement as one update that sets spec.nodeID, spec.diskID, spec.diskPath and two labels of a replica that had none of them
 (scheduler/replica_scheduler.go: scheduleReplicaToDisk, datastore: UpdateReplica). The labels matter as much as the fields: Longhorn counts

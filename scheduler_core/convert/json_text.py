@@ -85,7 +85,7 @@ def find_offset(text: str, path: Path) -> int:
     for candidate, offset in _values(text, [], str):
         if len(candidate) > best[0] and candidate == path[: len(candidate)]:
             best = (len(candidate), offset)
-        # To stop here costs less than all places.
+        # Reading on would cost as much as reading all places.
         if candidate == path:
             break
     return best[1]

@@ -1,4 +1,4 @@
-"""Requests and host ports of a pod, summed as kube-scheduler does. The module has the wire types and the sums.
+"""Requests and host ports of a pod, summed as kube-scheduler does: wire types and sums.
 
 Source: k8s.io/component-helpers/resource (PodRequests) and pkg/scheduler/util (GetHostPorts), Kubernetes 1.36. Two of the API
 server's defaults are applied here as well, so that objects from files mean the same: a request that is not set equals the

@@ -160,7 +160,7 @@ def _detail_of_cluster(
 ) -> Cooperative[str]:
     """Returns a sentence that is the same for all nodes with these volumes."""
     volumes = [volume.name for volume in resolution.unplaced]
-    # It takes a look at every disk of the cluster, so it is made once.
+    # Making the sentence takes a look at every disk of the cluster, so it is made once.
     key = (reason.name, *volumes, *(volume.claim for volume in resolution.volumes))
     if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
         details[key] = yield from _no_room_in_cluster(state.view, resolution)

@@ -316,7 +316,7 @@ def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperativ
     names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason in refused]
     table = yield from request.state.profiles.table(request.required.classes)
     profiles = zip(names, table.of(names), strict=True)
-    # With nothing in flight on the node.
+    # Nothing is in flight on these nodes.
     settled = [name for name, profile in profiles if profile.free == profile.reported]
     apart = frozenset(_with_replica(request, (), request.optional.nodes_with_replica))
     others = [name for name in settled if name not in apart]

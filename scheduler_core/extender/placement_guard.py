@@ -4,8 +4,8 @@ Data flow: a placement that Longhorn is about to write → the view, with what w
 shown yet → the volume's demand on that node, or the offer of it that has the volume → everything still to come to the
 node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to
 that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica.
-Otherwise there is no plan to keep, and Longhorn's choice stays. Of volumes that do not
-fit together, hopeless demand is left out first, then offers (`evaluation/fitting_volumes.py`).
+Otherwise there is no plan to keep, and Longhorn's choice stays. Of volumes that do not fit together, hopeless demand is
+left out first, then offers (`evaluation/fitting_volumes.py`).
 
 A replica that no pod needs on the node is steered to a disk with which everything that was promised there still fits
 (`extender/steering.py`).

@@ -106,7 +106,7 @@ def needs_of_one_volume(
     no replica of these volumes is of no use.
     """
     written = frozenset(volume.actual_size for volume in volumes)
-    # The smallest volume is a bound then.
+    # If such a disk is of no use, the smallest volume is a bound.
     smallest = min((volume.size for volume in volumes), default=0) if proven else 0
     return {
         name: DiskNeeds(

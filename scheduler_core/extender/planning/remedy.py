@@ -95,7 +95,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Steps after which a pod fits. Without any one of them it does not."""
+    """Steps after which a pod fits, none of which can be left out."""
 
     steps: tuple[Step, ...]
 
