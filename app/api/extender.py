@@ -127,7 +127,6 @@ def _undecided_answer(
 
 
 def _close_if_unavailable(response: Response, error: Exception) -> Response:
-    """Closes the connection after the response if this process may not decide."""
     if isinstance(error, UnavailableError):
         # The caller's next connection may reach a process that may decide.
         response.headers["Connection"] = "close"

@@ -303,7 +303,6 @@ def priority_list(scores: Mapping[str, int]) -> bytes:
 
 
 def error_result(error: str) -> bytes:
-    """Returns an answer of /explain for a pod that cannot be decided about."""
     return _encode({"Error": error})
 
 

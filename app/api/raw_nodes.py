@@ -166,7 +166,6 @@ def _name(item: msgspec.Raw, index: int) -> str:
 
 
 def _all_names(node: bytes) -> set[str]:
-    """Returns every value that a node has for the key metadata.name."""
     # Most nodes have each key once, and need no slower look.
     if node.count(b'"metadata"') == node.count(b'"name"') == 1 and b"\\u" not in node:
         return set()

@@ -198,7 +198,6 @@ class SnapshotService:
             losses.adopt()
 
     async def run(self) -> None:
-        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.Event().wait())
             for task in self._tasks:

@@ -191,7 +191,6 @@ def _node_losses(shared: _Shared) -> NodeLosses:
 def _guard_endpoint(
     shared: _Shared, elector: Elector, certificate: ServingCertificate, guard: PlacementGuard
 ) -> GuardEndpoint:
-    """Returns what has API servers call the placement guard."""
     options = shared.options
     leader = _publisher(shared, elector.leading, options.guard_port, PLACEMENT_GUARD)
     # Any process that does not lead may take this port, and the leader empties it.

@@ -173,7 +173,6 @@ class _Question:
         self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
 
     def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
-        """Returns the state and the contenders of a snapshot, which its pods share."""
         if self._latest is None or self._latest[0] is not snapshot:
             state = ClusterState.of(View.of(snapshot, now()))
             self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
@@ -194,7 +193,6 @@ class _Question:
             )
 
     def ask_with_remedy(self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str) -> PodExplanation:
-        """Returns a pod's explanation, with a remedy if it fits nowhere."""
         answer = self.try_to_ask(pod, source)
         # A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without
         # kube-scheduler.

@@ -361,14 +361,12 @@ def _address(settings: Settings, listener: socket.socket) -> str:
 
 
 def _hosts(settings: Settings, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-    """Returns the names by which the service is called."""
     services = (endpoint_slice.EXTENDER, endpoint_slice.PLACEMENT_GUARD)
     names = [name for service in services for name in service.host_names(namespace)]
     return [settings.host, *settings.allowed_hosts, *names]
 
 
 def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
-    """Returns the server for kubelets, if there is to be one."""
     from app.bootstrap import plain_probes
     from app.runtime.server import HttpServer
 

@@ -24,7 +24,6 @@ def print_lines(text: str, *, err: bool = False) -> None:
 
 
 def warn(text: str) -> None:
-    """Prints a warning to standard error."""
     print_line(f"warning: {text}", err=True)
 
 

@@ -197,7 +197,6 @@ def _predict(
     seeds: Sequence[str],
     longhorn_namespace: str,
 ) -> tuple[Prediction, OrderAnswer, tuple[str, ...]]:
-    """Returns the prediction, the shown order, and what is not predicted."""
     before, after = _situations(source, changes)
     results = _play(after, options, seeds)
     order = _shown_order(after, options, results, seeds)

@@ -59,7 +59,6 @@ def named_workload(resource: Resource, name: str, namespace: str, source: Cluste
 def _workload_of_member(
     kind: str, name: str, member: kube.Pod, generic_pod: generic.Pod, snapshot: Snapshot
 ) -> Workload:
-    """Returns the workload of one of its pods."""
     mounts = []
     for mount in member.volumes:
         claim = snapshot.claims.get((member.namespace, mount.claim))
@@ -78,7 +77,6 @@ def _workload_of_member(
 
 
 def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
-    """Whether pods on several nodes may mount the claim."""
     return any(mode in ("ReadWriteMany", "ReadOnlyMany") for mode in spec.access_modes)
 
 

@@ -30,7 +30,6 @@ class RecentCallers:
         self._calls.put(key, (requests + 1, self._clock()))
 
     def answers(self) -> list[CallerAnswer]:
-        """Returns the callers by address and form."""
         now = self._clock()
         # Reading an entry marks it as used.
         calls = self._calls.copy()

@@ -92,7 +92,6 @@ class CertificateFiles:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What a new connection uses."""
         return self._context
 
     async def run(self) -> None:

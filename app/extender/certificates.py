@@ -341,7 +341,6 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 
 
 def _read_parts(certificate: x509.Certificate) -> None:
-    """Reads every part that is needed later."""
     # The library parses the parts one by one, so that a later one may still raise.
     certificate.public_key()
     _organization(certificate)

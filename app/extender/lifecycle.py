@@ -158,7 +158,6 @@ class ExtenderLifecycle(Program):
 
     @property
     def refused_settings(self) -> list[str]:
-        """What is wrong in the sources of settings."""
         return list(self._settings().problems)
 
     def state(self) -> ServiceState:
@@ -374,7 +373,6 @@ class ExtenderLifecycle(Program):
         log.warning("a pod is still being placed, handing over without it")
 
     async def before_release(self) -> None:
-        """Notes which Services have to be pointed away."""
         self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
         services = (self._service, self._parts.guard)
         self._withdraws = [entry for entry in services if entry is not None and entry.points_here]

@@ -374,11 +374,9 @@ class Metrics:
         gauge.set_function(lambda: float(read()))
 
     def heartbeat(self, node: str, *, leading: bool) -> None:
-        """Sets whether this process answers."""
         self._heartbeat.labels(node=node).set(leading)
 
     def pod_scheduling_wait(self, seconds: float, *, scheduled: bool) -> None:
-        """Observes one wait for spec.nodeName."""
         self._scheduling_wait.labels(pod_scheduled=_BOOLEANS[scheduled]).observe(seconds)
 
     def node_reservation(self, seconds: float, *, listed: bool) -> None:

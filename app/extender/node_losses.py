@@ -149,7 +149,6 @@ class NodeLosses:
 
 
 def _fullness(snapshot: Snapshot, name: str) -> float:
-    """The share of a node's space that Longhorn has scheduled."""
     node = snapshot.longhorn_nodes.get(name)
     disks = node.disks if node is not None else ()
     size = sum(disk.storage_maximum - disk.storage_reserved for disk in disks)

@@ -68,7 +68,6 @@ class NodeReservations:
         self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
 
     def reserved_nodes(self) -> frozenset[str]:
-        """Returns the nodes that take no new volumes now."""
         return frozenset(node for _, node in self._replica_waits.values())
 
     def contenders(self) -> Contenders:
@@ -234,7 +233,6 @@ class NodeReservations:
             self._metrics.node_reservation(self._clock() - started, listed=listed)
 
     async def _wait_for_replicas(self, pod: Pod, node: str, seconds: float) -> bool:
-        """Returns whether Longhorn listed the pod's local volumes in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._listing(pod, node)

@@ -89,7 +89,6 @@ class NudgePatch:
         return True
 
     async def _exists(self, pod: Pod) -> bool:
-        """Whether this very pod exists after its patch was refused."""
         try:
             raw = await self._client.get(PODS.path(pod.namespace, pod.name), seconds=CALL_SECONDS)
         except ApiError as error:
@@ -289,7 +288,6 @@ class Nudger:
         return _Inputs(self._cache.state().view.version, offers, self._pending.ended)
 
     async def _review(self, refusal: RefusedPod, turn: _Turn, patches: asyncio.TaskGroup) -> None:
-        """Nudges the pod if it fits now and may be nudged."""
         view = self._cache.state().view
         pod = self._waiting_pod(refusal, view)
         if pod is None:
@@ -356,7 +354,6 @@ class Nudger:
             return None
 
     def _contenders_with_nudges(self) -> Contenders:
-        """Returns the contenders and what nudged pods will take."""
         contenders = self._contenders()
         if isinstance(contenders, Competing):
             ledger = self._pending.add_to(contenders.ledger)

@@ -87,7 +87,6 @@ class _FollowedPod:
     checked: tuple[object, ...] = (None, None, None)
 
     def late(self, now: float) -> bool:
-        """Whether its volumes should have been placed long ago."""
         return now - self.decided_at >= MAX_PLACEMENT_SECONDS
 
     def needs_check(self, state: ClusterState, now: float) -> bool:
@@ -230,7 +229,6 @@ class Placements:
             yield
 
     async def _update_report(self) -> None:
-        """Makes the next report, and counts and logs what is new in it."""
         contenders = self._contenders()
         contention = self._contention
         ledger = Ledger()

@@ -113,7 +113,6 @@ class CertificateOptions:
 
     @property
     def host(self) -> str:
-        """The name by which API servers call the webhook."""
         return f"{NAME}.{self.namespace}.svc"
 
 
@@ -259,7 +258,6 @@ class ServingCertificate:
         return certificates
 
     async def _write_ca_bundle(self, certificates: Certificates) -> None:
-        """Has API servers trust the authorities."""
         raw = await self._client.get(self._webhook_path, seconds=CALL_SECONDS)
         configuration = decode_json(MUTATING_WEBHOOKS.kind, raw, _WebhookConfiguration)
         webhooks = [webhook for webhook in configuration.webhooks or () if webhook.name in WEBHOOKS]

@@ -37,6 +37,5 @@ def workload_replicas(kind: str, raw: object) -> int | None:
 
 
 def creates_in_order(kind: str, raw: object) -> bool:
-    """Whether a StatefulSet creates its pods one after the other."""
     spec = decode_object(kind, raw, AppliedWorkload).spec
     return spec is None or spec.pod_management_policy != "Parallel"

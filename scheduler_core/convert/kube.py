@@ -298,7 +298,6 @@ class CsiNode(Wire):
 
 
 def csi_node(wire: CsiNode) -> frozenset[str]:
-    """The names of the drivers that are registered on a node."""
     return frozenset(driver.name for driver in (wire.spec and wire.spec.drivers) or ())
 
 

@@ -137,7 +137,6 @@ def _pod_spec(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _selector_keys(value: Any) -> Iterator[str]:
-    """The label keys that selectors anywhere in a value name."""
     if isinstance(value, list):
         for entry in value:
             yield from _selector_keys(entry)
@@ -182,7 +181,6 @@ def _omit_none(value: Any) -> Any:
 
 
 def _redact_metadata(value: Any, *, keep_label: Callable[[str], bool]) -> None:
-    """Removes labels and annotations, except for those that are kept."""
     # Nested objects, too: a volume claim template has metadata of its own.
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _redact_metadata(entry, keep_label=_no_label)

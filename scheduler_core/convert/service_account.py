@@ -49,5 +49,4 @@ def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
 
 
 def with_owners(body: Mapping[str, Any], owners: list[dict[str, str]]) -> dict[str, Any]:
-    """Returns a new object that ends with its owners."""
     return {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}

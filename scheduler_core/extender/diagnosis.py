@@ -75,5 +75,4 @@ def diagnose(facts: Installation, checks: Iterable[Check] = INSTALLED) -> list[F
 
 
 def is_well(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is to be mended."""
     return not {Severity.WARNING, Severity.ERROR} & {finding.severity for finding in findings}

@@ -152,7 +152,6 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated
 
 
 def _whole_pod(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evaluated]:
-    """Refuses every node if a volume cannot be attached or placed on any."""
     unready = unready_volume(request.view, request.resolution)
     if unready is not None:
         return _Evaluated(dict.fromkeys(request.candidates, unready.reason))
@@ -193,7 +192,6 @@ def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
 
 
 def home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[str]:
-    """Names of the homes among the nodes that are not decided."""
     view = request.view
     classes = request.required.classes
     attachable = {name for name in _with_replica(request, decided) if attach_refusal(view, classes, name) is None}
@@ -211,7 +209,6 @@ def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluate
 
 @without_pauses
 def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    """Refuses nodes that are reserved for other pods."""
     if not isinstance(request.contenders, ExcludedNodes) or not request.required.sizes:
         return _NOTHING
     excluded = request.contenders.names

@@ -338,7 +338,6 @@ def _disks_of_equivalent_nodes(
 
 
 def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
-    """Returns the most bytes to allocate on each disk."""
     node = view.cluster.nodes[name]
     return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
 

@@ -166,7 +166,6 @@ class _Room:
         return -decision.scores.get(name, 0), kept, rebuilt, safety, -self._usable(name, self._bounds[name]), name
 
     def _usable(self, name: str, bound: int) -> int:
-        """Returns the bytes that the pod can use."""
         profile = self._decision.profiles.get(name)
         if profile is None:
             return bound
@@ -180,7 +179,6 @@ class _Room:
         return min(free, bound)
 
     def _is_own(self, volume_class: ReplicaRequest) -> bool:
-        """Whether the pod has volumes of a competitors' class."""
         is_own = self._own_classes.get(id(volume_class))
         if is_own is None:
             is_own = volume_class in self._decision.volume_classes

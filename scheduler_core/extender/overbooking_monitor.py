@@ -196,7 +196,6 @@ class OverbookingReport:
         return {uuid: tuple(sorted(group)) for uuid, group in placements.items()}
 
     def _is_new(self, replica: longhorn.Replica) -> bool:
-        """Whether a replica was placed on its disk since the previous view."""
         if self._view is None:
             return False
         before = self._view.snapshot.replicas.get(replica.name)

@@ -231,7 +231,6 @@ def check_registration_removal(facts: Installation) -> Iterator[Finding]:
 
 
 def _shows_a_call(message: str) -> bool:
-    """Whether the extender was called, with an answer or in vain."""
     cause = cause_of(message)
     return is_refusal(message) or (cause is not None and cause is not UNMANAGED_RESOURCE)
 

@@ -165,7 +165,6 @@ class SettingsHistory:
 
 
 def _unknown_keys(source: SettingsSource) -> Iterator[str]:
-    """Yields what is wrong with keys that look like settings."""
     for key in source.values:
         if key in _SETTINGS or not key.startswith(_PREFIXES):
             continue

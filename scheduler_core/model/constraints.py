@@ -77,7 +77,6 @@ class LabelSelector:
 
     @property
     def matches_everything(self) -> bool:
-        """Whether it has no part at all."""
         return not self.labels and not self.requirements
 
     def matches(self, labels: Labels) -> bool:

@@ -139,7 +139,6 @@ class DiskSchedule:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is requested and nothing is allocated."""
         return not any(self.spec.requests(kind) or self.status.allocations(kind) for kind in RequestKind)
 
 

@@ -57,7 +57,6 @@ class Site:
 
     @classmethod
     def of(cls, state: AppState) -> Site:
-        """Returns the site of an application with a status page."""
         if state.status is None:
             raise TypeError("the application was made without a status page")
         return cls(state, state.status, state.lifecycle.state() if state.lifecycle else None)
@@ -315,7 +314,6 @@ def _part(number: int, orders: int) -> str:
 
 
 def not_ready(site: Site, problem: str) -> Context:
-    """Returns the page of a process without a state of the cluster."""
     return {**frame(site, "Not ready", ""), "problem": problem, "refresh": SOON_SECONDS}
 
 

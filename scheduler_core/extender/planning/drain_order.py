@@ -158,7 +158,6 @@ class _Search:
         self._dead_ends = 0
 
     def run(self, blocked: Mapping[str, tuple[str, ...]]) -> Cooperative[DrainOrder]:
-        """Searches until all nodes are drained, or enough orders are tried."""
         while self._stack and self._best_state.remaining and self._dead_ends < self._request.tries:
             state = self._stack[-1]
             if state.untried:

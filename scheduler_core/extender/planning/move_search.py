@@ -48,7 +48,6 @@ class Rebalance:
 
     @property
     def reached(self) -> bool:
-        """Whether the target is reached, with or without moves."""
         return self.value >= self.target
 
 
@@ -86,7 +85,6 @@ class _Search:
         self._evaluations = 0
 
     def run(self) -> Cooperative[Rebalance]:
-        """Tries sequences of one move, then of two, and so on."""
         start = MoveSequence((), (self._baseline.cluster,))
         level = [start]
         exhaustive = True

@@ -170,7 +170,6 @@ def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
 
 
 def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether a volume is detached, and no pod mounts its claim."""
     view = cluster.state.view
     names = view.indexes.volumes_by_handle.get(volume.name) or ()
     claims = [cluster.snapshot.persistent_volumes[name].claim for name in names]

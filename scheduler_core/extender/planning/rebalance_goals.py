@@ -232,7 +232,6 @@ def _least_volume(cluster: PredictedCluster, key: PodKey) -> int:
 
 
 def _any_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> Cooperative[bool]:
-    """Whether some pod fits on some node, each for itself."""
     decider = PodDecider(options)
     for key in keys:
         if (yield from _fits(key, cluster, decider)):

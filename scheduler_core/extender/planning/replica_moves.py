@@ -153,13 +153,11 @@ def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool
 
 
 def _is_steady(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether auto-balance leaves a volume as it is."""
     view = cluster.state.view
     return replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {NO_REPLENISHMENT}
 
 
 def _has_backing_image(cluster: PredictedCluster, volume: longhorn.Volume, candidates: Iterable[DiskCandidate]) -> bool:
-    """Whether every candidate has the volume's backing image already."""
     if not volume.backing_image:
         return True
     image = cluster.state.view.cluster.backing_image(volume.backing_image)

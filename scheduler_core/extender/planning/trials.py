@@ -145,7 +145,6 @@ class Trials:
         ]
 
     def _reverse_changes(self) -> ChangesByObject:
-        """Returns the changes that take back the latest trial."""
         return {key: getattr(self.cluster.snapshot, key[0]).get(key[1]) for key in self._changed}
 
 

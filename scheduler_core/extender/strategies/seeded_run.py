@@ -213,7 +213,6 @@ class _Run:
             self._tally.note_step(self._step)
 
     def _note_change(self) -> None:
-        """Lets refused pods that waited for a change be tried again."""
         self._version += 1
         self._queue.extend(self._unchanged)
         self._unchanged.clear()

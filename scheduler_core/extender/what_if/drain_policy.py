@@ -49,6 +49,5 @@ def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: 
 
 
 def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether the replica's volume is attached, so that the replica runs."""
     volume = cluster.snapshot.volumes.get(replica.volume)
     return volume is not None and bool(volume.node_id)

@@ -120,7 +120,6 @@ def _lacks_local_replica(cluster: PredictedCluster, volume: Volume) -> bool:
 
 
 def _free_bytes(cluster: PredictedCluster) -> int:
-    """Returns what Longhorn's rules let the ready disks take in sum."""
     view = cluster.state.view
     free_space = view.indexes.free_space
     return sum(
@@ -133,7 +132,6 @@ def _free_bytes(cluster: PredictedCluster) -> int:
 
 
 def _overbooked_disks(cluster: PredictedCluster) -> int:
-    """Returns how many ready disks have more scheduled than their limit."""
     view = cluster.state.view
     return sum(
         disk.ready and disk.storage_scheduled > scheduling_limit(disk, view.settings)

@@ -214,7 +214,6 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
 
 
 def _delete_claim(cluster: PredictedCluster, key: NamespacedName) -> PredictedCluster:
-    """Returns the cluster without a claim, its volume and its replicas."""
     claim = cluster.snapshot.claims.get(key)
     if claim is None:
         return cluster

@@ -80,7 +80,6 @@ class PredictedCluster:
         )
 
     def update(self, changes: Changes, after: timedelta = timedelta(0)) -> PredictedCluster:
-        """Returns the cluster after the changes, and after some time."""
         if not changes and not after:
             return self
         return replace(self, state=self.state.update(changes, self.state.view.cluster.now + after))

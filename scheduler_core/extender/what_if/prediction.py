@@ -54,7 +54,6 @@ class PodOutcome:
 
     @property
     def certainty(self) -> Certainty:
-        """In how many orders it is placed, as a word."""
         return Certainty.of(self.placed, self.orders)
 
 
@@ -74,7 +73,6 @@ class DrainOutcome:
 
     @property
     def certainty(self) -> Certainty:
-        """In how many orders it finishes, as a word."""
         return Certainty.of(self.finished, self.orders)
 
 
@@ -262,5 +260,4 @@ def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, 
 
 
 def _healthy_replicas(name: str, result: OrderResult) -> int:
-    """Returns how many replicas of a volume are healthy in the end."""
     return sum(1 for each in result.cluster.state.view.replicas_of(name) if holds_data(result.cluster, each))

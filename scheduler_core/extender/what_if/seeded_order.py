@@ -140,7 +140,6 @@ class _Run:
         self._report_progress()
 
     def _report_progress(self) -> None:
-        """Reports a step, with the volumes that it concerned."""
         waiting = len(self._waiting) + len(self._refused) + len(self._to_attach)
         to_evict = len(self._evictions) + len(self._refused_evictions)
         self._observe(OrderProgress(self._cluster, waiting, to_evict, self._copied, tuple(self._changed)))
@@ -171,7 +170,6 @@ class _Run:
             self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
 
     def _show_status(self) -> None:
-        """Lets Longhorn's status show everything that was placed."""
         if not self._unlisted:
             return
         for change in self._unlisted:
@@ -219,7 +217,6 @@ class _Run:
         self._placed_since = True
 
     def _is_healthy(self, key: PodKey) -> bool:
-        """Whether a PodDisruptionBudget counts a pod as healthy."""
         if key in self._cluster.unready:
             return False
         if key in self._moved or self._fewer:
@@ -229,7 +226,6 @@ class _Run:
         return pod is not None and bool(pod.node_name)
 
     def _retry_evictions(self, key: PodKey) -> None:
-        """Lets evictions go on that wait for a pod to run."""
         budgets = self._situation.budgets
         concerned = [entry for entry in self._refused_evictions if {*budgets.of(entry.key)} & {*budgets.of(key)}]
         if concerned:
@@ -252,7 +248,6 @@ class _Run:
         self._placed_since = True
 
     def _predecessors_run(self, entry: PodToPlace) -> bool:
-        """Whether the pods run that a StatefulSet creates before this one."""
         before = entry.after
         while before is not None:
             if not self._runs(before):
@@ -360,7 +355,6 @@ class _Run:
         return volume is not None and self._healthy_replicas(name) < volume.number_of_replicas
 
     def _note_replicas(self, name: str) -> None:
-        """Notes that a volume has fewer healthy replicas than it should."""
         if self._lacks_replicas(name):
             healthy = self._healthy_replicas(name)
             self._fewer[name] = min(healthy, self._fewer.get(name, healthy))

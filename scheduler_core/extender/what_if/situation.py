@@ -109,7 +109,6 @@ class Situation:
 
     @cached_property
     def _pending_evictions(self) -> dict[PodKey, PodToPlace]:
-        """The evictions of pods that still run on their drained node."""
         pods = self.cluster.snapshot.pods
         entries = ((entry, pods.get(entry.key)) for entry in self.evictions)
         return {
