@@ -111,8 +111,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 def _undecided_answer(
     state: AppState, args: ExtenderArgs, error: Exception, started: float, *, observes: bool
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the answer about an undecidable pod, as `_result`. While refusals are only observed, every node fits,
-    even if this process may not decide.
+    """Returns the answer about an undecidable pod, as `_result`.
 
     Raises:
         UnavailableError: another process may answer
@@ -123,6 +122,7 @@ def _undecided_answer(
     log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
     result = DecisionResult(len(args.candidates), error=str(error), seconds=perf_counter() - started, observed=observes)
     state.decisions.record("filter", args.pod, result)
+    # While refusals are only observed, every node fits, even if this process may not decide.
     return _result(args, {}, {}) if observes else (filter_result(None, {}, str(error)), None, b"")
 
 

@@ -115,11 +115,10 @@ def node_names(items: Sequence[msgspec.Raw]) -> Cooperative[list[str]]:
 
 
 def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> Cooperative[NodeRuns]:
-    """Returns where the items of a node list are in the body. No two items may be equal. Then an occurrence of the
-    first item is either the list or fails at its second item.
-    """
+    """Returns where the items of a node list are in the body; no two items may be equal."""
     start = body.find(items[0]) if items else -1
     while start >= 0:
+        # An occurrence of the first item is either the list or fails at its second item.
         bounds = yield from _bounds(body, items, start)
         if bounds is not None:
             return NodeRuns(body, *bounds)
@@ -150,15 +149,14 @@ def _bounds(
 
 
 def _name(item: msgspec.Raw, index: int) -> str:
-    """Returns the name of a node. Of a key that comes twice the decoder reads the last value, as Go does; a caller that
-    reads the first would mean another node.
-    """
     try:
         name = _NODE.decode(item).metadata.name
         usual = _USUAL_START.match(item)
         names = {usual[1].decode()} if usual is not None else _all_names(bytes(item))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestError(f"Nodes.items[{index}] is not a node: {error}") from error
+    # Of a key that comes twice the decoder reads the last value, as Go does; a caller that reads the first would mean
+    # another node.
     if names and names != {name}:
         different = " and ".join(map(repr, sorted(names | {name})))
         raise RequestError(f"Nodes.items[{index}] has several names: {different}")

@@ -432,13 +432,14 @@ async def _run_live(
 
 
 def _advertised_address(advertise: str, host: str) -> str:
-    """Returns the address for the EndpointSlice, or "". An EndpointSlice holds no loopback and no wildcard address."""
+    """Returns the address for the EndpointSlice, or ""."""
     try:
         address = ipaddress.ip_address(advertise or host)
     except ValueError as error:
         if advertise:
             raise CoreError(f"--advertise {advertise}: is no IP address") from error
         return ""
+    # An EndpointSlice holds no loopback, wildcard or link-local address.
     usable = not (address.is_loopback or address.is_unspecified or address.is_link_local)
     if advertise and not usable:
         raise CoreError(f"--advertise {advertise}: an EndpointSlice takes no loopback, wildcard or link-local address")

@@ -170,7 +170,7 @@ class PlacementGuard:
         return self._context.settings().placement_guard
 
     def adopt(self) -> None:
-        """Starts to lead: the previous leader may have answered a moment ago."""
+        # The previous leader may have answered a moment ago.
         self._behind_until = self._clock() + CATCH_UP_SECONDS
 
     def clear(self) -> None:
@@ -244,8 +244,9 @@ class PlacementGuard:
         return [] if refused else placement_patch(wanted, written, has_annotations=request.has_annotations)
 
     def _is_unseen(self, node: str, now: float) -> bool:
-        """Whether a watch should have shown an answer on a node by now: it may be lost, and another process asked."""
+        """Whether a watch should have shown an answer on a node by now."""
         on_node = (each for each in self._allowances.values() if each.placement.node == node)
+        # The answer may be lost, and another process may have been asked.
         return any(now - each.at > UNSEEN_SECONDS for each in on_node)
 
     async def _contenders(self, node: str) -> Contenders:

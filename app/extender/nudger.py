@@ -267,9 +267,7 @@ class Nudger:
             await turn.slicer.pause_if_due()
 
     def _begin_round(self) -> None:
-        """Starts a round over the pods that are due. If something changed, and every `REVIEW_INTERVAL`, it is over all
-        pods.
-        """
+        """Starts a round over the pods that are due, or over all pods if something changed and every `REVIEW_INTERVAL`."""
         now = self._clock()
         inputs = self._inputs()
         review_all = not inputs.same_as(self._reviewed_inputs) or now >= self._review_at

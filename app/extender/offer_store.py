@@ -238,11 +238,7 @@ class OfferStore:
         return len(record.data) if written and (record.complete or not final) else None
 
     async def _write(self, data: bytes, *, final: bool) -> bool:
-        """Writes a record; returns False if another process may lead by now.
-
-        A final record is also written after a call without an answer, because without it the successor waits until the
-        Lease has run out.
-        """
+        """Writes a record; returns False if another process may lead by now."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 if not self._version:
@@ -256,6 +252,8 @@ class OfferStore:
                 raw = await self._client.patch(self._path, body, seconds=CALL_SECONDS)
             except ApiError as error:
                 self._version = ""
+                # Without a final record the successor waits until the Lease has run out, so it is also written after a
+                # call without an answer.
                 if not tries_left or not (error.conflict or (final and error.unreachable)):
                     raise
                 continue

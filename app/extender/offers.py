@@ -303,13 +303,13 @@ class Offers:
             undecided &= undecided_pods(self._cache.state().view)
 
     async def _fill_contention(self) -> None:
-        """Computes the competitors of every node, or the first request would have to."""
         contenders = self.contenders()
         if isinstance(contenders, Competing):
             state = self._cache.state()
             budget = Budget(STEPS_PER_REQUEST)
             query = ContentionQuery(state, contenders.demand, contenders.ledger, NO_REQUESTER, budget)
             names = tuple(state.view.cluster.nodes)
+            # Otherwise the first request would have to compute the competitors of every node.
             await self._evaluator.run(self._contention.competitors(query, names))
 
     async def settle(self) -> bool:
@@ -478,8 +478,7 @@ class Offers:
                 changed.clear()
 
     def _remaining_seconds(self, uid: str) -> float:
-        """Returns the seconds until the pod's offer may end by itself, at most `OFFER_LIFETIME`: an offer that stands
-        may be replaced by one that ends.
-        """
+        """Returns the seconds until the pod's offer may end by itself, at most `OFFER_LIFETIME`."""
         offer = self._ledger.offer_of(uid)
+        # An offer that stands may be replaced by one that ends.
         return max(0.0, min(offer.ends_at - self._clock(), OFFER_LIFETIME)) if offer else 0.0

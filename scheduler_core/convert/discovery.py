@@ -42,8 +42,7 @@ class EndpointSlice(Wire):
 
 
 def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
-    """The endpoints and labels of an EndpointSlice, as kube-proxy reads them. kube-proxy uses only the first address of
-    an endpoint; it takes an absent ``ready`` as true.
+    """The endpoints and labels of an EndpointSlice, as kube-proxy reads them.
 
     Raises:
         ObjectError: it is no EndpointSlice
@@ -51,10 +50,12 @@ def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
     wire = decode_json("EndpointSlice", raw, EndpointSlice)
     ports = wire.ports or ()
     endpoints = wire.endpoints or ()
+    # kube-proxy takes an absent `ready` as true.
     ready = [entry for entry in endpoints if entry.conditions is None or entry.conditions.ready is not False]
     return Slice(
         address_type=wire.address_type,
         endpoints=tuple(
+            # kube-proxy uses only the first address of an endpoint.
             Endpoint(_canonical(entry.addresses[0]), port.port or 0, entry.node_name or "")
             for entry in ready
             if entry.addresses

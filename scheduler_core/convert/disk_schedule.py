@@ -343,13 +343,14 @@ def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
 
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
     """The body that sets a Replica's place (node, disk UUID and path), its size, or both. It replaces the Replica read
-    as `raw`, at that version. Longhorn counts replicas by label.
+    as `raw`, at that version.
     """
     body = _body(raw)
     metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
     if place is not None:
         spec["nodeID"], spec["diskID"], spec["diskPath"] = place
+        # Longhorn counts replicas by label.
         place_labels = {NODE_LABEL: spec["nodeID"], DISK_LABEL: spec["diskID"]}
         metadata = {**metadata, "labels": {**_object_field(metadata, "labels"), **place_labels}}
     if size is not None:

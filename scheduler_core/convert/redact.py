@@ -87,7 +87,7 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 
 
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """A StatefulSet as data: what predictions read of it. Its template keeps its labels, for `keep_selected_labels`.
+    """A StatefulSet as data: what predictions read of it.
 
     Raises:
         ObjectError: it cannot be read
@@ -101,6 +101,7 @@ def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     metadata = body["spec"]["template"].setdefault("metadata", {})
     labels = metadata.get("labels", {})
     _redact_metadata(body, keep_label=_no_label)
+    # The labels of its template are for `keep_selected_labels`.
     metadata["labels"] = labels
     return {"apiVersion": "apps/v1", "kind": kind, **body}
 

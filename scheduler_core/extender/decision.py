@@ -242,13 +242,13 @@ def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
 
 
 def node_constraints(resolution: Resolution) -> Iterable[tuple[frozenset[str], Reason]]:
-    """Yields sets of nodes that the pod is limited to, each with the reason of all other nodes. A strict-local volume
-    stays where its replica is; an exclusive claim stays where another live pod uses it.
-    """
+    """Yields sets of nodes that the pod is limited to, each with the reason of all other nodes."""
     for volume in resolution.volumes:
+        # An exclusive claim stays where another live pod uses it.
         if volume.in_use_on:
             yield volume.in_use_on, Reason.CLAIM_IN_USE
     for volume in resolution.local:
         placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
+        # A strict-local volume stays where its replica is.
         if volume.volume.data_locality == STRICT_LOCAL and placed:
             yield placed, Reason.STRICT_LOCAL_ELSEWHERE

@@ -189,9 +189,7 @@ class _Planner:
 
 
 def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, int], int]:
-    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have. Of several
-    volumes that a claim may become, the largest counts for the most.
-    """
+    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have."""
     bytes_by_node: dict[str, int] = {}
     totals: dict[str, int] = {}
     for volume in volumes:
@@ -205,6 +203,7 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
         }
         if kept:
             key = volume.claim if volume.persistent_volume or volume.nodes is not None else volume.name
+            # Of several volumes that a claim may become, the largest counts for the most.
             totals[key] = max(totals.get(key, 0), size + written)
         for name, use in kept.items():
             on_node = size + written if use is ReplicaUse.HEALTHY else size

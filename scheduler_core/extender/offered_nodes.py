@@ -187,9 +187,9 @@ class _Room:
 
 
 def _total_size(volumes: Iterable[PodVolume]) -> int:
-    """Returns the bytes of a pod's volumes; of several volumes that a claim may become, the largest counts."""
     sizes: dict[str, int] = {}
     for volume in volumes:
+        # Of several volumes that a claim may become, the largest counts.
         sizes[volume.claim] = max(sizes.get(volume.claim, 0), volume.volume.size)
     return sum(sizes.values())
 

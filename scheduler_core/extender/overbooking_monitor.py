@@ -137,9 +137,7 @@ class OverbookingReport:
     _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])
 
     def update(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
-        """Returns the report at a later time. A disk is reported `SETTLE_TIME` after the last placement on it, or when
-        a replica has left it before, once for as long as it is overbooked. A `now` before this report's time counts as
-        that.
+        """Returns the report at a later time. A `now` before this report's time counts as that.
 
         Args:
             view: the cluster to report on
@@ -164,10 +162,12 @@ class OverbookingReport:
             meeting = self._meeting(uuid, disk, new.get(uuid, ()), _on_disk(recent.get(uuid, ()), uuid, view))
             if meeting is None:
                 ended = self._meetings.get(uuid)
+                # A disk that a replica has left before `SETTLE_TIME` is reported as well.
                 # A limit that was raised at the same time may have been delivered after the placements that it let happen.
                 if ended is not None and not ended.reported and disk.limit <= ended.disk.limit:
                     new_overbookings.append(ended.entry)
                 continue
+            # A disk is reported `SETTLE_TIME` after the last placement on it, once for as long as it is overbooked.
             is_new = not meeting.reported and meeting.last + SETTLE_TIME <= now
             meetings[uuid] = replace(meeting, reported=meeting.reported or is_new)
             if meetings[uuid].reported:

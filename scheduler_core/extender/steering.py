@@ -68,11 +68,10 @@ class Steering:
         self.breaks_promise = False
 
     def place(self) -> Cooperative[Placement | None]:
-        """Returns the place with which all that was promised there still fits, None without one. If the offers fit
-        nowhere, too, a place that keeps what is decided is better than one that does not.
-        """
+        """Returns the place with which all that was promised there still fits, None without one."""
         chosen = self._placement
         candidates: Sequence[Placement] | None = None
+        # If the offers fit nowhere, too, a place that keeps what is decided is better than one that does not.
         for with_offers in (True, False):
             self.keeps_offers = with_offers
             self.breaks_promise = (yield from self._reason(chosen, with_offers=with_offers)) not in FITTING

@@ -32,13 +32,13 @@ class VolumesToCome:
 
     @classmethod
     def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> VolumesToCome:
-        """Returns all that need space there. Each kind has a watch of its own, so a volume may be shown as attached
-        before its claim is shown as bound; it counts then.
-        """
+        """Returns all that need space there."""
         offers = ledger.offers_on(node)
         counted = without_matched_claims(demands, offers, node)
         shown = {demand.volume.volume.name for demand in counted if demand.volume.bound}
 
+        # Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound; it
+        # counts then.
         def counts(volume: PodVolume) -> bool:
             return volume.bound or longhorn_names(volume, view).isdisjoint(shown)
 

@@ -108,15 +108,14 @@ class Toleration:
     effect: str = ""
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether it tolerates a taint (Toleration.ToleratesTaint). Numeric comparison (operators Lt and Gt) is off by
-        default in Kubernetes 1.36, and tolerates nothing.
-        """
+        """Whether it tolerates a taint (Toleration.ToleratesTaint)."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
             return False
         if self.operator in ("", "Equal"):
             return self.value == taint.value
+        # Numeric comparison (operators Lt and Gt) is off by default in Kubernetes 1.36, and tolerates nothing.
         return self.operator == "Exists"
 
 

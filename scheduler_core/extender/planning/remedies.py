@@ -238,9 +238,7 @@ class _Search:
         return True
 
     def _least_size(self, start: _Start, question: SpaceQuestion) -> Cooperative[int]:
-        """Returns the least bytes with which the pod fits, else 0. It decides, too, that the pod does not fit with one
-        byte less.
-        """
+        """Returns the least bytes with which the pod fits, else 0; with one byte less it was decided not to fit."""
         low = 0
         high = 0
         for high in (*(guess for guess in question.guesses if guess < question.most), question.most):

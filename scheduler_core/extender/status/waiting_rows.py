@@ -121,11 +121,10 @@ def waiting_row(
 def _closest_node(
     pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
 ) -> Cooperative[NearestNode | None]:
-    """Returns the node that lacks the fewest bytes or, where all lack something else, the one that passed most rules.
-    Only the nodes with most free bytes on one disk are compared byte by byte.
-    """
+    """Returns the node that lacks the fewest bytes or, where all lack something else, the one that passed most rules."""
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     order = sort_candidates(state.view, decision)
+    # Only the nodes with most free bytes on one disk are compared byte by byte.
     lacking = [name for name in order[:_COMPARED_NODES] if reasons[name] in LACKING_SPACE]
     if not order:
         return None

@@ -191,9 +191,7 @@ def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
 
 
 def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster without the attachments of volumes that only this pod uses on its node. Its generic ephemeral
-    volumes are deleted, as their claims are with the pod.
-    """
+    """Returns the cluster without the attachments of volumes that only this pod uses on its node."""
     changes: ChangesByObject = {}
     shared = cluster.shared_volume(pod)
     if shared is not None:
@@ -209,6 +207,7 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
     cluster = cluster.update(changes)
     for mount in pod.volumes:
         if mount.ephemeral:
+            # The claims of generic ephemeral volumes are deleted with the pod.
             cluster = _delete_claim(cluster, (pod.namespace, mount.claim))
     return cluster
 

@@ -298,8 +298,8 @@ class _Run:
             self._delayed[name] = step.wait
 
     def finish_drains(self) -> bool:
-        """Fails the replicas of the nodes whose drain can finish; returns whether one finishes. It notes why others
-        cannot; those that a PodDisruptionBudget holds up go on later.
+        """Fails the replicas of the nodes whose drain can finish, and notes why others cannot; returns whether one
+        finishes.
         """
         finished = len(self._gone)
         held_up: list[str] = []
@@ -311,6 +311,7 @@ class _Run:
             blockers = (*unmanaged, *(refused or drain_blockers(self._cluster, name, self._gone)))
             if blockers:
                 self._blockers[name] = blockers
+                # A drain that a PodDisruptionBudget holds up goes on later.
                 held_up += [name] if refused else []
                 continue
             self._gone.add(name)
