@@ -1,7 +1,5 @@
-"""Errors as JSON answers with a 4xx or 5xx status.
-
-The body is ``{"error": "..."}``, never a traceback. Only `/filter` says with status 200 why it cannot answer now, in
-the form that kube-scheduler shows to users.
+"""Errors as JSON answers with a 4xx or 5xx status. The body is ``{"error": "..."}``, never a traceback. Only `/filter`
+says with status 200 why it cannot answer now, in the form that kube-scheduler shows to users.
 """
 
 from __future__ import annotations
@@ -35,10 +33,7 @@ _NO_NODES: Final[Mapping[str, object]] = {
 
 
 class RequestError(Exception):
-    """A request that cannot be read.
-
-    The text says what is wrong and where.
-    """
+    """A request that cannot be read. The text says what is wrong and where."""
 
     status = 400
 

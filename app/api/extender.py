@@ -67,10 +67,7 @@ class _PiecewiseResponse(Response):
 
 
 class _FilterResponse(_PiecewiseResponse):
-    """A filter result whose nodes are sent as pieces of the request.
-
-    `started` is when decoding began.
-    """
+    """A filter result whose nodes are sent as pieces of the request; `started` is when decoding began."""
 
     def __init__(self, head: bytes, nodes: Pieces | None, tail: bytes, state: AppState, started: float) -> None:
         size = len(head) + (nodes.size if nodes else 0) + len(tail)
@@ -116,8 +113,6 @@ def _undecided_answer(
 ) -> tuple[bytes, Pieces | None, bytes]:
     """Returns the answer about an undecidable pod, as `_result`.
 
-    While refusals are only observed, every node fits, even if this process may not decide.
-
     Raises:
         UnavailableError: another process may answer
     """
@@ -127,15 +122,13 @@ def _undecided_answer(
     log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
     result = DecisionResult(len(args.candidates), error=str(error), seconds=perf_counter() - started, observed=observes)
     state.decisions.record("filter", args.pod, result)
+    # While refusals are only observed, every node fits, even if this process may not decide.
     return _result(args, {}, {}) if observes else (filter_result(None, {}, str(error)), None, b"")
 
 
 def _close_if_unavailable(response: Response, error: Exception) -> Response:
-    """Closes the connection after the response if this process may not decide.
-
-    The caller's next connection may reach a process that may.
-    """
     if isinstance(error, UnavailableError):
+        # The caller's next connection may reach a process that may decide.
         response.headers["Connection"] = "close"
     return response
 
@@ -143,11 +136,8 @@ def _close_if_unavailable(response: Response, error: Exception) -> Response:
 def _result(
     args: ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the bytes before the nodes, the nodes, and those after.
-
-    The answer has the form of the request.
-
-    Preemption may help on the `resolvable` nodes, and cannot on the `unresolvable` ones.
+    """Returns the bytes before the nodes, the nodes, and those after, in the form of the request. Preemption may help
+    on the `resolvable` nodes, and cannot on the `unresolvable` ones.
     """
     refused = {**unresolvable, **resolvable} if resolvable else unresolvable
     if args.runs is None:
@@ -189,7 +179,6 @@ def _record_filter(
 
 
 def _fitting_nodes(decision: Decision) -> Iterator[str]:
-    """Yields the candidates that fit, in order."""
     pairs = zip(decision.candidates, decision.reasons, strict=True)
     return (name for name, reason in pairs if reason.fits)
 

@@ -1,7 +1,6 @@
-"""kube-scheduler's extender messages (k8s.io/kube-scheduler/extender/v1), decoded and encoded.
-
-The Go types have no JSON tags, so kube-scheduler writes `Pod`, `Nodes` and `NodeNames`, with null for the form it does not use.
-Go reads any case, so lower-case and camelCase are accepted too. Answers use Go's spelling.
+"""kube-scheduler's extender messages (k8s.io/kube-scheduler/extender/v1), decoded and encoded. The Go types have no
+JSON tags, so kube-scheduler writes `Pod`, `Nodes` and `NodeNames`, with null for the form it does not use. Go reads any
+case, so lower-case and camelCase are accepted too. Answers use Go's spelling.
 """
 
 from __future__ import annotations
@@ -132,9 +131,8 @@ class PreemptionArgs:
 
 
 def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> Cooperative[ExtenderArgs]:
-    """Decodes the body of /filter and /explain.
-
-    `charge` is called with the memory that this takes, before it is taken. `whole`: there is a policy file, whose rules read the whole pod.
+    """Decodes the body of /filter and /explain. `charge` is called with the memory that this takes, before it is taken.
+    `whole`: there is a policy file, whose rules read the whole pod.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
@@ -165,7 +163,6 @@ def _whole_pod(raw: msgspec.Raw) -> WholePod:
 def _pod_and_nodes(
     body: bytearray, charge: Charge
 ) -> Cooperative[tuple[msgspec.Raw, list[str], list[msgspec.Raw] | None]]:
-    """Returns the pod, the nodes' names, and the nodes if the request has them."""
     charge(_ELEMENT_BYTES * _commas(body))
     args = _decode(_ARGS, body)
     pod = _raw_pod(charge, args.Pod, args.pod)
@@ -252,10 +249,9 @@ def _check_forms(names: str, full: object, short: object) -> None:
 
 
 def _commas(body: bytearray) -> int:
-    """Returns how many commas a body has, of a large one an estimate.
-
-    Counting 50 MB takes 30 ms. Windows at random places of equal parts miss no dense part that matters, wherever the caller puts it.
-    """
+    """Returns how many commas a body has, of a large one an estimate."""
+    # Counting 50 MB takes 30 ms. Windows at random places of equal parts miss no dense part that matters, wherever the
+    # caller puts it.
     stride = len(body) // _WINDOWS
     if stride <= _WINDOW_BYTES:
         return body.count(b",")
@@ -287,9 +283,8 @@ def _pod(raw: msgspec.Raw) -> Pod:
 def filter_result(
     names: Sequence[str] | None, unresolvable: Mapping[str, str], error: str = "", failed: Mapping[str, str] = _NONE
 ) -> bytes:
-    """Returns an ExtenderFilterResult with names; None and an error mean that nothing was decided.
-
-    Preemption may help on the `failed` nodes, and cannot on the `unresolvable` ones.
+    """Returns an ExtenderFilterResult with names; None and an error mean that nothing was decided. Preemption may help
+    on the `failed` nodes, and cannot on the `unresolvable` ones.
     """
     return _encode(
         {
@@ -308,7 +303,6 @@ def priority_list(scores: Mapping[str, int]) -> bytes:
 
 
 def error_result(error: str) -> bytes:
-    """Returns an answer of /explain for a pod that cannot be decided about."""
     return _encode({"Error": error})
 
 

@@ -46,11 +46,9 @@ class PlacementReviewer(Protocol):
     """Decides about the placements that Longhorn writes."""
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
-        """Returns the JSON patch (RFC 6902) for the object of a review.
-
-        An empty patch leaves the object as it is. It is called only while this process leads, and what it returns is
-        dropped if the process leads no more by then. It returns within the second that API servers wait; whatever it
-        raises leaves the object alone.
+        """Returns the JSON patch (RFC 6902) for the object of a review. An empty patch leaves the object as it is. It
+        is called only while this process leads, and what it returns is dropped if the process leads no more by then. It
+        returns within the second that API servers wait; whatever it raises leaves the object alone.
         """
 
 

@@ -1,8 +1,6 @@
-"""Full nodes inside a request's body, kept as bytes.
-
-They are located, named and sent back, never parsed into objects. The JSON decoder delimits the items. `node_names`
-reads their names, and `locate_nodes` their positions in the body. So the answer sends nodes as views of the request,
-byte for byte and without a copy.
+"""Full nodes inside a request's body, kept as bytes. They are located, named and sent back, never parsed into objects.
+The JSON decoder delimits the items. `node_names` reads their names, and `locate_nodes` their positions in the body. So
+the answer sends nodes as views of the request, byte for byte and without a copy.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ class Pieces:
 
     @property
     def size(self) -> int:
-        """Number of bytes in total."""
         return sum(end - start for start, end in self.runs) + max(0, len(self.runs) - 1)
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
@@ -85,10 +82,7 @@ class NodeRuns:
     ends: list[int]
 
     def select(self, keep: Sequence[bool]) -> Pieces:
-        """Returns the nodes to keep.
-
-        Neighbours are one run, with the separators of the request.
-        """
+        """Returns the nodes to keep; neighbours are one run, with the separators of the request."""
         return Pieces(self.body, list(self._runs(keep)))
 
     def _runs(self, keep: Sequence[bool]) -> Iterator[tuple[int, int]]:
@@ -121,12 +115,10 @@ def node_names(items: Sequence[msgspec.Raw]) -> Cooperative[list[str]]:
 
 
 def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> Cooperative[NodeRuns]:
-    """Returns where the items of a node list are in the body.
-
-    No two items may be equal. Then an occurrence of the first item is either the list or fails at its second item.
-    """
+    """Returns where the items of a node list are in the body; no two items may be equal."""
     start = body.find(items[0]) if items else -1
     while start >= 0:
+        # An occurrence of the first item is either the list or fails at its second item.
         bounds = yield from _bounds(body, items, start)
         if bounds is not None:
             return NodeRuns(body, *bounds)
@@ -137,10 +129,7 @@ def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> Cooperative[N
 def _bounds(
     body: bytearray, items: Sequence[msgspec.Raw], start: int
 ) -> Cooperative[tuple[list[int], list[int]] | None]:
-    """Returns starts and ends of the items from `start`, or None.
-
-    None if the body has other bytes there.
-    """
+    """Returns starts and ends of the items from `start`, None if the body has other bytes there."""
     starts: list[int] = []
     ends: list[int] = []
     for index, item in enumerate(items):
@@ -160,16 +149,14 @@ def _bounds(
 
 
 def _name(item: msgspec.Raw, index: int) -> str:
-    """Returns the name of a node.
-
-    Of a key that comes twice the decoder reads the last value, as Go does; a caller that reads the first would mean another node.
-    """
     try:
         name = _NODE.decode(item).metadata.name
         usual = _USUAL_START.match(item)
         names = {usual[1].decode()} if usual is not None else _all_names(bytes(item))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestError(f"Nodes.items[{index}] is not a node: {error}") from error
+    # Of a key that comes twice the decoder reads the last value, as Go does; a caller that reads the first would mean
+    # another node.
     if names and names != {name}:
         different = " and ".join(map(repr, sorted(names | {name})))
         raise RequestError(f"Nodes.items[{index}] has several names: {different}")
@@ -177,7 +164,6 @@ def _name(item: msgspec.Raw, index: int) -> str:
 
 
 def _all_names(node: bytes) -> set[str]:
-    """Returns every value that a node has for the key metadata.name."""
     # Most nodes have each key once, and need no slower look.
     if node.count(b'"metadata"') == node.count(b'"name"') == 1 and b"\\u" not in node:
         return set()

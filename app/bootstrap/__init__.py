@@ -1,7 +1,4 @@
-"""Wires the HTTP service over a snapshot file.
-
-`app/bootstrap/live.py` does so for a live cluster.
-"""
+"""Wires the HTTP service over a snapshot file. `app/bootstrap/live.py` does so for a live cluster."""
 
 from __future__ import annotations
 
@@ -103,9 +100,8 @@ def create_app(
 
 
 def application(state: AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
-    """Returns the application with all routes.
-
-    `before_scrape` is called in the event loop before the metrics are computed in another thread.
+    """Returns the application with all routes; `before_scrape` is called in the event loop before the metrics are
+    computed in another thread.
     """
     app = FastAPIOffline(
         docs_url=None,
@@ -174,9 +170,8 @@ def _static_page(page: Response) -> Callable[[], Awaitable[Response]]:
 
 
 def plain_probes(app: FastAPI) -> FastAPI:
-    """Returns an application that says only whether an `application` is well.
-
-    It is for a kubelet, which has no certificate, so any other caller may ask it as well.
+    """Returns an application that says only whether an `application` is well, for a kubelet, which has no certificate,
+    so any other caller may ask it as well.
     """
     state: AppState = app.state.services
 
@@ -191,9 +186,8 @@ def plain_probes(app: FastAPI) -> FastAPI:
 
 
 class SnapshotService:
-    """The service that runs next to the HTTP server over a snapshot.
-
-    It reads the policy file and the certificate files again whenever they change, and predicts which nodes can be lost.
+    """The service that runs next to the HTTP server over a snapshot. It reads the policy file and the certificate files
+    again whenever they change, and predicts which nodes can be lost.
     """
 
     def __init__(
@@ -204,7 +198,6 @@ class SnapshotService:
             losses.adopt()
 
     async def run(self) -> None:
-        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.Event().wait())
             for task in self._tasks:
@@ -214,9 +207,8 @@ class SnapshotService:
         """Does nothing: nothing is reserved over a snapshot."""
 
     def log_failure(self, error: BaseException) -> None:
-        """Raises the error: only a bug ends the service.
-
-        A policy file that cannot be read is no error of this task.
+        """Raises the error: only a bug ends the service, because a policy file that cannot be read is no error of this
+        task.
         """
         raise error
 

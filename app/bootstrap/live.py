@@ -1,7 +1,4 @@
-"""Wires the HTTP service for a live cluster.
-
-Options become an application, and a lifecycle that runs next to it.
-"""
+"""Wires the HTTP service for a live cluster: options become an application, and a lifecycle that runs next to it."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ class _Reservation:
 
 @dataclass(frozen=True, slots=True)
 class LiveExtender:
-    """The extender of a live cluster. Nothing runs before `ExtenderLifecycle.run`.
+    """The extender of a live cluster, in which nothing runs before `ExtenderLifecycle.run`.
 
     Attributes:
         app: what kube-scheduler calls
@@ -186,7 +183,6 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
 
 
 def _node_losses(shared: _Shared) -> NodeLosses:
-    """Returns what predicts which nodes can be lost."""
     losses = NodeLosses(shared.evaluator, shared.cache.state)
     shared.metrics.node_losses(lambda: losses.latest)
     return losses
@@ -195,7 +191,6 @@ def _node_losses(shared: _Shared) -> NodeLosses:
 def _guard_endpoint(
     shared: _Shared, elector: Elector, certificate: ServingCertificate, guard: PlacementGuard
 ) -> GuardEndpoint:
-    """Returns what has API servers call the placement guard."""
     options = shared.options
     leader = _publisher(shared, elector.leading, options.guard_port, PLACEMENT_GUARD)
     # Any process that does not lead may take this port, and the leader empties it.
@@ -220,19 +215,15 @@ def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: 
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:
-    """Makes the latest state current.
-
-    The metrics of disks are computed from it. A process that does not lead has none.
+    """Makes the latest state current, from which the metrics of disks are computed; a process that does not lead has
+    none.
     """
     if elector.leading() and cache.has_synced:
         cache.state()
 
 
 def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: ServingCertificate) -> PlacementGuard:
-    """Returns what decides about Longhorn's placements.
-
-    `--packing auto` follows its health from then on.
-    """
+    """Returns what decides about Longhorn's placements, whose health `--packing auto` follows from then on."""
     cache = shared.cache
 
     async def recorded(node: str) -> Contenders:

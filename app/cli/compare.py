@@ -1,7 +1,4 @@
-"""`longhorn-extender compare`: the same pods with different strategies.
-
-The strategies are: without an extender, by Longhorn's proposal, and by this extender.
-"""
+"""`longhorn-extender compare`: the same pods without an extender, by Longhorn's proposal, and by this extender."""
 
 from __future__ import annotations
 
@@ -141,10 +138,7 @@ def _generated_source(nodes: int, capacity: int, choose: Choose) -> ClusterSourc
 
 
 def _compare(situation: Situation, pace: Pace, options: FilterOptions, seeds: Sequence[str]) -> StrategyComparison:
-    """Runs every strategy in every order.
-
-    The pods of an order arrive in the same way for each strategy.
-    """
+    """Runs every strategy in every order; the pods of an order arrive in the same way for each strategy."""
     results: dict[StrategyName, list[RunResult]] = {name: [] for name in STRATEGIES}
     for seed, name in show_progress([(seed, name) for seed in seeds for name in STRATEGIES], "Running strategies"):
         arrival = arrival_order(situation, seeded_choice(f"{seed}/arrival"))

@@ -71,10 +71,7 @@ def _pick(values: Sequence[int], limit: int) -> list[int]:
 
 
 def _sparkline(values: Sequence[int], most: int) -> str:
-    """Returns a bar per value.
-
-    A value of 0 has none, and the least other values have the lowest bar.
-    """
+    """Returns a bar per value: none for 0, and the lowest for the least other values."""
     return "".join(_BARS[(value * len(_BARS) - 1) // most] if value else " " for value in values).rstrip()
 
 

@@ -1,6 +1,5 @@
-"""Consoles of rich that escape every text of a table, line or progress bar.
-
-rich itself removes five control characters and passes ESC, C1 and bidirectional formatting on.
+"""Consoles of rich that escape every text of a table, line or progress bar. rich itself removes five control characters
+and passes ESC, C1 and bidirectional formatting on.
 """
 
 from __future__ import annotations

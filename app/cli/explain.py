@@ -1,6 +1,5 @@
-"""`longhorn-extender explain`: why a pod can or cannot run on each node.
-
-With `--volume`: why a volume's replica can or cannot be placed.
+"""`longhorn-extender explain`: why a pod can or cannot run on each node or, with `--volume`, why a volume's replica can
+or cannot be placed.
 """
 
 from __future__ import annotations
@@ -174,17 +173,12 @@ class _Question:
         self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
 
     def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
-        """Returns the state and the contenders of a snapshot.
-
-        Pods of one snapshot share both.
-        """
         if self._latest is None or self._latest[0] is not snapshot:
             state = ClusterState.of(View.of(snapshot, now()))
             self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
         return self._latest[1:]
 
     def try_to_ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
-        """Returns an explanation, or why there is none."""
         try:
             return self.ask(pod, source)
         except ResolutionError as error:
@@ -199,11 +193,9 @@ class _Question:
             )
 
     def ask_with_remedy(self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str) -> PodExplanation:
-        """Returns a pod's explanation, with a remedy if it fits nowhere.
-
-        A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without kube-scheduler.
-        """
         answer = self.try_to_ask(pod, source)
+        # A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without
+        # kube-scheduler.
         if answer.schedulable or answer.error or self._nodes or self._alone or self._all_nodes:
             return answer
         from app.cli.pod_remedies import first_remedy
@@ -212,10 +204,8 @@ class _Question:
         return answer.model_copy(update={"remedy": remedy})
 
     def ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
-        """Returns the explanation of a pod.
-
-        As in the cluster, Longhorn's rules decide about the nodes that kube-scheduler's plugins admit. What they say about the other nodes
-        is decided apart.
+        """Returns the explanation of a pod. As in the cluster, Longhorn's rules decide about the nodes that
+        kube-scheduler's plugins admit; what they say about the other nodes is decided apart.
 
         Raises:
             ResolutionError: an object that the pod names does not exist or contradicts it
@@ -253,10 +243,7 @@ class _Question:
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
-    """Warns of nodes that do not exist.
-
-    They are answered for none the less.
-    """
+    """Warns of nodes that do not exist, which are answered for none the less."""
     for name in names or ():
         if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
             warn(f"--node {name}: there is no such node")
@@ -312,9 +299,8 @@ def _print(data: dict[str, Any], output: ExplainOutput, table: Callable[[Console
 
 
 def show(data: dict[str, Any], output: Output, table: Callable[[Console], None], *, wrapped: bool = True) -> None:
-    """Prints a result as JSON, as YAML, or by calling `table`.
-
-    A table fits the width of a terminal, unless `wrapped` is false.
+    """Prints a result as JSON, as YAML, or by calling `table`, which fits the width of a terminal unless `wrapped` is
+    false.
     """
     # When the reader of a pipe, such as `head`, closes its end, this program ends as any filter does.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -83,8 +83,6 @@ def read_source(
 ) -> ClusterSource:
     """Returns the cluster of the command line.
 
-    A prediction needs Longhorn nodes: without them it would call everything safe.
-
     Raises:
         CoreError: it cannot be read, has no objects, or lacks Longhorn nodes that are needed
     """
@@ -97,6 +95,7 @@ def read_source(
         snapshot = as_snapshot(raw_objects)
         if not snapshot.longhorn_nodes:
             problem = f"no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace"
+            # Without Longhorn nodes a prediction would call everything safe.
             if needs_nodes:
                 raise CoreError(problem)
             warn(problem)
@@ -113,9 +112,8 @@ def read_source(
 
 
 def select_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
-    """Returns the pod that an argument names.
-
-    It is `pod/NAME`, `deploy/NAME`, `sts/NAME` and the like, a file with a pod or a workload, or a pod's name or namespace/name.
+    """Returns the pod that an argument names: `pod/NAME`, `deploy/NAME`, `sts/NAME` and the like, a file with a pod or
+    a workload, or a pod's name or namespace/name.
 
     Raises:
         CoreError: there is no such pod, or there are several
@@ -135,10 +133,7 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
 
 
 def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
-    """Returns the pod of a name or namespace/name.
-
-    `text` is how the user wrote it.
-    """
+    """Returns the pod of a name or namespace/name; `text` is how the user wrote it."""
     named_namespace, slash, _ = name.partition("/")
     if slash and namespace is not None and namespace != named_namespace:
         raise CoreError(f"{text}: contradicts --namespace {namespace}")
@@ -194,9 +189,7 @@ async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
 
 
 def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
-    """Returns the pod that uses a claim.
-
-    Without one it is a pod that would mount the claim alone.
+    """Returns the pod that uses a claim or, without one, a pod that would mount the claim alone.
 
     Raises:
         CoreError: there is no such claim
@@ -222,7 +215,6 @@ def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> Explai
 
 
 def waiting_pods(namespace: str | None, source: ClusterSource) -> list[ExplainedPod]:
-    """Returns the pods without a node, in order."""
     pods: Iterable[kube.Pod] = source.snapshot.pods.values()
     waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
     return [_existing(pod, source) for pod in sorted(waiting, key=lambda pod: natural_key(pod.key))]

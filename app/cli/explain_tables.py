@@ -31,9 +31,8 @@ _NARROW_TEXT_WIDTH: Final = 24
 
 
 def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
-    """Prints the pod's volumes and one line per node.
-
-    From 30 nodes on, nodes that are refused alike share a line, unless `wide` is set; it adds plans and details.
+    """Prints the pod's volumes and one line per node. From 30 nodes on, nodes that are refused alike share a line,
+    unless `wide` is set, which adds plans and details.
     """
     console.print(Text(f"pod {answer.pod}", style="bold"))
     if answer.selection:
@@ -111,7 +110,6 @@ def _kube_scheduler(entry: CandidateNodeAnswer) -> str:
 
 
 def _missing(sizes: Sequence[int]) -> str:
-    """The least and the most missing bytes."""
     missing = [format_bytes(size) for size in sorted({min(sizes), max(sizes)}) if size]
     return "-".join(missing)
 
@@ -163,7 +161,6 @@ def _plan_and_detail(entry: CandidateNodeAnswer) -> str:
 
 
 def _competing_volumes(entry: NodeAnswer) -> str:
-    """Names the volumes of other pods that take space on the node."""
     volumes = [
         f"{volume.volume} of pod {volume.pod} ({format_bytes(volume.size)})"
         if volume.pod
@@ -177,10 +174,7 @@ def _competing_volumes(entry: NodeAnswer) -> str:
 
 
 def print_volume(answer: VolumeExplainAnswer, console: Console) -> None:
-    """Prints the replicas, every node and disk, and the candidates.
-
-    Nodes and disks are shown with the rule that decided and its numbers.
-    """
+    """Prints the replicas, the candidates, and every node and disk with the rule that decided and its numbers."""
     console.print(Text(f"volume {answer.volume}", style="bold"))
     for line in _headlines(answer):
         _print_paragraph(line, console)

@@ -101,7 +101,6 @@ def headroom(
 def _predict(
     cluster: PredictedCluster, template: Workload, options: FilterOptions, seeds: Sequence[str], limit: int
 ) -> tuple[Headroom, ClosestNode | None]:
-    """Returns the headroom, and the node closest to the first refused pod."""
     results = [
         run_to_end(fill_with_pods(cluster, template, options, seeded_choice(seed), limit))
         for seed in show_progress(seeds, "Playing orders")

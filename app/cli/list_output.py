@@ -24,10 +24,7 @@ class ListOutput(StrEnum):
 
 
 def show_list(data: dict[str, Any], output: ListOutput, table: Callable[[Console], None], names: Iterable[str]) -> None:
-    """Prints a list.
-
-    Each name is printed once, in the order of the list.
-    """
+    """Prints a list, each name once, in the order of the list."""
     if output is ListOutput.NAME:
         for name in dict.fromkeys(names):
             print_line(name)
@@ -44,9 +41,8 @@ def plain_table(*headers: str) -> Table:
 
 
 def shorten(names: Sequence[str], limit: int, separator: str = ", ", *, total: int | None = None) -> str:
-    """Returns the first names, and how many more there are.
-
-    `total` is the number of all of them, where `names` lacks some.
+    """Returns the first names, and how many more there are; `total` is the number of all of them, where `names` lacks
+    some.
     """
     first = names[:limit]
     hidden = (len(names) if total is None else total) - len(first)

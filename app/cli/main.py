@@ -1,6 +1,5 @@
-"""`longhorn-extender`: the entry point, and the exit code of every command.
-
-Exit code 0: it fits, or the command succeeded. 1: it does not fit. 2: bad input, with one clear line on standard error.
+"""`longhorn-extender`: the entry point, and the exit code of every command. Exit code 0: it fits, or the command
+succeeded. 1: it does not fit. 2: bad input, with one clear line on standard error.
 """
 
 from __future__ import annotations

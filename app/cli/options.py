@@ -156,7 +156,6 @@ CandidateIdentityOption = Annotated[
 
 
 def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
-    """Returns how pods are decided about."""
     return FilterOptions(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
 
 
@@ -249,16 +248,14 @@ def _listen_on_any(port: int) -> socket.socket:
 
 
 def url(host: str, port: int, scheme: str = "http") -> str:
-    """Returns the URL of a listening address."""
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def cluster_objects(
     kubeconfig: str | None, context: str | None, namespace: str, *, progress: bool = False
 ) -> list[dict[str, Any]]:
-    """Reads the live cluster's objects in the form of a snapshot file.
-
-    Warnings go to standard error, and with `progress` what is being read.
+    """Reads the live cluster's objects in the form of a snapshot file. It prints warnings to standard error, and with
+    `progress` what is being read.
 
     Raises:
         CoreError: there is no cluster to connect to, or it refuses
@@ -295,9 +292,8 @@ def read_snapshot_file(source: str) -> Snapshot:
 
 
 def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
-    """Returns the most bytes of one body, and of all requests together.
-
-    3/8 of the memory is for the process itself and its caches of the cluster. A body may take `PEAK_FACTOR` times its size.
+    """Returns the most bytes of one body, and of all requests together. 3/8 of the memory is for the process itself and
+    its caches of the cluster; a body may take `PEAK_FACTOR` times its size.
     """
     limit = process_memory(memory_limit)
     request_memory = limit * 5 // 8
@@ -339,8 +335,5 @@ def check_standard_input(*files: str | None) -> None:
 
 
 def now() -> datetime:
-    """Returns the present time.
-
-    A snapshot does not say when it was taken.
-    """
+    """Returns the present time, because a snapshot does not say when it was taken."""
     return datetime.now(UTC)

@@ -23,9 +23,7 @@ _MAX_AVOIDED: Final = 10
 
 
 def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
-    """Returns the cluster that a pod is decided in.
-
-    It has the other objects of the pod's file.
+    """Returns the cluster that a pod is decided in, with the other objects of the pod's file.
 
     Raises:
         WhatIfError: it is a cluster that cannot be predicted
@@ -37,14 +35,13 @@ def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster
 def remedy_after(
     cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
 ) -> RemedyAnswer | None:
-    """Returns the cheapest remedy of a short search, None without one.
-
-    The pod is one of a predicted cluster. Nodes in `avoided` are not changed: one that is drained is not to be
-    uncordoned.
+    """Returns the cheapest remedy of a short search for a pod of a predicted cluster that changes no node of `avoided`,
+    None without one.
     """
     pod = cluster.snapshot.pods[key]
     limit = 1 + min(len(avoided), _MAX_AVOIDED)
     remedies = run_to_end(find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS)).remedies
+    # A node that is drained is not to be uncordoned.
     allowed = (remedy for remedy in remedies if not any(step.node in avoided for step in remedy.steps))
     remedy = next(allowed, None)
     return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
@@ -53,10 +50,7 @@ def remedy_after(
 def first_remedy(
     pod: ExplainedPod, source: ClusterSource, options: FilterOptions, longhorn_namespace: str
 ) -> RemedyAnswer | None:
-    """Returns the cheapest remedy that a short search finds, None without one.
-
-    There is none in a cluster that cannot be predicted.
-    """
+    """Returns the cheapest remedy that a short search finds, None without one or in a cluster that cannot be predicted."""
     if pod.snapshot.disk_schedules:
         return None
     cluster = cluster_of_pod(pod, source)

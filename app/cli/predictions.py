@@ -38,7 +38,6 @@ RebuildRateOption = Annotated[
 
 
 def order_seeds(seed: int, orders: int) -> list[str]:
-    """Returns the seed of each order."""
     return [f"{seed}/{number}" for number in range(orders)]
 
 
@@ -99,10 +98,7 @@ def source_notes(objects: SchedulingObjects, *, drains: bool) -> list[str]:
 
 @contextmanager
 def progress_of(total: int, text: str) -> Iterator[Callable[[int], None]]:
-    """Shows on a terminal how much of a total is done.
-
-    It yields a function that takes the number.
-    """
+    """Shows on a terminal how much of a total is done; yields a function that takes the number."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

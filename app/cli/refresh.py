@@ -42,9 +42,8 @@ def check_watch(*, table: bool) -> None:
 
 
 def refresh(draw: Draw, interval: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Shows what `draw` reads, every `interval` seconds, until Ctrl-C.
-
-    What cannot be read later, such as between two leaders, is said in place of the table.
+    """Shows what `draw` reads, every `interval` seconds, until Ctrl-C. It prints why something cannot be read later,
+    such as between two leaders, in place of the table.
 
     Raises:
         CoreError: the first table cannot be read

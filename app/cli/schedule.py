@@ -207,7 +207,6 @@ def schedule(  # one parameter per flag
 
 
 def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:
-    """Reads a snapshot, and returns it with the pods to be scheduled."""
     from app.kube.snapshot_generic import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)
@@ -245,7 +244,6 @@ def _what_if(
 
 
 def _show_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
-    """Shows on a terminal how many pods have been decided."""
     if not sys.stderr.isatty():
         return pods
     from rich.progress import track

@@ -1,7 +1,6 @@
-"""Merges the extender into a KubeSchedulerConfiguration that exists.
-
-Only the extender's entries and `percentageOfNodesToScore` are written; every other line stays as it is, with its comments. What the
-edited text says is compared with what it should say, so that a text that is read otherwise is never printed.
+"""Merges the extender into a KubeSchedulerConfiguration that exists. Only the extender's entries and
+`percentageOfNodesToScore` are written; every other line stays as it is, with its comments. What the edited text says is
+compared with what it should say, so that a text that is read otherwise is never printed.
 
 Data flow: text → its nodes with their places → pieces of text to replace → the text, checked.
 """
@@ -31,9 +30,8 @@ class _Edit:
 
 
 def merge_configuration(name: str, text: str, wanted: Mapping[str, Any]) -> str:
-    """Returns the text with the entries of `wanted`; one that has them stays as it is.
-
-    `name` is that of the text's file.
+    """Returns the text with the entries of `wanted`; one that has them stays as it is. `name` is that of the text's
+    file.
 
     Raises:
         CoreError: the text is no KubeSchedulerConfiguration, or cannot be merged

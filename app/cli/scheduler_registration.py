@@ -1,6 +1,5 @@
-"""`longhorn-extender scheduler-config`: the file that registers the extender with kube-scheduler.
-
-The file goes to standard output, and what to do with it to standard error, so that `> FILE` writes a valid file.
+"""`longhorn-extender scheduler-config`: the file that registers the extender with kube-scheduler. The file goes to
+standard output, and what to do with it to standard error, so that `> FILE` writes a valid file.
 """
 
 from __future__ import annotations

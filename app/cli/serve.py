@@ -357,19 +357,16 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:
-    """Returns the URL of the service."""
     return url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
 
 
 def _hosts(settings: Settings, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-    """Returns the names by which the service is called."""
     services = (endpoint_slice.EXTENDER, endpoint_slice.PLACEMENT_GUARD)
     names = [name for service in services for name in service.host_names(namespace)]
     return [settings.host, *settings.allowed_hosts, *names]
 
 
 def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
-    """Returns the server for kubelets, if there is to be one."""
     from app.bootstrap import plain_probes
     from app.runtime.server import HttpServer
 
@@ -379,10 +376,7 @@ def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
 
 
 def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:
-    """Returns a snapshot and what a policy's rules read of it.
-
-    Warnings go to standard error.
-    """
+    """Returns a snapshot and what a policy's rules read of it; prints warnings to standard error."""
     from app.kube.snapshot_generic import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=True)
@@ -438,16 +432,14 @@ async def _run_live(
 
 
 def _advertised_address(advertise: str, host: str) -> str:
-    """Returns the address for the EndpointSlice, or "".
-
-    An EndpointSlice holds no loopback and no wildcard address.
-    """
+    """Returns the address for the EndpointSlice, or ""."""
     try:
         address = ipaddress.ip_address(advertise or host)
     except ValueError as error:
         if advertise:
             raise CoreError(f"--advertise {advertise}: is no IP address") from error
         return ""
+    # An EndpointSlice holds no loopback, wildcard or link-local address.
     usable = not (address.is_loopback or address.is_unspecified or address.is_link_local)
     if advertise and not usable:
         raise CoreError(f"--advertise {advertise}: an EndpointSlice takes no loopback, wildcard or link-local address")
@@ -467,10 +459,7 @@ def _welcome(snapshot: Snapshot, address: str) -> str:
 
 
 def _example_request(snapshot: Snapshot) -> dict[str, Any] | None:
-    """Returns a request about a pod with a claim, or None.
-
-    A pending pod is preferred.
-    """
+    """Returns a request about a pod with a claim, preferably a pending one, or None."""
     pods = sorted(
         (pod for pod in snapshot.pods.values() if pod.volumes), key=lambda pod: (pod.node_name != "", pod.key)
     )

@@ -1,6 +1,5 @@
-"""`longhorn-extender snapshot`: writes the live cluster to a file.
-
-The file is for a bug report, or an input of `explain` and `serve`.
+"""`longhorn-extender snapshot`: writes the live cluster to a file, for a bug report, or as an input of `explain` and
+`serve`.
 """
 
 from __future__ import annotations
@@ -64,9 +63,8 @@ def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
     import yaml
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Also quotes texts such as 1.5e3.
-
-        PyYAML takes them for texts; YAML 1.2, which kubectl and this program read, takes them for numbers.
+        """Also quotes texts such as 1.5e3: PyYAML takes them for texts, but YAML 1.2, which kubectl and this program
+        read, for numbers.
         """
 
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))

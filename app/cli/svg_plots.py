@@ -1,6 +1,5 @@
-"""Plots as the numbers that an inline SVG needs.
-
-Templates draw them, so every text is escaped there. Coordinates are in the units of the SVG's viewBox.
+"""Plots as the numbers that an inline SVG needs, in the units of its viewBox. Templates draw them, so every text is
+escaped there.
 """
 
 from __future__ import annotations
@@ -86,10 +85,8 @@ class SizeBar:
 
 
 def line_plot(title: str, series: Sequence[Series], text: Callable[[int], str] = str) -> LinePlot:
-    """Returns the plot of at least one series.
-
-    Each series has at least one value. `text` prints a value. The vertical axis begins at 0, or below the least value
-    if that is more than half of the greatest.
+    """Returns the plot of at least one series, each with at least one value, which `text` prints. The vertical axis
+    begins at 0, or below the least value if that is more than half of the greatest.
     """
     steps = [step for each in series for step, _ in each.values]
     values = [value for each in series for _, value in each.values]
@@ -141,9 +138,8 @@ def _bounds(least: int, most: int) -> tuple[int, int]:
 
 
 def _round_up(value: int) -> int:
-    """Returns the least round number that is not below a positive number.
-
-    Round are 1, 2, 5, 10, 20 and so on; bytes are round in their binary unit.
+    """Returns the least round number that is not below a positive number. Round are 1, 2, 5, 10, 20 and so on; bytes
+    are round in their binary unit.
 
     >>> _round_up(1), _round_up(37), _round_up(3 * 1024**3)
     (1, 50, 5368709120)
@@ -160,9 +156,6 @@ def _round_up(value: int) -> int:
 
 
 def size_bar(least: int, most: int, limit: int, scale: int) -> SizeBar:
-    """Returns a bar of bytes with its limit.
-
-    The whole width stands for `scale` bytes.
-    """
+    """Returns a bar of bytes with its limit; the whole width stands for `scale` bytes."""
     widths = [round(_BAR_WIDTH * value / max(scale, 1), 1) for value in (least, most, limit)]
     return SizeBar(widths[0], widths[1], widths[2])

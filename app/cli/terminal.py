@@ -1,7 +1,6 @@
-"""The one place that writes to standard output and standard error.
-
-What people read is escaped (`app/runtime/printable.py`): lines here, tables by `app/cli/console.py`. Results for programs, JSON and
-YAML, have escapes of their own.
+"""The one place that writes to standard output and standard error. What people read is escaped
+(`app/runtime/printable.py`): lines here, tables by `app/cli/console.py`. Results for programs, JSON and YAML, have
+escapes of their own.
 """
 
 from __future__ import annotations
@@ -16,18 +15,15 @@ from app.runtime.printable import printable
 
 
 def print_line(text: str, *, err: bool = False) -> None:
-    """Prints one line for people."""
     typer.echo(printable(text), err=err)
 
 
 def print_lines(text: str, *, err: bool = False) -> None:
-    """Prints a text of several lines for people."""
     for line in text.split("\n"):
         print_line(line, err=err)
 
 
 def warn(text: str) -> None:
-    """Prints a warning to standard error."""
     print_line(f"warning: {text}", err=True)
 
 
@@ -43,9 +39,8 @@ def json_text(data: Any, indent: int = 2) -> str:
 
 
 def yaml_text(dump: Callable[..., Any], data: Any) -> str:
-    """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do.
-
-    YAML permits letters that change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
+    """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do. YAML permits letters that
+    change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
     """
     text = str(dump(data, sort_keys=False, allow_unicode=True))
     return text if printable(text, "\n") == text else str(dump(data, sort_keys=False))

@@ -1,7 +1,6 @@
-"""`longhorn-extender top`: nodes or disks with their space, worst first.
-
-It also prints the cluster in a few numbers. Data flow: a cluster or a snapshot file → the state of decisions → the rows
-of the status page (`scheduler_core.extender.status`) → a table or JSON. No extender needs to run.
+"""`longhorn-extender top`: the cluster in a few numbers, and nodes or disks with their space, worst first. Data flow: a
+cluster or a snapshot file → the state of decisions → the rows of the status page (`scheduler_core.extender.status`) → a
+table or JSON. No extender needs to run.
 """
 
 from __future__ import annotations
@@ -117,7 +116,6 @@ class _Selection:
         self._grouped = grouped
 
     def answer(self, state: ClusterState, best_effort: BestEffort) -> UsageListAnswer:
-        """Returns the selected rows of a state."""
         report = run_to_end(status_report(state))
         required = best_effort is BestEffort.REQUIRE
         summary = summary_answer(report, run_to_end(placement_problems(state, require_best_effort=required)))

@@ -61,10 +61,7 @@ class _Layout:
 
     @classmethod
     def of(cls, answer: UsageListAnswer, console: Console, *, grouped: bool) -> _Layout:
-        """Returns the layout for a console.
-
-        Bars are as wide as the other columns leave.
-        """
+        """Returns the layout for a console; bars are as wide as the other columns leave."""
         if not console.is_terminal:
             return cls(reasons=True, state_width=None, letters=_LETTERS, grouped=grouped)
         letters = _ASCII_LETTERS if console.options.ascii_only else _LETTERS
@@ -74,9 +71,8 @@ class _Layout:
 
 
 def print_usage(answer: UsageListAnswer, console: Console, *, grouped: bool) -> None:
-    """Prints the cluster's numbers, then one row per node or disk.
-
-    On a terminal a bar fills the width that is left. Grouped rows have a line with the sum of their zone.
+    """Prints the cluster's numbers, then one row per node or disk. On a terminal a bar fills the width that is left.
+    Grouped rows have a line with the sum of their zone.
     """
     for line in _summary_lines(answer.summary):
         console.print(Text(line, style="bold"))
@@ -187,17 +183,13 @@ def _disk_cells(entry: DiskUsageAnswer, layout: _Layout) -> list[str | Text]:
 
 
 def _space_cells(space: SpaceAnswer, layout: _Layout) -> list[Text]:
-    """Returns the sizes, and the bar if there is one."""
     sizes = (space.written, space.scheduled, space.promised, space.free, space.reserved, space.maximum)
     cells = [Text(format_bytes(size), "red" if size < 0 else "") for size in sizes]
     return [*cells, _bar(space, layout)] if layout.bar else cells
 
 
 def _bar(space: SpaceAnswer, layout: _Layout) -> Text:
-    """Returns a bar of a disk.
-
-    Its whole width is the disk's size, or what it holds and takes if that is more.
-    """
+    """Returns a bar of a disk, whose whole width is the disk's size, or what it holds and takes if that is more."""
     sizes = [max(0, size) for size in (space.scheduled, space.promised, space.free, space.reserved)]
     total = max(space.maximum, sum(sizes), 1)
     bar = ""

@@ -102,7 +102,6 @@ def waiting(
 def _answer(
     source: ClusterSource, options: FilterOptions, namespace: str | None, limit: int | None
 ) -> WaitingListAnswer:
-    """Returns the waiting pods of a cluster, the oldest first."""
     state = ClusterState.of(View.of(source.snapshot, now()))
     contenders = Competing.without_offers(state)
     pods = [pod for pod in run_to_end(waiting_pods(state.view)) if namespace in (None, pod.namespace)]
@@ -118,7 +117,6 @@ def _answer(
 def _with_remedies(
     answer: WaitingListAnswer, source: ClusterSource, options: FilterOptions, longhorn_namespace: str, count: int
 ) -> WaitingListAnswer:
-    """Adds the cheapest remedies of the first pods that fit nowhere."""
     from app.cli.pod_remedies import first_remedy
 
     items = list(answer.items)
@@ -133,7 +131,6 @@ def _with_remedies(
 
 
 def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, str]:
-    """Returns the nodes that kube-scheduler refuses by itself, with its reasons."""
     objects = source.objects
     generic_pod = objects.pods[pod.namespace, pod.name]
     claims = pod_claims(pod, source.snapshot, objects.affinities)

@@ -72,10 +72,7 @@ class CommandWithOrder(TyperCommand):
     """A command that knows in which order its options were given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments.
-
-        The names of the options given go to the context.
-        """
+        """Parses the arguments, and stores the names of the options given in the context."""
         _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[_ORDER_KEY] = [parameter.name for parameter in parameters]
         return super().parse_args(ctx, args)
@@ -156,9 +153,8 @@ def what_if(
 
 
 def _check_place(file: Path | None) -> None:
-    """Returns if a report may be written to a file.
-
-    This is checked before anything is predicted; None is for no report.
+    """Returns if a report may be written to a file, which is checked before anything is predicted; None is for no
+    report.
 
     Raises:
         CoreError: it is a folder, or in no folder
@@ -201,7 +197,6 @@ def _predict(
     seeds: Sequence[str],
     longhorn_namespace: str,
 ) -> tuple[Prediction, OrderAnswer, tuple[str, ...]]:
-    """Returns the prediction, the shown order, and what is not predicted."""
     before, after = _situations(source, changes)
     results = _play(after, options, seeds)
     order = _shown_order(after, options, results, seeds)
@@ -211,7 +206,6 @@ def _predict(
 
 
 def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
-    """Returns the cluster before and after the changes."""
     before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
     after = before
     for change in changes:
@@ -228,10 +222,7 @@ def _play(after: Situation, options: FilterOptions, seeds: Sequence[str]) -> lis
 def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
 ) -> list[PodRemedyAnswer]:
-    """Returns what would help the first pods without a fitting node.
-
-    These are pods that no node fits at the end of an order.
-    """
+    """Returns what would help the first pods that no node fits at the end of an order."""
     avoided = {*after.drained, *after.lost}
     answers: list[PodRemedyAnswer] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
@@ -244,10 +235,7 @@ def _remedies(
 def _shown_order(
     after: Situation, options: FilterOptions, results: Sequence[OrderResult], seeds: Sequence[str]
 ) -> OrderAnswer:
-    """Plays the first failing order again, and returns its steps.
-
-    Where no order fails, it plays the first one.
-    """
+    """Plays the first failing order again, or the first one where none fails, and returns its steps."""
     unlucky = unlucky_order(results)
     number = unlucky or 0
     history = OrderHistory(after.cluster)

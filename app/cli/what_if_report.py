@@ -1,7 +1,4 @@
-"""The report of `longhorn-extender what-if --html`.
-
-It is one file without scripts, which loads nothing from elsewhere.
-"""
+"""The report of `longhorn-extender what-if --html`: one file without scripts, which loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -83,7 +80,6 @@ def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
 
 
 def _capitalize(text: str) -> str:
-    """Returns a text that begins a sentence."""
     return text[:1].upper() + text[1:]
 
 

@@ -19,10 +19,7 @@ _MAX_REASONS: Final = 2
 
 
 def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
-    """Prints what becomes of pods, drains, volumes and disks.
-
-    A part without entries is left out.
-    """
+    """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     if answer.pods:
         print_table(console, _pod_table(answer))
     for pod in answer.pods:
@@ -49,13 +46,11 @@ def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Prints a table and an empty line."""
     console.print(table)
     console.print()
 
 
 def outcome_text(word: str, count: int, orders: int) -> str:
-    """Returns in how many orders something happens."""
     return f"{word} ({count} of {orders})" if word == "usually" else word
 
 
@@ -124,7 +119,6 @@ def scheduled_after(disk: DiskOutcomeAnswer) -> str:
 
 
 def format_range(least: str, most: str) -> str:
-    """Returns one text for the least and the most."""
     return least if least == most else f"{least} to {most}"
 
 
@@ -138,7 +132,6 @@ def rebuild_line(rebuilds: RebuildAnswer) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Returns seconds as hours, minutes and seconds."""
     return str(timedelta(seconds=round(seconds)))
 
 

@@ -1,7 +1,4 @@
-"""Reads workloads whose pods a prediction creates.
-
-They come from a file, from the cluster, or from one of their pods.
-"""
+"""Reads workloads whose pods a prediction creates, from a file, from the cluster, or from one of their pods."""
 
 from __future__ import annotations
 
@@ -45,9 +42,7 @@ def workload_of(kind: str, raw: Any) -> Workload:
 
 
 def named_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Workload:
-    """Returns a workload of the cluster.
-
-    One that a snapshot file lacks is read from one of its pods.
+    """Returns a workload of the cluster; one that a snapshot file lacks is read from one of its pods.
 
     Raises:
         CoreError: there is no such workload
@@ -64,17 +59,14 @@ def named_workload(resource: Resource, name: str, namespace: str, source: Cluste
 def _workload_of_member(
     kind: str, name: str, member: kube.Pod, generic_pod: generic.Pod, snapshot: Snapshot
 ) -> Workload:
-    """Returns the workload of one of its pods.
-
-    Claims that bear the name of a StatefulSet's pod are its own. A pod without a controller has all of its claims for
-    itself, unless they may be mounted on several nodes.
-    """
     mounts = []
     for mount in member.volumes:
         claim = snapshot.claims.get((member.namespace, mount.claim))
         spec = claim.spec if claim is not None else None
+        # Claims that bear the name of a StatefulSet's pod are its own.
         named = kind == STATEFUL_SET and mount.claim.endswith(f"-{member.name}")
         if spec is not None and kind == _POD and not mount.ephemeral and not _allows_several_nodes(spec):
+            # A pod without a controller has its claims for itself, unless they may be mounted on several nodes.
             own_claim = f"{mount.claim}-{member.name}"
             mounts.append(replace(mount, claim=own_claim, template=replace(spec, volume_name="")))
         else:
@@ -85,15 +77,12 @@ def _workload_of_member(
 
 
 def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
-    """Whether pods on several nodes may mount the claim."""
     return any(mode in ("ReadWriteMany", "ReadOnlyMany") for mode in spec.access_modes)
 
 
 def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tuple[Workload, Snapshot]:
-    """Returns the template that an argument names, and its cluster.
-
-    The cluster has the other objects of the argument's file. The argument is what `explain` takes: a file, a workload
-    such as ``sts/NAME``, or the name of a pod.
+    """Returns the template that an argument names, and its cluster, with the other objects of the argument's file. The
+    argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod.
 
     Raises:
         CoreError: there is none, or it is of a DaemonSet, whose pods no scheduler distributes

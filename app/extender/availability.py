@@ -1,6 +1,5 @@
-"""Whether requests about pods may be answered now.
-
-Checked before a decision is made, and again before it is answered.
+"""Whether requests about pods may be answered now, which is checked before a decision is made, and again before it is
+answered.
 """
 
 from __future__ import annotations

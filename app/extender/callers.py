@@ -25,13 +25,11 @@ class RecentCallers:
         self._calls: LruMap[tuple[str, str], tuple[int, float]] = LruMap(MAX_CALLERS)
 
     def record(self, address: str, *, whole_nodes: bool) -> None:
-        """Counts one request."""
         key = (address, "nodes" if whole_nodes else "names")
         requests, _ = self._calls.get(key) or (0, 0.0)
         self._calls.put(key, (requests + 1, self._clock()))
 
     def answers(self) -> list[CallerAnswer]:
-        """Returns the callers by address and form."""
         now = self._clock()
         # Reading an entry marks it as used.
         calls = self._calls.copy()

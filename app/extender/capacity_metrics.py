@@ -1,7 +1,4 @@
-"""Metrics of disk space, and of nodes that can be lost.
-
-They are computed only when Prometheus scrapes.
-"""
+"""Metrics of disk space, and of nodes that can be lost, computed only when Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -91,7 +88,6 @@ class NodeLossCollector(Collector):
 
 
 def _gauge(name: str, help_text: str, label: str, values: Mapping[str, int]) -> Metric:
-    """Returns a gauge with one sample for each value of its label."""
     family = GaugeMetricFamily(f"{PREFIX}_{name}", help_text, labels=[label])
     for label_value, value in values.items():
         family.add_metric([label_value], value)

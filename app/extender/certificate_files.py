@@ -92,7 +92,6 @@ class CertificateFiles:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What a new connection uses."""
         return self._context
 
     async def run(self) -> None:
@@ -102,10 +101,7 @@ class CertificateFiles:
             await self.reload()
 
     async def reload(self) -> None:
-        """Reads the files, and uses them if their content changed.
-
-        Content that cannot be used is tried again: a certificate may become valid later.
-        """
+        """Reads the files, and uses them if their content changed."""
         contents = await asyncio.to_thread(_read, self._files)
         if contents == self._contents:
             self._refused = None
@@ -116,6 +112,7 @@ class CertificateFiles:
                 credentials.require_validity(self._now())
             context = credentials.context()
         except CertificateError as error:
+            # Such content is tried again: a certificate may become valid later.
             self._note_refusal(contents, str(error))
             return
         self._contents = contents
@@ -135,11 +132,8 @@ class CertificateFiles:
 
 
 def _read(files: TlsFiles) -> tuple[bytes | str, ...]:
-    """Returns the contents of all files.
-
-    The files of a Secret change together. They are read until two reads are equal, so that none is from before and one from after.
-    """
     contents = _read_each(files)
+    # The files of a Secret change together. Two equal reads have none from before and one from after.
     for _ in range(_READS):
         again = _read_each(files)
         if again == contents:

@@ -1,11 +1,10 @@
-"""The placement guard's certificates: an authority, and what it signs.
-
-The time is an argument.
+"""The placement guard's certificates: an authority, and what it signs. The time is an argument.
 
     an authority, for ten years → a serving certificate for one host name, for 90 days
     two thirds of a life are over → a new one; a new authority is trusted together with the previous ones
 
-The keys are elliptic curve keys (P-256). No text of this module contains a key: neither an error nor the representation of an object.
+The keys are elliptic curve keys (P-256). No text of this module contains a key: neither an error nor the representation
+of an object.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ class ServingPair:
 
     @property
     def expires(self) -> datetime:
-        """The end of its validity."""
         return self.certificate.not_valid_after_utc
 
     def problem(self, host: str, now: datetime) -> str:
@@ -121,11 +119,11 @@ class ServingPair:
     def load_into(self, context: ssl.SSLContext) -> None:
         """Has new connections of the context use this certificate.
 
-        Python reads certificates from files only; these are in memory, because no file may be written, least of all a key.
-
         Raises:
             CertificateError: OpenSSL refuses it
         """
+        # Python reads certificates from files only. These are in memory, because no file may be written, least of all a
+        # key.
         with _memory_file(self.chain) as chain, _memory_file(self.key) as key:
             try:
                 context.load_cert_chain(chain, key)
@@ -160,7 +158,6 @@ class Certificates:
         return Due.NOTHING
 
     def renew_serving(self, host: str, now: datetime) -> Certificates:
-        """Returns them with a new serving certificate."""
         return replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
 
     def renew_authority(self, host: str, now: datetime) -> Certificates:
@@ -344,7 +341,7 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 
 
 def _read_parts(certificate: x509.Certificate) -> None:
-    """Reads every part that is needed later, because the library parses them one by one."""
+    # The library parses the parts one by one, so that a later one may still raise.
     certificate.public_key()
     _organization(certificate)
     _host_names(certificate)

@@ -68,7 +68,6 @@ class DecisionLog:
         self._recorded += 1
 
     def page(self, query: DecisionQuery) -> DecisionPage:
-        """Returns the latest decisions that a query selects."""
         entries = tuple(islice(self._select(query), query.limit + 1))
         shown = entries[: query.limit]
         further = len(entries) > query.limit

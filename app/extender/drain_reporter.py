@@ -1,7 +1,4 @@
-"""Predicts drains of nodes for the status page, on demand.
-
-One drain is predicted at a time, and only while no decision runs.
-"""
+"""Predicts drains of nodes for the status page, on demand, one at a time, and only while no decision runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Writes the leader's address to the EndpointSlice of a Service.
-
-Each change: get, compare, write at the resourceVersion that was compared; after a conflict all three again.
+"""Writes the leader's address to the EndpointSlice of a Service. Each change: get, compare, write at the
+resourceVersion that was compared; after a conflict all three again.
 """
 
 from __future__ import annotations
@@ -34,11 +33,9 @@ _TRIES: Final = 6
 
 
 class EndpointPublisher:
-    """Points a Service to this process's endpoint, and away from it.
-
-    `leading` is called between the read that a write is based on and the write. So a process that has lost the lead cannot
-    overwrite its successor: had the successor written before the read, this process would not lead; if it wrote later,
-    the versions differ.
+    """Points a Service to this process's endpoint, and away from it. `leading` is called between the read that a write
+    is based on and the write. So a process that has lost the lead cannot overwrite its successor: had the successor
+    written before the read, this process would not lead; if it wrote later, the versions differ.
     """
 
     def __init__(
@@ -58,9 +55,7 @@ class EndpointPublisher:
         self._path = ENDPOINT_SLICES.path(namespace, service.name)
 
     async def publish(self) -> bool:
-        """Points the Service here; returns whether it does.
-
-        It does not if this process does not lead any more.
+        """Points the Service here; returns whether it does, which it does not if this process does not lead any more.
 
         Raises:
             ApiError: the API server refused or did not answer; `conflict` if others kept changing the slice

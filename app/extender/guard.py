@@ -170,7 +170,7 @@ class PlacementGuard:
         return self._context.settings().placement_guard
 
     def adopt(self) -> None:
-        """Starts to lead: the previous leader may have answered a moment ago."""
+        # The previous leader may have answered a moment ago.
         self._behind_until = self._clock() + CATCH_UP_SECONDS
 
     def clear(self) -> None:
@@ -244,8 +244,9 @@ class PlacementGuard:
         return [] if refused else placement_patch(wanted, written, has_annotations=request.has_annotations)
 
     def _is_unseen(self, node: str, now: float) -> bool:
-        """Whether a watch should have shown an answer on a node by now: it may be lost, and another process asked."""
+        """Whether a watch should have shown an answer on a node by now."""
         on_node = (each for each in self._allowances.values() if each.placement.node == node)
+        # The answer may be lost, and another process may have been asked.
         return any(now - each.at > UNSEEN_SECONDS for each in on_node)
 
     async def _contenders(self, node: str) -> Contenders:
@@ -266,10 +267,7 @@ class PlacementGuard:
                 self._allow(Placement.of(replica), self._clock())
 
     def note_delivery(self, before: object | None, after: object | None) -> None:
-        """Compares a replica that a watch delivers with the guard's answer.
-
-        Called for every change of a replica.
-        """
+        """Compares a replica that a watch delivers with the guard's answer; called for every change of a replica."""
         if isinstance(before, Replica) and after is None:
             self._allowances.pop(before.name, None)
         if not isinstance(after, Replica):
@@ -299,7 +297,6 @@ class PlacementGuard:
             self._state = state
 
     def _allow(self, placement: Placement, now: float) -> None:
-        """Notes a placement that takes space from now on."""
         self._allowances.pop(placement.replica, None)
         self._allowances[placement.replica] = _Allowance(placement, now)
         self._drop_old(now)
@@ -334,7 +331,7 @@ class PlacementGuard:
 
 
 def _has_same_offers(before: Competing, after: Contenders, nodes: Iterable[str]) -> bool:
-    """Whether the offers on some nodes are still the same: one that was made meanwhile is to be kept, too."""
+    # An offer that was made meanwhile is to be kept, too.
     return isinstance(after, Competing) and all(
         after.ledger.offers_on(node) == before.ledger.offers_on(node) for node in nodes
     )

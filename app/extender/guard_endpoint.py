@@ -55,11 +55,9 @@ class GuardEndpoint:
 
     @property
     def points_here(self) -> bool:
-        """Whether this process has pointed the Service to itself."""
         return self._service.points_here or self._standby.points_here
 
     def state(self, mode: GuardMode) -> PlacementGuardState:
-        """Returns what /state shows."""
         return PlacementGuardState(mode.value, self.points_here, self._problem(mode), self._activity())
 
     async def keep(self, term: int | None, mode: GuardMode) -> None:

@@ -1,6 +1,5 @@
-"""Reads the facts of a diagnosis from a cluster, as an administrator.
-
-Processes of the extender are called as `process_call` says.
+"""Reads the facts of a diagnosis from a cluster, as an administrator; calls processes of the extender as `process_call`
+says.
 """
 
 from __future__ import annotations
@@ -199,9 +198,8 @@ class InstallationReader:
         return requested or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
 
     async def _probe(self, scheduler: str, *, without_resource: bool) -> tuple[ProbeResult | None, ProbeResult | None]:
-        """Probes with a pod that requests the resource, and a plain one.
-
-        The plain one names neither the resource nor a scheduler.
+        """Probes with a pod that requests the resource, and a plain one, which names neither the resource nor a
+        scheduler.
         """
         options = self._options.probe
         if options is None:
@@ -233,7 +231,6 @@ class InstallationReader:
     async def _get(
         self, resource: Resource, namespace: str, name: str, convert: Callable[[bytes], _Value]
     ) -> _Value | None:
-        """Returns an object, None without one."""
         try:
             return convert(await self._client.get(resource.path(namespace, name)))
         except ApiError as error:
@@ -263,10 +260,7 @@ class InstallationReader:
         return values
 
     def _note(self, error: ApiError) -> None:
-        """Notes what may not be read.
-
-        What does not exist is a fact.
-        """
+        """Notes what may not be read; what does not exist is a fact."""
         if error.forbidden:
             self._unknown.append(str(error))
         elif not error.not_found:
@@ -329,10 +323,8 @@ class InstallationReader:
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
 
     async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
-        """Returns problems of processes that serve TLS, from their probe ports.
-
-        These processes answer callers with a certificate only, and the API server has none.
-        """
+        """Returns problems of processes that serve TLS, from their probe ports."""
+        # These processes answer only callers with a certificate, and the API server has none.
         reports = await asyncio.gather(
             *(_failure(proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
         )
@@ -354,15 +346,11 @@ def _extender_settings(raw: bytes) -> ExtenderSettings:
 
 
 def _read_as(resource: Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:
-    """Returns the decoder of a kind's objects, as snapshots use it.
-
-    It returns an object's name and model.
-    """
+    """Returns the decoder of a kind's objects, as snapshots use it, to an object's name and model."""
     return KINDS[resource.group, resource.kind].decode
 
 
 async def _report(ask: Ask) -> ProcessReport:
-    """Returns what a process says about itself."""
     try:
         await ask("readyz")
         state = msgspec.json.decode(await ask("state"), type=_State)
@@ -386,7 +374,6 @@ async def _report(ask: Ask) -> ProcessReport:
 
 
 async def _failure(ask: Ask) -> ProcessReport | None:
-    """Returns why a process is not ready, None if it is."""
     try:
         await ask("readyz")
     except ApiError as error:

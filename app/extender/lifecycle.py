@@ -1,14 +1,12 @@
-"""The extender in a live cluster: when it competes and answers.
-
-It also says how a leader takes over and hands over.
+"""When the extender competes and answers in a live cluster, and how a leader takes over and hands over.
 
     caches filled, enabled → compete for the Lease → elected → point the Service here, and catch up with everything that happened
     before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → refuse
     SIGTERM → no new requests → answer accepted requests, and record the open offers for the successor → release the
     Lease, so that a successor answers at once, and remove this process from the Service
 
-Every request checks `refusal` before it is decided and `late_refusal` before it is answered. Both read the elector's fence,
-so that a process that was stopped or cut off refuses before another process may answer.
+Every request checks `refusal` before it is decided and `late_refusal` before it is answered. Both read the elector's
+fence, so that a process that was stopped or cut off refuses before another process may answer.
 """
 
 from __future__ import annotations
@@ -101,9 +99,8 @@ class LiveSettings:
         self._latest = ExtenderSettings()
 
     def __call__(self) -> ExtenderSettings:
-        """Returns the settings, each from the first source that has it.
-
-        The order is ConfigMap, Longhorn's Setting, environment, and the proposal's defaults.
+        """Returns the settings, each from the first source that has it: ConfigMap, Longhorn's Setting, environment, and
+        the proposal's defaults.
         """
         sources = (self._config_map.data, self._cache.settings, self._environment)
         # They are asked for with every object that a watch delivers, and a source that changes is another object.
@@ -161,7 +158,6 @@ class ExtenderLifecycle(Program):
 
     @property
     def refused_settings(self) -> list[str]:
-        """What is wrong in the sources of settings."""
         return list(self._settings().problems)
 
     def state(self) -> ServiceState:
@@ -189,10 +185,7 @@ class ExtenderLifecycle(Program):
         return "shutting down" if self._draining else self.late_refusal()
 
     def late_refusal(self) -> str:
-        """Returns why an accepted request must be refused after all, or "".
-
-        A leader that is draining may still answer.
-        """
+        """Returns why an accepted request must be refused after all, or ""; a leader that is draining may still answer."""
         elector = self._parts.elector
         settings = self._settings()
         problem = self.readiness_problem
@@ -208,7 +201,7 @@ class ExtenderLifecycle(Program):
         return ""
 
     def review_refusal(self) -> str:
-        """Returns why no placement is reviewed now, or "". A process that does not lead reviews, too."""
+        """Returns why no placement is reviewed now, or ""; a process that does not lead reviews, too."""
         if not self._settings().enabled:
             return f"{ENABLED} is false"
         return self.readiness_problem
@@ -222,20 +215,17 @@ class ExtenderLifecycle(Program):
         await self._loop.run()
 
     async def drain(self) -> None:
-        """Hands over to a successor.
-
-        When this returns, the Lease is released, and a successor can read every offer that is still open; otherwise the Lease runs out.
+        """Hands over to a successor. When this returns, the Lease is released, and a successor can read every offer
+        that is still open; otherwise the Lease runs out.
         """
         await self._loop.drain()
 
     def log_failure(self, error: BaseException) -> None:
-        """Logs the error that ended the caches or the leader loop."""
         log.error(
             "what keeps the cluster's state current has failed, so nothing can be answered any more", exc_info=error
         )
 
     def log_drain_failure(self, error: BaseException) -> None:
-        """Logs that handing over failed."""
         log.error("handing over failed; the Lease runs out by itself", exc_info=error)
 
     async def run_tasks(self) -> None:
@@ -255,10 +245,7 @@ class ExtenderLifecycle(Program):
 
     @property
     def competes(self) -> bool:
-        """Whether to compete for the Lease.
-
-        A former leader keeps the Lease for `SILENT_SECONDS` without answering.
-        """
+        """Whether to compete for the Lease; a former leader keeps it for `SILENT_SECONDS` without answering."""
         # While disabled, the Lease is kept as long as the Service points here and cannot be changed.
         wanted = self._settings().enabled or self._service.points_here
         if wanted and not self.readiness_problem:
@@ -273,7 +260,6 @@ class ExtenderLifecycle(Program):
 
     @property
     def can_start(self) -> bool:
-        """Whether the extender is enabled."""
         return self._settings().enabled
 
     async def before_step(self) -> None:
@@ -311,17 +297,15 @@ class ExtenderLifecycle(Program):
         await self._keep_guard(term)
 
     async def catch_up(self) -> None:
-        """Returns once the cache has everything that the previous leader had.
-
-        A leader that ended in order says what it had; otherwise everything that happened before this call counts. Meanwhile the Services
-        are pointed here, so that they do not lead to a process that has ended.
-        """
+        """Returns once the cache has everything that the previous leader had."""
+        # Meanwhile the Services must not lead to a process that has ended.
         if self._publishing is None:
             publishing = self._publish(self._parts.elector.term)
             self._publishing = asyncio.create_task(publishing, name="pointing the Services here")
         self._record = await self._read_record()
         cache = self._parts.cache
         record = self._record
+        # A leader that ended in order says what it had; otherwise everything that happened before this call counts.
         if record is not None and record.head.final and await cache.reach(record.head.versions, _REACH_SECONDS):
             pods = cache.state().view.snapshot.pods
             # A pod that no watch had delivered to the previous leader either may be missing.
@@ -352,7 +336,6 @@ class ExtenderLifecycle(Program):
         self._record = None
 
     def start(self, term: int) -> None:
-        """Starts to answer."""
         for task in self._leader_tasks:
             task.adopt()
         log.info("leading", term=term)
@@ -370,11 +353,9 @@ class ExtenderLifecycle(Program):
             task.clear()
 
     def log_lead_lost(self, term: int) -> None:
-        """Logs that another process may lead now."""
         log.warning("no longer the leader", term=term)
 
     def begin_drain(self) -> None:
-        """Accepts no new requests."""
         self._draining = True
 
     async def settle(self) -> None:
@@ -389,11 +370,9 @@ class ExtenderLifecycle(Program):
         return self._may_release
 
     def log_unsettled(self) -> None:
-        """Logs that a pod is still being placed."""
         log.warning("a pod is still being placed, handing over without it")
 
     async def before_release(self) -> None:
-        """Notes which Services have to be pointed away."""
         self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
         services = (self._service, self._parts.guard)
         self._withdraws = [entry for entry in services if entry is not None and entry.points_here]

@@ -1,7 +1,4 @@
-"""Metrics of the extender.
-
-Four have the names and labels of Longhorn's scheduler-extender proposal.
-"""
+"""Metrics of the extender, of which four have the names and labels of Longhorn's scheduler-extender proposal."""
 
 from __future__ import annotations
 
@@ -72,7 +69,6 @@ class _OutstandingCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        """Returns one sample per number."""
         now = self._read()
         demands = GaugeMetricFamily(
             f"{PREFIX}_demands",
@@ -117,7 +113,6 @@ class _BudgetCollector(Collector):
         self._budget = budget
 
     def collect(self) -> Iterable[Metric]:
-        """Returns one sample per number."""
         for name, help_text, value in (
             ("request_memory_bytes", "Memory that requests hold, as charged", self._budget.used),
             ("request_memory_limit_bytes", "Memory that all requests together may hold", self._budget.total),
@@ -231,9 +226,8 @@ class _TlsMetrics:
 
 
 class _GuardMetrics:
-    """Metrics of the placement guard.
-
-    What it was asked, what it did, what came of it, and how long its certificate holds.
+    """Metrics of the placement guard: what it was asked, what it did, what came of it, and how long its certificate
+    holds.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -343,10 +337,7 @@ class Metrics:
         return counted
 
     def count_policy_refusals(self, nodes: int) -> None:
-        """Counts nodes that a predicate of the policy refused.
-
-        Longhorn's rules were not evaluated for them.
-        """
+        """Counts nodes that a predicate of the policy refused, for which Longhorn's rules were not evaluated."""
         self._policy.refusals.inc(nodes)
 
     def count_policy_reload(self, result: str) -> None:
@@ -354,34 +345,23 @@ class Metrics:
         self._policy.reloads.labels(result=result).inc()
 
     def count_unsafe_answer(self, reasons: Collection[Reason]) -> None:
-        """Counts one answer of /filter by its worst `UNSAFE` reason.
-
-        An answer without such a reason is not counted.
-        """
+        """Counts one answer of /filter by its worst `UNSAFE` reason, if it has one."""
         if reasons:
             worst = Reason.ORDER_UNSAFE if Reason.ORDER_UNSAFE in reasons else Reason.STALE_UNSAFE
             self._unsafe_answers.labels(reason=worst.name.lower()).inc()
 
     def count_undecided(self) -> None:
-        """Counts one request to /filter that could not be decided."""
         self._requests.count("error")
 
     def count_guarded_placement(self, outcome: str) -> None:
-        """Counts one placement that the guard decided.
-
-        `outcome` is the value of its `GuardOutcome`.
-        """
+        """Counts one placement that the guard decided; `outcome` is the value of its `GuardOutcome`."""
         self._guard.placements.labels(outcome=outcome).inc()
 
     def count_guard_observation(self, observation: str) -> None:
-        """Counts one placement that a watch has shown.
-
-        `observation` is the value of its `Observation`.
-        """
+        """Counts one placement that a watch has shown; `observation` is the value of its `Observation`."""
         self._guard.observations.labels(observation=observation).inc()
 
     def observe_guard_answer(self, seconds: float) -> None:
-        """Observes the time of one answer of the guard."""
         self._guard.duration.observe(seconds)
 
     def guard_proven(self, read: Callable[[], bool]) -> None:
@@ -394,15 +374,12 @@ class Metrics:
         gauge.set_function(lambda: float(read()))
 
     def heartbeat(self, node: str, *, leading: bool) -> None:
-        """Sets whether this process answers."""
         self._heartbeat.labels(node=node).set(leading)
 
     def pod_scheduling_wait(self, seconds: float, *, scheduled: bool) -> None:
-        """Observes one wait for spec.nodeName."""
         self._scheduling_wait.labels(pod_scheduled=_BOOLEANS[scheduled]).observe(seconds)
 
     def node_reservation(self, seconds: float, *, listed: bool) -> None:
-        """Observes one reservation of a node."""
         self._node_reservation.labels(replicas_scheduled=_BOOLEANS[listed]).observe(seconds)
 
     def count_misplaced(self) -> None:
@@ -410,7 +387,6 @@ class Metrics:
         self._outcomes.misplacements.inc()
 
     def count_overbooked(self) -> None:
-        """Counts one disk that placements overbooked."""
         self._outcomes.overbookings.inc()
 
     def count_nudge(self, result: str) -> None:
@@ -442,32 +418,24 @@ class Metrics:
         self._tls.reloads.labels(result=result).inc()
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
-        """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods.
-
-        Their values are the result of `read`. It is called in another thread when Prometheus scrapes, and must change nothing.
+        """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods. `read` returns their
+        values. It is called in another thread when Prometheus scrapes, and must change nothing.
         """
         self.registry.register(_OutstandingCollector(read))
 
     def capacity(self, read: Callable[[], ClusterState | None], *, with_disks: bool = True) -> None:
-        """Adds the space of disks, nodes and StorageClasses.
-
-        `read` returns the current state, None while another process reports it. It is called in another thread when Prometheus scrapes,
-        and must change nothing. Without `with_disks` disks have no series.
+        """Adds the space of disks, nodes and StorageClasses. `read` returns the current state, None while another
+        process reports it. It is called in another thread when Prometheus scrapes, and must change nothing. Without
+        `with_disks` disks have no series.
         """
         self.registry.register(CapacityCollector(read, with_disks=with_disks))
 
     def node_losses(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
-        """Adds whether each node can be lost.
-
-        `read` is called in another thread when Prometheus scrapes.
-        """
+        """Adds whether each node can be lost. `read` is called in another thread when Prometheus scrapes."""
         self.registry.register(NodeLossCollector(read))
 
     def request_memory(self, budget: MemoryBudget) -> None:
-        """Adds what requests hold of their memory budget.
-
-        It also adds how many were refused for it.
-        """
+        """Adds what requests hold of their memory budget, and how many were refused for it."""
         self.registry.register(_BudgetCollector(budget))
 
     def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:

@@ -59,10 +59,7 @@ class NodeLosses:
 
     @property
     def latest(self) -> Mapping[str, NodeLossOutcome]:
-        """The known outcomes of nodes, by name.
-
-        The mapping does not change, and may be read from any thread.
-        """
+        """The known outcomes of nodes, by name. The mapping does not change, and may be read from any thread."""
         return self._latest
 
     @property
@@ -121,10 +118,7 @@ class NodeLosses:
         self._open = ()
 
     async def _predict(self, name: str, term: int, pause: float) -> NodeLossOutcome | None:
-        """Returns the outcome of a node, None if there is none.
-
-        It cannot be predicted then, or another process leads meanwhile.
-        """
+        """Returns the outcome of a node, None if it cannot be predicted or if another process leads meanwhile."""
         try:
             return await self._evaluator.run_in_background(self._loss_in_term(name, term), pause)
         except CoreError as error:
@@ -155,7 +149,6 @@ class NodeLosses:
 
 
 def _fullness(snapshot: Snapshot, name: str) -> float:
-    """The share of a node's space that Longhorn has scheduled."""
     node = snapshot.longhorn_nodes.get(name)
     disks = node.disks if node is not None else ()
     size = sum(disk.storage_maximum - disk.storage_reserved for disk in disks)
@@ -163,8 +156,5 @@ def _fullness(snapshot: Snapshot, name: str) -> float:
 
 
 def _has_same_objects(first: Snapshot, second: Snapshot) -> bool:
-    """Whether two versions have the very same objects.
-
-    What did not change is shared.
-    """
+    """Whether two versions have the very same objects; what did not change is shared."""
     return all(getattr(first, name) is getattr(second, name) for name in Snapshot.__dataclass_fields__)

@@ -43,10 +43,9 @@ _Result = TypeVar("_Result")
 
 
 class NodeReservations:
-    """Owner of the write lock and of the reserved nodes.
-
-    A request that is being decided holds the lock, and after it the wait for its pod, which releases the lock however it ends.
-    A callback notices the end of that task, because a task that is cancelled before its first step runs no code of its own.
+    """Owner of the write lock and of the reserved nodes. A request that is being decided holds the lock, and after it
+    the wait for its pod, which releases the lock however it ends. A callback notices the end of that task, because a
+    task that is cancelled before its first step runs no code of its own.
     """
 
     def __init__(
@@ -69,19 +68,16 @@ class NodeReservations:
         self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
 
     def reserved_nodes(self) -> frozenset[str]:
-        """Returns the nodes that take no new volumes now."""
         return frozenset(node for _, node in self._replica_waits.values())
 
     def contenders(self) -> Contenders:
-        """Returns the reserved nodes."""
         return ExcludedNodes(self.reserved_nodes())
 
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod once the lock is free.
-
-        If the pod takes space, the lock stays held until the pod is bound.
+        """Decides about a pod once the lock is free. If the pod takes space, the lock stays held until the pod is
+        bound.
 
         Args:
             pod: as kube-scheduler sent it
@@ -124,9 +120,8 @@ class NodeReservations:
         return await self._evaluator.filter(pod, candidates, self.contenders)
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
-        """Reserves the nodes that the cluster shows as the previous leader's decisions.
-
-        Longer than usual: after whatever ended that leader, provisioning and attaching may take their time too.
+        """Reserves the nodes that the cluster shows as the previous leader's decisions, longer than usual: after
+        whatever ended that leader, provisioning and attaching may take their time too.
         """
         del undisturbed, record  # the proposal's lock lets one pod at a time be undecided
         view = self._cache.state().view
@@ -142,20 +137,15 @@ class NodeReservations:
             return True
 
     def clear(self) -> None:
-        """Forgets everything: another process leads.
-
-        No wait is counted, because its end is not seen.
-        """
+        """Forgets everything: another process leads."""
         forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._scheduling_waits, *self._replica_waits]
+        # These waits are not counted: this process does not see their end.
         self._forgotten.update(forgotten)
         for task in forgotten:
             task.cancel()
 
     def _end_waits(self, pod: Pod) -> None:
-        """Ends the waits for a pod that is requested again.
-
-        kube-scheduler has given up that attempt.
-        """
+        # kube-scheduler has given up the attempt for a pod that it requests again.
         for wait, waiting in self._scheduling_waits.items():
             if _identity(waiting) == _identity(pod):
                 wait.cancel()
@@ -195,10 +185,7 @@ class NodeReservations:
             return ""
 
     async def _binding_node(self, pod: Pod) -> str:
-        """Returns the pod's node once it is bound, "" if it was deleted.
-
-        Another pod of its name is its predecessor until the pod itself was seen: the cache may be behind kube-scheduler.
-        """
+        """Returns the pod's node once it is bound, "" if it was deleted."""
         key = (pod.namespace, pod.name)
         seen = False
         with self._cache.listening(("pods", key)) as changed:
@@ -207,6 +194,8 @@ class NodeReservations:
                 same = is_same_pod(current, pod)
                 if current is not None and same and current.node_name:
                     return current.node_name
+                # The cache may be behind kube-scheduler: another pod of its name is its predecessor until the pod
+                # itself was seen.
                 if seen and not same:
                     return ""
                 seen = same
@@ -236,7 +225,6 @@ class NodeReservations:
         task.add_done_callback(lambda done: self._on_reservation_end(done, started))
 
     def _on_reservation_end(self, task: asyncio.Task[bool], started: float) -> None:
-        """Frees the node."""
         self._replica_waits.pop(task, None)
         listed = bool(_result(task))
         if task in self._forgotten:
@@ -245,7 +233,6 @@ class NodeReservations:
             self._metrics.node_reservation(self._clock() - started, listed=listed)
 
     async def _wait_for_replicas(self, pod: Pod, node: str, seconds: float) -> bool:
-        """Returns whether Longhorn listed the pod's local volumes in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._listing(pod, node)
@@ -254,18 +241,14 @@ class NodeReservations:
             return False
 
     async def _listing(self, pod: Pod, node: str) -> bool:
-        """Returns True once no replica is awaited, False if the pod is bound elsewhere.
-
-        A pod whose node was only chosen may be bound elsewhere.
-
-        Checks again now and then: claims, volumes and replicas matter too, in any order.
-        """
+        """Returns True once no replica is awaited, False if the pod is bound elsewhere."""
         required = self._evaluator.options.require_best_effort
         with self._cache.listening(("longhorn_nodes", node)) as changed:
             while True:
                 view = self._cache.state().view
                 current = view.snapshot.pods.get((pod.namespace, pod.name))
                 if current is not None and decided_node(current, view) not in ("", node):
+                    # The node may have been chosen only.
                     return False
                 try:
                     if not unlisted_volumes(pod, node, view, require_best_effort=required):
@@ -273,6 +256,7 @@ class NodeReservations:
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
                 try:
+                    # Claims, volumes and replicas matter too, in any order.
                     async with asyncio.timeout(_RECHECK_INTERVAL):
                         await changed.wait()
                 except TimeoutError:
@@ -281,10 +265,7 @@ class NodeReservations:
 
 
 def _result(task: asyncio.Task[_Result]) -> _Result | None:
-    """Returns the result of an ended task.
-
-    None if it was cancelled, or failed, which must not happen.
-    """
+    """Returns the result of an ended task, None if it was cancelled, or failed, which must not happen."""
     if task.cancelled():
         return None
     error = task.exception()

@@ -68,18 +68,14 @@ Patch = Callable[[Pod, str], Awaitable[bool]]
 
 
 class NudgePatch:
-    """Writes the annotation of a nudge.
-
-    Any change of a waiting pod makes kube-scheduler retry it at once.
-    """
+    """Writes the annotation of a nudge; any change of a waiting pod makes kube-scheduler retry it at once."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     async def __call__(self, pod: Pod, at: str) -> bool:
-        """Writes when the pod was nudged; returns whether it still exists.
-
-        Another pod of the same name does not count.
+        """Writes when the pod was nudged; returns whether it still exists, where another pod of the same name does not
+        count.
 
         Raises:
             ApiError: the API server refused or did not answer
@@ -93,16 +89,13 @@ class NudgePatch:
         return True
 
     async def _exists(self, pod: Pod) -> bool:
-        """Whether this very pod exists after its patch was refused.
-
-        The reason may be another than the UID: other writers keep changing the pod, for example.
-        """
         try:
             raw = await self._client.get(PODS.path(pod.namespace, pod.name), seconds=CALL_SECONDS)
         except ApiError as error:
             if error.not_found:
                 return False
             raise
+        # The patch may be refused for another reason than the UID: other writers keep changing the pod, for example.
         _, current = KINDS[PODS.group, PODS.kind].decode(raw)
         return isinstance(current, Pod) and current.uid == pod.uid
 
@@ -194,12 +187,10 @@ class Nudger:
         self._logged_failures: set[tuple[int, str]] = set()
 
     def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """Remembers a pod that was refused on all these nodes.
-
-        A pod with too many volumes is not remembered, because no change of the cluster can help it.
-        """
+        """Remembers a pod that was refused on all these nodes."""
         self._pending.end(pod.uid)
         if exceeds_attach_limit(pod):
+            # With so many volumes no change of the cluster can help the pod.
             return
         selected_node = self._cache.state().view.selected_node(pod)
         refusal = self._refusals.remember(pod, candidates, self._clock(), selected_node)
@@ -208,17 +199,15 @@ class Nudger:
             self._wake.set()
 
     def note_request(self, pod: Pod) -> None:
-        """Ends the pod's pending nudge, because a request names it.
-
-        If the pod is offered nodes, what it takes counts as an offer from now on.
+        """Ends the pod's pending nudge, because a request names it. If the pod is offered nodes, what it takes counts
+        as an offer from now on.
         """
         self._pending.end(pod.uid)
         self._refusals.set_aside(pod.uid)
 
     def adopt(self) -> None:
-        """Remembers pods that the previous leader refused.
-
-        Their conditions show which. Those with a selected node are left out. Every Longhorn node counts as a candidate.
+        """Remembers pods that the previous leader refused, as their conditions show, but none with a selected node.
+        Every Longhorn node counts as a candidate.
         """
         view = self._cache.state().view
         nodes = tuple(sorted(view.snapshot.longhorn_nodes))
@@ -247,10 +236,7 @@ class Nudger:
 
     @property
     def oldest_wait(self) -> float:
-        """Seconds since the first refusal of the pod that waits longest, 0 without one.
-
-        May be read from any thread.
-        """
+        """Seconds since the first refusal of the pod that waits longest, 0 without one; may be read from any thread."""
         since = self._refusals.first_refusal
         return 0.0 if since is None else max(0.0, self._clock() - since)
 
@@ -281,10 +267,7 @@ class Nudger:
             await turn.slicer.pause_if_due()
 
     def _begin_round(self) -> None:
-        """Starts a round over all pods, or over those that are due.
-
-        All pods are reviewed if something changed, and every `REVIEW_INTERVAL`.
-        """
+        """Starts a round over the pods that are due, or over all pods if something changed and every `REVIEW_INTERVAL`."""
         now = self._clock()
         inputs = self._inputs()
         review_all = not inputs.same_as(self._reviewed_inputs) or now >= self._review_at
@@ -303,7 +286,6 @@ class Nudger:
         return _Inputs(self._cache.state().view.version, offers, self._pending.ended)
 
     async def _review(self, refusal: RefusedPod, turn: _Turn, patches: asyncio.TaskGroup) -> None:
-        """Nudges the pod if it fits now and may be nudged."""
         view = self._cache.state().view
         pod = self._waiting_pod(refusal, view)
         if pod is None:
@@ -320,10 +302,8 @@ class Nudger:
                 self._nudge(pod, view, refusal, decision, patches)
 
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
-        """Returns the pod as it is now, None if it does not wait.
-
-        A pod that was deleted, bound or ended needs no nudge. Neither does one whose node was selected after its refusal. A node that was
-        selected before is left of a failed binding.
+        """Returns the pod as it is now, None if it does not wait: it was deleted, bound or ended, or its node was
+        selected after its refusal.
         """
         current = current_pod(refusal.pod, view)
         if current is None:
@@ -333,13 +313,13 @@ class Nudger:
         selected_node = view.selected_node(current)
         if not selected_node:
             refusal.selected_node = ""
+        # A node that was selected before the refusal is left of a failed binding.
         decided = current.node_name or selected_node != refusal.selected_node
         return current if current.live and not decided else None
 
     async def _fitting_decision(self, pod: Pod, view: View, refusal: RefusedPod, turn: _Turn) -> Decision | None:
-        """Returns the decision about a pod that fits some node, or None.
-
-        A pod is not evaluated if an equivalent one did not fit in this round.
+        """Returns the decision about a pod that fits some node, or None; a pod is not evaluated if an equivalent one
+        did not fit in this round.
         """
         resolution = self._resolution(pod, view)
         if resolution is None:
@@ -363,10 +343,7 @@ class Nudger:
         return None
 
     def _resolution(self, pod: Pod, view: View) -> Resolution | None:
-        """Returns the pod's volumes, None if an object is missing.
-
-        A watch will deliver it.
-        """
+        """Returns the pod's volumes, None if an object is missing, which a watch will deliver."""
         if missing_storage_classes(pod, view):
             return None
         try:
@@ -375,13 +352,10 @@ class Nudger:
             return None
 
     def _contenders_with_nudges(self) -> Contenders:
-        """Returns the contenders and what nudged pods will take.
-
-        The results are not cached, because no later request has these contenders.
-        """
         contenders = self._contenders()
         if isinstance(contenders, Competing):
             ledger = self._pending.add_to(contenders.ledger)
+            # No later request has these contenders, so that the results are not cached.
             return replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
         return Competing(self._no_demand, self._pending.add_to(self._no_offers), self._contention, EquivalenceCache())
 
@@ -410,10 +384,7 @@ class Nudger:
             self._refusals.forget(pod.uid)
 
     def _on_failure(self, refusal: RefusedPod, error: ApiError) -> None:
-        """Counts a failed nudge and logs the first of its kind.
-
-        The nudge is repeated after the pod's back-off.
-        """
+        """Counts a failed nudge, which is repeated after the pod's back-off, and logs the first of its kind."""
         self._metrics.count_nudge("failed")
         kind = (error.status, error.reason)
         if kind not in self._logged_failures:

@@ -161,10 +161,7 @@ class OfferStore:
         self._active = False
 
     async def write_final(self, ledger: Ledger) -> bool:
-        """Records all offers of a leader that answers nothing more.
-
-        Returns whether a successor can read them.
-        """
+        """Records all offers of a leader that answers nothing more; returns whether a successor can read them."""
         self._active = False
         try:
             async with asyncio.timeout(FINAL_SECONDS):
@@ -174,10 +171,8 @@ class OfferStore:
             return False
 
     async def read(self) -> HandoverRecord | None:
-        """Returns the record of the last leader.
-
-        None if no leader ever wrote one. If the last leader wrote none, perhaps because it ended before it answered, the record of an
-        earlier one is returned, which is neither final nor complete.
+        """Returns the record of the last leader or, neither final nor complete, that of an earlier one; None if no
+        leader ever wrote one.
 
         Raises:
             RecordError: it is damaged, or not of a leader that held the Lease before this process
@@ -190,6 +185,7 @@ class OfferStore:
         predecessor = self._leadership.predecessor
         head = record.head
         if predecessor is not None and head.transitions < predecessor.transitions:
+            # The last leader may have ended before it answered.
             log.warning("the last leader recorded no offers, an earlier one did", holder=head.holder)
             return replace(record, head=replace(head, final=False, complete=False))
         if (
@@ -222,11 +218,9 @@ class OfferStore:
             return
 
     async def _record(self, ledger: Ledger, *, final: bool) -> int | None:
-        """Writes the record; returns its size in bytes.
-
-        Returns None if it was not written, or if a final record is not complete.
-
-        The caller reads the ledger and calls this without a pause between, so that `versions` are not older than the ledger.
+        """Writes the record; returns its size in bytes, None if it was not written or if a final record is not
+        complete. The caller reads the ledger and calls this without a pause between, so that `versions` are not older
+        than the ledger.
         """
         leadership = self._leadership
         versions = self._versions() if final else {}
@@ -244,10 +238,7 @@ class OfferStore:
         return len(record.data) if written and (record.complete or not final) else None
 
     async def _write(self, data: bytes, *, final: bool) -> bool:
-        """Writes a record; returns False if another process may lead by now.
-
-        A final record is also written after a call without an answer: without it, the successor waits until the Lease has run out.
-        """
+        """Writes a record; returns False if another process may lead by now."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 if not self._version:
@@ -261,6 +252,8 @@ class OfferStore:
                 raw = await self._client.patch(self._path, body, seconds=CALL_SECONDS)
             except ApiError as error:
                 self._version = ""
+                # Without a final record the successor waits until the Lease has run out, so it is also written after a
+                # call without an answer.
                 if not tries_left or not (error.conflict or (final and error.unreachable)):
                     raise
                 continue
@@ -279,9 +272,7 @@ class OfferStore:
         return await self._get()
 
     async def _get(self) -> bytes:
-        """Returns the stored record, b"" if there is none.
-
-        The next write is based on this version.
+        """Returns the stored record, b"" if there is none; the next write is based on this version.
 
         Raises:
             ApiError: the ConfigMap does not exist or cannot be read

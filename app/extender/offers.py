@@ -1,14 +1,12 @@
-"""`reservation: capacity`: pods are packed with what other pods will take.
-
-Requests never block each other.
+"""`reservation: capacity`: pods are packed with what other pods will take, and requests never block each other.
 
     request → evaluate together with derived demand and outstanding offers → offer some of the nodes that fit → answer
     the pod is bound, or a claim of it has a selected node → the offer ends: it is derived demand from then on
     nothing fits only because of other pods' offers → wait briefly for one of them to be decided → refuse as WAITING
 
-The ledger is the only state, and one lock makes evaluating and offering one step. It is held neither while waiting nor during
-I/O. Everything else is read off the cluster at each request. So after a fail-over there is nothing to rebuild but the
-offers that the previous leader recorded, and the nominations that `adopt` finds.
+The ledger is the only state, and one lock makes evaluating and offering one step. It is held neither while waiting nor
+during I/O. Everything else is read off the cluster at each request. So after a fail-over there is nothing to rebuild
+but the offers that the previous leader recorded, and the nominations that `adopt` finds.
 """
 
 from __future__ import annotations
@@ -145,13 +143,11 @@ class Offers:
         self._outcome = asyncio.Event()
 
     def subscribe(self, requests: RequestObserver | None = None, decisions: DecisionObserver | None = None) -> None:
-        """Sets the observers of requests and decisions from now on."""
         self._request_observer = requests
         self._decision_observer = decisions
 
     @property
     def ledger(self) -> Ledger:
-        """The offers outstanding now."""
         self._apply(Tick())
         return self._ledger
 
@@ -221,8 +217,6 @@ class Offers:
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
         """Decides where preemption could help, and holds the room there.
 
-        Otherwise pods of lower priority would take it while the victims end.
-
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
@@ -235,6 +229,7 @@ class Offers:
             if generation != self._generation or self._closed:
                 raise UnavailableError("the lead was lost while the pod was decided about")
             if isinstance(contenders, Competing):
+                # Without the hold, pods of lower priority would take the room while the victims end.
                 self._apply(make_hold(pod, decision, self._cache.state().view))
                 hold = self._ledger.offer_of(pod.uid)
                 if hold is not None:
@@ -243,7 +238,6 @@ class Offers:
         return decision
 
     async def _withdraw_without_caller(self, pod: Pod, number: int, hung_up: HungUp) -> None:
-        """Withdraws the offer if the caller cannot be answered."""
         answered = False
         try:
             await check_caller(hung_up)
@@ -253,10 +247,8 @@ class Offers:
                 self._apply(Withdrawn(pod.uid, number))
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
-        """Restores the previous leader's offers; what it decided is demand.
-
-        If the record may lack some offers, returns once the decision about every pod is visible, or `SETTLE_TIMEOUT` after the leader's
-        last answer.
+        """Restores the previous leader's offers; what it decided is demand. If the record may lack some offers, returns
+        once the decision about every pod is visible, or `SETTLE_TIMEOUT` after the leader's last answer.
         """
         if self._settings().node_reservation_timeout > 0:
             if record is not None:
@@ -311,22 +303,21 @@ class Offers:
             undecided &= undecided_pods(self._cache.state().view)
 
     async def _fill_contention(self) -> None:
-        """Computes the competitors of every node, or the first request would have to."""
         contenders = self.contenders()
         if isinstance(contenders, Competing):
             state = self._cache.state()
             budget = Budget(STEPS_PER_REQUEST)
             query = ContentionQuery(state, contenders.demand, contenders.ledger, NO_REQUESTER, budget)
             names = tuple(state.view.cluster.nodes)
+            # Otherwise the first request would have to compute the competitors of every node.
             await self._evaluator.run(self._contention.competitors(query, names))
 
     async def settle(self) -> bool:
-        """Answers accepted requests and hands the offers over; returns whether a successor may answer at once.
-
-        If the offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`. A leader that has not adopted
-        its predecessor's offers has none to hand over, and must not make a successor believe that there are none.
+        """Answers accepted requests and hands the offers over; returns whether a successor may answer at once. If the
+        offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`.
         """
         if not self._adopted:
+            # The predecessor's offers are not adopted, and a successor must not believe that there are none.
             return False
         until = self._clock() + ANSWER_TIMEOUT + SETTLE_TIMEOUT
         with suppress(TimeoutError):
@@ -352,10 +343,7 @@ class Offers:
             task.cancel()
 
     async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
-        """Answers from a state that has every object the pod names.
-
-        An object that is deleted meanwhile is fetched again.
-        """
+        """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
         tries = 0
         while True:
             await self._evaluator.fetch_missing(pod)
@@ -490,9 +478,7 @@ class Offers:
                 changed.clear()
 
     def _remaining_seconds(self, uid: str) -> float:
-        """Returns the seconds until the pod's offer may end by itself.
-
-        At most `OFFER_LIFETIME`: an offer that stands may be replaced by one that ends.
-        """
+        """Returns the seconds until the pod's offer may end by itself, at most `OFFER_LIFETIME`."""
         offer = self._ledger.offer_of(uid)
+        # An offer that stands may be replaced by one that ends.
         return max(0.0, min(offer.ends_at - self._clock(), OFFER_LIFETIME)) if offer else 0.0

@@ -1,7 +1,4 @@
-"""The calls that the extender makes, as permissions of its ServiceAccount.
-
-The manifests grant exactly these.
-"""
+"""The calls that the extender makes, as permissions of its ServiceAccount. The manifests grant exactly these."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Monitors how pods fare after the decision.
-
-It reports whether Longhorn places their volumes, which it misplaces, and which disks it overbooks.
+"""Monitors how pods fare after the decision: whether Longhorn places their volumes, which it misplaces, and which disks
+it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
@@ -8,9 +7,9 @@ It reports whether Longhorn places their volumes, which it misplaces, and which 
     a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
                                                                      (`scheduler_core/extender/overbooking_monitor.py`)
 
-Only the leader does any of it, between `adopt` and `clear`, or two processes would count the same misplacement. A new leader counts the
-misplaced volumes that are still new once more, because the previous leader's counts are not recorded anywhere. It counts no disk that
-was overbooked before.
+Only the leader does any of it, between `adopt` and `clear`, or two processes would count the same misplacement. A new
+leader counts the misplaced volumes that are still new once more, because the previous leader's counts are not recorded
+anywhere. It counts no disk that was overbooked before.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class _FollowEnd(Enum):
 
 @dataclass(slots=True)
 class _FollowedPod:
-    """A pod whose volumes Longhorn is to place. Times are seconds of the clock.
+    """A pod whose volumes Longhorn is to place; times are seconds of the clock.
 
     Attributes:
         pod: as it was at the decision
@@ -88,13 +87,11 @@ class _FollowedPod:
     checked: tuple[object, ...] = (None, None, None)
 
     def late(self, now: float) -> bool:
-        """Whether its volumes should have been placed long ago."""
         return now - self.decided_at >= MAX_PLACEMENT_SECONDS
 
     def needs_check(self, state: ClusterState, now: float) -> bool:
-        """Whether the pod, its node or the demand there changed since the last check.
-
-        Also true if that check is `_RECHECK_INTERVAL` old. Notes the check.
+        """Whether the pod, its node or the demand there changed since the last check, or that check is
+        `_RECHECK_INTERVAL` old; notes the check.
         """
         key = (self.pod.namespace, self.pod.name)
         snapshot = state.view.snapshot
@@ -148,9 +145,8 @@ class Placements:
         return len(self._followed_pods)
 
     def outstanding(self, *, offers: int, waiting: int, oldest_wait: float) -> Outstanding:
-        """Returns the numbers for Prometheus.
-
-        The caller provides the numbers of offers and of waiting pods, and how long the oldest of them has waited.
+        """Returns the numbers for Prometheus, with those of the caller: offers, waiting pods, and how long the oldest
+        of them has waited.
         """
         report = self._report
         return Outstanding(
@@ -170,20 +166,17 @@ class Placements:
         self._wake.set()
 
     def clear(self) -> None:
-        """Forgets everything: another process leads.
-
-        No followed pod is counted, because its end is not seen.
-        """
+        """Forgets everything: another process leads."""
         self._leads = False
+        # No followed pod is counted: this process does not see their end.
         self._followed_pods.clear()
         self._deliveries.clear()
         self._report = PlacementReport()
         self._overbookings = OverbookingReport()
 
     def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
-        """Follows a pod that kube-scheduler has decided a node for.
-
-        The same decision again changes nothing; another node starts over.
+        """Follows a pod that kube-scheduler has decided a node for; the same decision again changes nothing, another
+        node starts over.
         """
         earlier = self._followed_pods.get(pod.uid)
         if earlier is not None and earlier.node != node:
@@ -193,10 +186,7 @@ class Placements:
             self._wake.set()
 
     def note_delivery(self, _before: object | None, replica: object | None) -> None:
-        """Notes when a watch first delivers a replica with its disk.
-
-        Called for every change of a replica.
-        """
+        """Notes when a watch first delivers a replica with its disk; called for every change of a replica."""
         if self._leads and isinstance(replica, Replica) and replica.disk_id:
             self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())
 
@@ -239,7 +229,6 @@ class Placements:
             yield
 
     async def _update_report(self) -> None:
-        """Makes the next report, and counts and logs what is new in it."""
         contenders = self._contenders()
         contention = self._contention
         ledger = Ledger()

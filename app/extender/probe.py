@@ -55,10 +55,7 @@ class ProbeOptions:
 
 
 class Probe:
-    """One probe pod and what it needs.
-
-    All of it has one name that no other object has.
-    """
+    """One probe pod and what it needs, all with one name that no other object has."""
 
     def __init__(self, client: KubeClient, options: ProbeOptions) -> None:
         self._client = client
@@ -135,9 +132,8 @@ class Probe:
 
 
 async def admitted_pod(client: KubeClient, namespace: str) -> InstalledPod:
-    """Returns a new pod with a claim as the API stores it.
-
-    Policies and webhooks have changed it. Nothing is created (server-side dry run).
+    """Returns a new pod with a claim as the API stores it, after policies and webhooks. It is not created (server-side
+    dry run).
 
     Raises:
         ApiError: the API server does not answer, or refuses such a pod

@@ -1,7 +1,5 @@
-"""Calls of the extender's own processes, as an administrator.
-
-The API server's pod proxy reaches them with every kubeconfig. Where it cannot reach them, such as on a loopback address, one of them may be
-called directly.
+"""Calls of the extender's own processes, as an administrator, through the API server's pod proxy, which works with
+every kubeconfig. Where that cannot reach them, such as on a loopback address, one of them may be called directly.
 """
 
 from __future__ import annotations
@@ -82,10 +80,7 @@ class CallerFiles:
 
 
 def _file_problem(error: OSError, unusable: str) -> str:
-    """Returns why a file cannot be used.
-
-    `unusable` says what is wrong with one that can be read.
-    """
+    """Returns why a file cannot be used; `unusable` says what is wrong with one that can be read."""
     return unusable if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
 
 

@@ -1,6 +1,5 @@
-"""Whether one Service leads to this process.
-
-It is pointed here in each term, checked at an interval, and pointed away at the end.
+"""Whether one Service leads to this process: it is pointed here in each term, checked at an interval, and pointed away
+at the end.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ class PublishedService:
         await self._change(term)
 
     async def keep(self, term: int) -> None:
-        """Points the Service here in a new term.
-
-        Checks at an interval that the Service still leads here.
-        """
+        """Points the Service here in a new term, and checks at an interval that it still leads here."""
         if self._term != term or asyncio.get_running_loop().time() >= self._recheck_at:
             await self._change(term)
 
@@ -72,9 +68,8 @@ class PublishedService:
         await self._change(None)
 
     async def withdraw_in_time(self) -> None:
-        """Removes this process from the Service before it stops listening; gives up after `WITHDRAW_TIMEOUT`.
-
-        A successor need not wait for that. If it has put its address there already, that stays.
+        """Removes this process from the Service before it stops listening; gives up after `WITHDRAW_TIMEOUT`. A
+        successor need not wait for that. If it has put its address there already, that stays.
         """
         try:
             async with asyncio.timeout(WITHDRAW_TIMEOUT):

@@ -1,7 +1,5 @@
-"""Pods that were refused on every node, bounded in number.
-
-Equal lists of candidates are stored once. A pod that a new request names is set aside, not dropped: if it is refused
-again, its age and its back-off continue.
+"""Pods that were refused on every node, bounded in number. Equal lists of candidates are stored once. A pod that a new
+request names is set aside, not dropped: if it is refused again, its age and its back-off continue.
 """
 
 from __future__ import annotations
@@ -21,10 +19,7 @@ MAX_REMEMBERED: Final = 5000
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Candidates:
-    """The nodes a pod was refused on.
-
-    Equal lists are one object, so they are compared by identity.
-    """
+    """The nodes a pod was refused on; equal lists are one object, so they are compared by identity."""
 
     names: tuple[str, ...]
 
@@ -59,7 +54,6 @@ class RefusedPod:
 
     @property
     def ready_at(self) -> float:
-        """When it may be nudged."""
         return max(self.backoff.ready_at, self.retry_by)
 
 
@@ -75,10 +69,7 @@ class RefusedPods:
         return len(self._refused)
 
     def remember(self, pod: Pod, candidates: Sequence[str], now: float, selected_node: str = "") -> RefusedPod | None:
-        """Records a refusal and returns it.
-
-        None for a pod without UID, or if there are `MAX_REMEMBERED` older ones.
-        """
+        """Records a refusal and returns it, None for a pod without UID, or if there are `MAX_REMEMBERED` older ones."""
         earlier = self._refused.get(pod.uid)
         if not pod.uid or (earlier is None and len(self._refused) >= MAX_REMEMBERED):
             return None
@@ -103,12 +94,10 @@ class RefusedPods:
         self._refused.pop(uid, None)
 
     def clear(self) -> None:
-        """Drops all pods."""
         self._refused.clear()
         self._aside.clear()
 
     def is_current(self, refusal: RefusedPod) -> bool:
-        """Whether the pod is refused still."""
         return self._refused.get(refusal.pod.uid) is refusal
 
     @property

@@ -1,7 +1,4 @@
-"""Looks for changes that make waiting pods fit, on demand.
-
-It looks for one pod at a time, and only while no decision runs.
-"""
+"""Looks for changes that make waiting pods fit, on demand, for one pod at a time, and only while no decision runs."""
 
 from __future__ import annotations
 
@@ -44,10 +41,8 @@ class RemedyReporter:
         )
 
     async def remedies(self, pods: Sequence[Pod], wait: float) -> list[tuple[RemedyAnswer, ...] | None]:
-        """Returns what makes each pod fit, the cheapest first.
-
-        It is None for a pod that is still being worked on. At most `wait` seconds pass. Remedies may be those of an
-        earlier state until the next ones are there.
+        """Returns what makes each pod fit, the cheapest first; None for a pod that is still being worked on. At most
+        `wait` seconds pass. Remedies may be those of an earlier state until the next ones are there.
         """
         return await self._remedies.request([(pod.namespace, pod.name) for pod in pods], wait)
 

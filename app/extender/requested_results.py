@@ -1,6 +1,5 @@
-"""Results that take too long for one request.
-
-A task computes them once they are requested, and keeps them for later requests.
+"""Results that take too long for one request: a task computes them once they are requested, and keeps them for later
+requests.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ _Result = TypeVar("_Result")
 
 
 class RequestedResults(Generic[_Key, _Result]):
-    """Owner of the results of one kind.
-
-    One result is worked out at a time. The keys of the latest request come first.
+    """Owner of the results of one kind, worked out one at a time, those for the keys of the latest request first.
 
     Args:
         name: of the task
@@ -44,14 +41,12 @@ class RequestedResults(Generic[_Key, _Result]):
         self._task: asyncio.Task[None] | None = None
 
     def latest(self, key: _Key) -> _Result | None:
-        """Returns the result that was computed last, None without one."""
         entry = self._results.get(key)
         return None if entry is None else entry[1]
 
     async def request(self, keys: Sequence[_Key], wait: float = _WAIT) -> list[_Result | None]:
-        """Returns the latest results after at most `wait` seconds.
-
-        It returns as soon as all are there. None for a result that is still being worked out.
+        """Returns the latest results as soon as all are there, at most after `wait` seconds; None for one that is still
+        being worked out.
         """
         if not all(map(self._is_current, keys)):
             self._requested = keys

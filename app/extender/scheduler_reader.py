@@ -1,7 +1,4 @@
-"""Reads how kube-scheduler runs, and where it can call the extender.
-
-It also reads Kubernetes' version.
-"""
+"""Reads how kube-scheduler runs, where it can call the extender, and Kubernetes' version."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ class _Version(msgspec.Struct, rename="camel"):
 
     @property
     def text(self) -> str:
-        """The version.
-
-        For a build without one it is the version whose behaviour the build has.
-        """
+        """The version or, for a build without one, the version whose behaviour it has."""
         unversioned = self.git_version.startswith("v0.0.0") and self.emulation_major
         return f"v{self.emulation_major}.{self.emulation_minor}" if unversioned else self.git_version
 
@@ -63,9 +57,8 @@ async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | N
 
 
 async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
-    """Returns the port of an extender that listens on loopback alone.
-
-    None if it listens on other addresses, or pods may not be read.
+    """Returns the port of an extender that listens on loopback alone, None if it listens on other addresses, or pods
+    may not be read.
 
     Raises:
         ApiError: the API server does not answer
@@ -83,9 +76,7 @@ async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
 
 
 async def read_scheduler_flags(client: KubeClient) -> SchedulerFlags:
-    """Returns the flags of kube-scheduler's static pod.
-
-    All are empty where it is no pod, or pods may not be read.
+    """Returns the flags of kube-scheduler's static pod, all empty where it is no pod, or pods may not be read.
 
     Raises:
         ApiError: the API server does not answer

@@ -1,16 +1,17 @@
-"""The placement guard's serving certificate, which the leader renews.
-
-It is kept in a Secret, and trusted through the webhook's caBundle.
+"""The placement guard's serving certificate, which the leader renews. A Secret keeps it, and the webhook's caBundle
+trusts it.
 
     Secret empty → the leader makes an authority and a serving certificate → Secret → every candidate serves it → caBundle
     two thirds of its life over → the leader signs a new one → Secret → new connections get it
     two thirds of the authority's life over → caBundle with both authorities → a while later: Secret with the new one
     cert-manager's annotation on the Secret → it is only read, and the caBundle is left to cert-manager
 
-Secret and caBundle are compared at an interval, because they may be edited by hand. A write is based on the version that was read, and
-on this process leading after that, so that a former leader cannot overwrite its successor's certificates.
+Secret and caBundle are compared at an interval, because they may be edited by hand. A write is based on the version
+that was read, and on this process leading after that, so that a former leader cannot overwrite its successor's
+certificates.
 
-A Secret that holds something else is never overwritten. Its content, and what the API server answers to a write of it, is in no text.
+A Secret that holds something else is never overwritten. Its content, and what the API server answers to a write of it,
+is in no text.
 """
 
 from __future__ import annotations
@@ -77,7 +78,6 @@ class _Secret(Wire):
 
     @property
     def by_cert_manager(self) -> bool:
-        """Whether cert-manager writes it."""
         return CERT_MANAGER in (self.metadata.annotations or {})
 
 
@@ -113,7 +113,6 @@ class CertificateOptions:
 
     @property
     def host(self) -> str:
-        """The name by which API servers call the webhook."""
         return f"{NAME}.{self.namespace}.svc"
 
 
@@ -141,9 +140,8 @@ class ServingCertificate:
 
     @property
     def problem(self) -> str:
-        """Why the certificate is missing, or cannot be renewed or trusted.
-
-        "" if nothing is wrong, or if no certificate is wanted.
+        """Why the certificate is missing, or cannot be renewed or trusted; "" if nothing is wrong or no certificate is
+        wanted.
         """
         return self._problem if self._options.wanted() else ""
 
@@ -260,7 +258,6 @@ class ServingCertificate:
         return certificates
 
     async def _write_ca_bundle(self, certificates: Certificates) -> None:
-        """Has API servers trust the authorities."""
         raw = await self._client.get(self._webhook_path, seconds=CALL_SECONDS)
         configuration = decode_json(MUTATING_WEBHOOKS.kind, raw, _WebhookConfiguration)
         webhooks = [webhook for webhook in configuration.webhooks or () if webhook.name in WEBHOOKS]

@@ -1,7 +1,6 @@
-"""Works out what the status page shows, without delaying kube-scheduler.
-
-Everything runs in slices, only while no decision runs, and once for all readers: numbers of all nodes once for each state, at most once in
-`MIN_AGE` seconds. The rows of waiting pods take longer, so a task works them out; a page shows those that there are.
+"""Works out what the status page shows, without delaying kube-scheduler. Everything runs in slices, only while no
+decision runs, and once for all readers: numbers of all nodes once for each state, at most once in `MIN_AGE` seconds.
+The rows of waiting pods take longer, so a task works them out; a page shows those that there are.
 """
 
 from __future__ import annotations
@@ -73,7 +72,6 @@ class StatusReporter:
 
     @property
     def state(self) -> ClusterState:
-        """The current state."""
         return self._evaluator.state
 
     async def run(self, computation: Cooperative[_Result]) -> _Result:
@@ -91,10 +89,8 @@ class StatusReporter:
             return self._report
 
     async def waiting_rows(self, pods: Sequence[Pod]) -> list[WaitingRow | None]:
-        """Returns the rows of some waiting pods.
-
-        None stands for a row that is still being worked out. A row may be that of an earlier state, until the next one
-        is there.
+        """Returns the rows of some waiting pods, None for one that is still being worked out. A row may be that of an
+        earlier state until the next one is there.
         """
         return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
 
@@ -112,9 +108,8 @@ class StatusReporter:
         return (yield from waiting_row(pod, state, self._evaluator.options, contenders, refused))
 
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
-        """Decides about a pod on every node, and explains some.
-
-        `select` returns those of all nodes, given with their reasons, the closest first.
+        """Decides about a pod on every node, and explains some: `select` returns those of all nodes, given with their
+        reasons, the closest first.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -143,9 +138,6 @@ class StatusReporter:
 
 
 def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:
-    """Returns the nodes that take no pod without a toleration.
-
-    Each has the reason that kube-scheduler gives.
-    """
+    """Returns the nodes that take no pod without a toleration, each with the reason that kube-scheduler gives."""
     nodes = state.view.snapshot.nodes.values()
     return {node.name: UNSCHEDULABLE for node in nodes if node.unschedulable}

@@ -1,7 +1,6 @@
-"""kube-scheduler's verbs: filter, prioritize, preempt; and explain for people.
-
-Every verb checks whether this process may answer, decides, and checks again. A policy file's predicates are asked before Longhorn's
-rules, which then evaluate only the nodes that the predicates leave.
+"""kube-scheduler's verbs: filter, prioritize, preempt; and explain for people. Every verb checks whether this process
+may answer, decides, and checks again. A policy file's predicates are asked before Longhorn's rules, which then evaluate
+only the nodes that the predicates leave.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ MAX_EXPLANATIONS: Final = 16
 
 
 class Decider(Protocol):
-    """Decides about pods with what other pods have.
-
-    Nothing is reserved for a pod that does not exist (`Evaluator.has_pod`): a request may name any pod.
+    """Decides about pods with what other pods have. Nothing is reserved for a pod that does not exist
+    (`Evaluator.has_pod`): a request may name any pod.
     """
 
     def contenders(self) -> Contenders:
@@ -50,9 +48,8 @@ class Decider(Protocol):
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod, and reserves what it will take.
-
-        Of the nodes that fit, `scores` says which ones are wanted most, if not all of them can be returned.
+        """Decides about a pod, and reserves what it will take. `scores` says which of the nodes that fit are wanted
+        most, if not all of them can be returned.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -77,9 +74,8 @@ class Reservations(Decider, Protocol):
         """
 
     async def settle(self) -> bool:
-        """Returns once nothing is reserved that only this process knows of.
-
-        False if that took too long: a successor must wait then.
+        """Returns once nothing is reserved that only this process knows of, or False if that took too long: a successor
+        must wait then.
         """
 
     def clear(self) -> None:
@@ -94,11 +90,9 @@ class WithoutReservations:
         self._contenders = contenders
 
     def contenders(self) -> Contenders:
-        """Returns what other pods have in the snapshot."""
         return self._contenders
 
     def reserved_nodes(self) -> frozenset[str]:
-        """Returns no names."""
         return frozenset()
 
     async def filter(
@@ -123,18 +117,14 @@ class WithoutReservations:
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """The answer of /filter: refusals by the policy, and the decision.
-
-    The decision is about the nodes that the policy leaves.
-    """
+    """The answer of /filter: refusals by the policy, and the decision about the nodes that the policy leaves."""
 
     decision: Decision
     policy_refusals: Mapping[str, PolicyRefusal]
 
     def refusals(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the refused nodes with their reasons.
-
-        First those that preemption cannot help, then those that it may.
+        """Returns the refused nodes with their reasons, first those that preemption cannot help, then those that it
+        may.
         """
         pairs = zip(self.decision.candidates, self.decision.reasons, strict=True)
         unresolvable = {name: reason.text for name, reason in pairs if not reason.fits}
@@ -145,9 +135,7 @@ class FilterAnswer:
 
 
 class Verbs:
-    """What the routes call.
-
-    `whole` is the pod as the rules of a policy file read it, None without a file.
+    """What the routes call. `whole` is the pod as the rules of a policy file read it, None without a file.
 
     Args:
         evaluator: decides
@@ -190,13 +178,10 @@ class Verbs:
         check(self._availability)
 
     def reserved_nodes(self) -> frozenset[str]:
-        """Names of the nodes that take no new volumes now."""
         return self._decider.reserved_nodes()
 
     async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
-        """Decides which nodes can hold the pod's volumes, and reserves.
-
-        What is reserved depends on the `Decider`.
+        """Decides which nodes can hold the pod's volumes, and reserves what the `Decider` does.
 
         Raises:
             UndecidableError: a predicate of the policy cannot be decided for any node
@@ -218,9 +203,8 @@ class Verbs:
         return FilterAnswer(decision, refusals)
 
     async def preempt(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there.
-
-        Nodes that the policy refuses for good are left out.
+        """Decides where preemption could help, and holds the room there, but not on nodes that the policy refuses for
+        good.
 
         Raises:
             UndecidableError, ResolutionError, UnavailableError: as filter

@@ -88,7 +88,6 @@ def decision_list_answer(page: DecisionPage) -> Cooperative[DecisionListAnswer]:
 
 
 def _decision_answer(entry: LoggedDecision) -> DecisionAnswer:
-    """Returns a decision as data."""
     return DecisionAnswer(
         number=entry.number,
         time=entry.time,

@@ -182,7 +182,6 @@ def _volume(volume: PodVolume, longhorn_nodes: Mapping[str, longhorn.Node]) -> V
 
 
 def disk_names(longhorn_nodes: Mapping[str, longhorn.Node], node: str) -> dict[str, str]:
-    """Returns the names of a node's disks by UUID."""
     longhorn_node = longhorn_nodes.get(node)
     return {} if longhorn_node is None else {disk.uuid: disk.name for disk in longhorn_node.disks}
 

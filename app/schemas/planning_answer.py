@@ -139,10 +139,7 @@ class MaintenanceAnswer(Answer):
 
 
 def maintenance_answer(order: DrainOrder, seed: int, rate: int | None, notes: list[str]) -> MaintenanceAnswer:
-    """Returns an order of drains as plain data.
-
-    `rate` is in bytes per second.
-    """
+    """Returns an order of drains as plain data. `rate` is in bytes per second."""
     blocked = [
         FailedDrainAnswer(node=node, blocked=True, problems=list(texts), first_problems=list(texts))
         for node, texts in order.blocked.items()

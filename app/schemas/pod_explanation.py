@@ -1,7 +1,4 @@
-"""The stable JSON of `explain` about pods.
-
-It has the answer of `/explain`, and what kube-scheduler filters first.
-"""
+"""The stable JSON of `explain` about pods: the answer of `/explain`, and what kube-scheduler filters first."""
 
 from __future__ import annotations
 
@@ -134,7 +131,6 @@ def candidate_answer(
 
 
 def kube_scheduler_answer(refusal: PluginRefusal | None) -> KubeSchedulerAnswer:
-    """Returns a refusal, or none, as data."""
     if refusal is None:
         return KubeSchedulerAnswer(fits=True, plugin="", reason="")
     return KubeSchedulerAnswer(fits=False, plugin=refusal.plugin, reason=refusal.text)
@@ -143,10 +139,7 @@ def kube_scheduler_answer(refusal: PluginRefusal | None) -> KubeSchedulerAnswer:
 def pod_explanation(
     answers: list[ExplainAnswer], nodes: dict[str, CandidateNodeAnswer], selection: str, *, resources_compared: bool
 ) -> PodExplanation:
-    """Returns the explanation of a pod.
-
-    `answers` are about different nodes; volumes are those of the first.
-    """
+    """Returns the explanation of a pod. `answers` are about different nodes; volumes are those of the first."""
     first = answers[0]
     return PodExplanation(
         pod=first.pod,

@@ -53,10 +53,7 @@ def remedy_answer(cluster: PredictedCluster, remedy: Remedy, longhorn_namespace:
 def remedies_answer(
     pod: str, cluster: PredictedCluster, search: RemedySearch | None, longhorn_namespace: str
 ) -> RemediesAnswer:
-    """Returns the result of a search as data.
-
-    None stands for a pod that fits.
-    """
+    """Returns the result of a search as data; None stands for a pod that fits."""
     if search is None:
         return RemediesAnswer(pod=pod, fits=True, remedies=[])
     answers = [remedy_answer(cluster, remedy, longhorn_namespace) for remedy in search.remedies]

@@ -11,9 +11,7 @@ from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 
 
 def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tuple[Command, ...]:
-    """Returns the commands of a step, in order.
-
-    There are none for a step that kubectl cannot do.
+    """Returns the commands of a step, in order; none for a step that kubectl cannot do.
 
     Args:
         cluster: the cluster before the remedy

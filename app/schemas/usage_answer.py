@@ -150,10 +150,7 @@ def summary_answer(report: StatusReport, placements: PlacementReport) -> Summary
 
 
 def node_usage_list(summary: SummaryAnswer, selected: Sequence[NodeRow], shown: Sequence[NodeRow]) -> UsageListAnswer:
-    """Returns nodes as data.
-
-    `shown` are those of the selected ones that are listed.
-    """
+    """Returns nodes as data; `shown` are those of the selected ones that are listed."""
     return UsageListAnswer(
         kind="NodeUsageList",
         summary=summary,
@@ -166,10 +163,7 @@ def node_usage_list(summary: SummaryAnswer, selected: Sequence[NodeRow], shown: 
 def disk_usage_list(
     summary: SummaryAnswer, nodes: Iterable[NodeRow], count: int, shown: Sequence[DiskRow]
 ) -> UsageListAnswer:
-    """Returns disks as data.
-
-    `nodes` are those of all selected disks, `count` is the number of these.
-    """
+    """Returns disks as data; `nodes` are those of all selected disks, `count` is the number of these."""
     return UsageListAnswer(
         kind="DiskUsageList",
         summary=summary,

@@ -23,7 +23,6 @@ _TEXTS: Final = {
 
 
 def value_problem(error: ErrorDetails) -> str:
-    """Returns what is wrong with a value."""
     return _TEXTS.get(error["type"], "is not valid").format_map(error.get("ctx", {}))
 
 

@@ -1,7 +1,4 @@
-"""Why a volume's next replica can or cannot be placed.
-
-This is plain data: the stable JSON of `explain --volume`.
-"""
+"""Why a volume's next replica can or cannot be placed, as plain data: the stable JSON of `explain --volume`."""
 
 from __future__ import annotations
 
@@ -87,9 +84,8 @@ class VolumeExplainAnswer(Answer):
 
 
 def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) -> VolumeExplainAnswer:
-    """Explains where a volume's next replica may go: an unplaced one, or else one more.
-
-    `nodes` limits the answer to these nodes, not the decision.
+    """Explains where a volume's next replica may go: an unplaced one, or else one more. `nodes` limits the answer to
+    these nodes, not the decision.
 
     Raises:
         CoreError: there is no such volume, or it has no replicas
@@ -156,10 +152,7 @@ def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanat
 def _rules(
     order: Sequence[Rule], failed: Rule | None, detail: str, numbers: dict[Rule, str] | None = None
 ) -> Iterator[RuleAnswer]:
-    """Yields the rules up to the one that failed.
-
-    A rule that is not in `order` was checked before all of them.
-    """
+    """Yields the rules up to the one that failed; one that is not in `order` was checked before all of them."""
     reached = order[: order.index(failed)] if failed in order else order if failed is None else []
     for rule in reached:
         yield RuleAnswer(rule=rule.text, passed=True, detail=(numbers or {}).get(rule, ""))

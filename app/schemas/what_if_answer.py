@@ -145,7 +145,6 @@ class WhatIfAnswer(Answer):
 
 
 def order_answer(number: int, *, fails: bool, points: Iterable[OrderPoint]) -> OrderAnswer:
-    """Returns an order's points as plain data."""
     steps = [StepAnswer(**{field.name: getattr(point, field.name) for field in fields(OrderPoint)}) for point in points]
     return OrderAnswer(number=number, fails=fails, steps=steps)
 

@@ -1,6 +1,4 @@
-"""Converts Kubernetes objects to model values and back.
-
-No other package knows the raw field names.
+"""Converts Kubernetes objects to model values and back. No other package knows the raw field names.
 
 Data flow: bytes or YAML (`app/kube`) → a wire Struct (`kube`, `longhorn`; msgspec checks the types and names the field) →
 a frozen model value. The package is in the core because recorded decisions (`longhorn/vectors.py`) are written in the same

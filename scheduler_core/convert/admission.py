@@ -1,6 +1,5 @@
-"""Admission of a replica's placement, as Longhorn writes it.
-
-The request is read, its shape is checked, and a change becomes a JSON patch.
+"""Admission of a replica's placement, as Longhorn writes it: reads the request, checks its shape, and makes a JSON
+patch of a change.
 
 Longhorn writes a placement as one update that sets spec.nodeID, spec.diskID, spec.diskPath and two labels of a replica that had none of them
 (scheduler/replica_scheduler.go: scheduleReplicaToDisk, datastore: UpdateReplica). The labels matter as much as the fields: Longhorn counts
@@ -104,10 +103,7 @@ def admission_request(review: object) -> AdmissionRequest:
 
 
 def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
-    """The AdmissionReview that answers a request.
-
-    The update is always allowed. An empty patch leaves it as it is.
-    """
+    """The AdmissionReview that answers a request. It always allows the update; an empty patch leaves it as it is."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if patch:
         response |= {"patchType": "JSONPatch", "patch": b64encode(msgspec.json.encode(patch)).decode()}
@@ -115,14 +111,12 @@ def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
 
 
 def placement_patch(before: Placement, after: Placement, *, has_annotations: bool) -> JsonPatch:
-    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed.
-
-    All values that it relies on are tested first, so the API server refuses it as a whole for an object of another shape.
-    """
+    """The JSON patch that writes the place of a reviewed placement, and that it was reviewed."""
     old = _fields(before)
     changes = [
         {"op": "replace", "path": path, "value": value} for path, value in _fields(after).items() if value != old[path]
     ]
+    # By these the API server refuses the patch as a whole for an object of another shape.
     tests = [{"op": "test", "path": path, "value": value} for path, value in old.items()] if changes else []
     reviewed: dict[str, Any]
     if has_annotations:
@@ -164,7 +158,6 @@ def _placement_of(request: _Request) -> tuple[Placement | str, bool]:
 
 
 def _shape_problem(old: longhorn.Replica, new: longhorn.Replica) -> str:
-    """Returns why an update has not the shape of a placement, or ""."""
     if old.disk_id or old.node_id:
         return f"the replica had a place already: node {old.node_id!r}, disk {old.disk_id!r}"
     if new.deleting:

@@ -19,10 +19,7 @@ class AppliedWorkload(Wire):
 
 
 def with_namespace(raw: Any, namespace: str) -> Any:
-    """Returns an object, in this namespace if it names none.
-
-    An object without metadata stays as it is.
-    """
+    """Returns an object, in this namespace if it names none; an object without metadata stays as it is."""
     metadata = raw.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("namespace"):
         return raw
@@ -40,6 +37,5 @@ def workload_replicas(kind: str, raw: object) -> int | None:
 
 
 def creates_in_order(kind: str, raw: object) -> bool:
-    """Whether a StatefulSet creates its pods one after the other."""
     spec = decode_object(kind, raw, AppliedWorkload).spec
     return spec is None or spec.pod_management_policy != "Parallel"

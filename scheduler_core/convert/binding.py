@@ -1,7 +1,4 @@
-"""Pending pods, and the objects that a scheduler writes for them.
-
-These are Bindings, and a claim's selected node.
-"""
+"""Pending pods, and what a scheduler writes for them: Bindings, and a claim's selected node."""
 
 from __future__ import annotations
 
@@ -138,9 +135,8 @@ class _PodWithNodeName(Wire):
 
 
 def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:
-    """The namespace and name of a pod without node.
-
-    The rest of the pod need not be readable. None if the pod has a node, or if name or node cannot be read.
+    """The namespace and name of a pod without node; None if it has one, or if name or node cannot be read. The rest of
+    the pod need not be readable.
     """
     try:
         pod = decode_json("Pod", raw, _PodWithNodeName)
@@ -179,13 +175,11 @@ def selected_node_patch(node: str) -> dict[str, Any]:
 
 
 def binding(pod: Pod, node: str) -> dict[str, Any]:
-    """The body that binds a pod to a node.
-
-    It carries the pod's UID, so that a different pod of the same name is never bound in its place.
-    """
+    """The body that binds a pod to a node."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
+        # With the UID, a different pod of the same name is never bound in its place.
         "metadata": {"name": pod.name, "namespace": pod.namespace, **({"uid": pod.uid} if pod.uid else {})},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }

@@ -1,6 +1,5 @@
-"""The Lease of leader election (coordination.k8s.io/v1).
-
-The module has its wire type, its conversion to a record, and the bodies to write.
+"""The Lease of leader election (coordination.k8s.io/v1): its wire type, its conversion to a record, and the bodies to
+write.
 """
 
 from __future__ import annotations
@@ -61,13 +60,12 @@ def new_lease(namespace: str, name: str, record: LeaseRecord) -> dict[str, Any]:
 
 
 def update_lease(raw: bytes, record: LeaseRecord) -> dict[str, Any]:
-    """The body that replaces the Lease read as `raw`.
-
-    It keeps foreign labels and fields, and carries the version that the record is based on. The uid stays in it: without
-    the uid, the API server takes a replace of a deleted Lease for a create (AllowCreateOnUpdate), whatever its
-    resourceVersion.
+    """The body that replaces the Lease read as `raw`, with its foreign labels and fields, and the version that the
+    record is based on.
     """
     body: dict[str, Any] = msgspec.json.decode(raw)
+    # The uid stays: without it, the API server takes a replace of a deleted Lease for a create (AllowCreateOnUpdate),
+    # whatever its resourceVersion.
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     metadata["resourceVersion"] = record.resource_version
     return {**body, "metadata": metadata, "spec": {**(body.get("spec") or {}), **_spec(record)}}

@@ -1,6 +1,5 @@
-"""The EndpointSlice of a Service (discovery.k8s.io/v1).
-
-The module has its wire type, its conversion to a model, and the bodies to write.
+"""The EndpointSlice of a Service (discovery.k8s.io/v1): its wire type, its conversion to a model, and the bodies to
+write.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ class EndpointSlice(Wire):
 def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
     """The endpoints and labels of an EndpointSlice, as kube-proxy reads them.
 
-    kube-proxy uses only the first address of an endpoint; it takes an absent ``ready`` as true.
-
     Raises:
         ObjectError: it is no EndpointSlice
     """
     wire = decode_json("EndpointSlice", raw, EndpointSlice)
     ports = wire.ports or ()
     endpoints = wire.endpoints or ()
+    # kube-proxy takes an absent `ready` as true.
     ready = [entry for entry in endpoints if entry.conditions is None or entry.conditions.ready is not False]
     return Slice(
         address_type=wire.address_type,
         endpoints=tuple(
+            # kube-proxy uses only the first address of an endpoint.
             Endpoint(_canonical(entry.addresses[0]), port.port or 0, entry.node_name or "")
             for entry in ready
             if entry.addresses
@@ -81,10 +80,7 @@ def new_slice(namespace: str, service: LeaderService, desired: Slice) -> dict[st
 
 
 def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str, Any]:
-    """The body that replaces the slice read as `raw`, at that version.
-
-    It keeps foreign labels and annotations.
-    """
+    """The body that replaces the slice read as `raw`, at that version, with its foreign labels and annotations."""
     body: dict[str, Any] = msgspec.json.decode(raw)
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     metadata["labels"] = {**(metadata.get("labels") or {}), **desired.labels}
@@ -92,9 +88,8 @@ def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str
 
 
 def version_precondition(raw: bytes) -> dict[str, Any]:
-    """DeleteOptions that delete the object only in the version read as `raw`.
-
-    If it was changed or replaced since, the delete is refused.
+    """DeleteOptions that delete the object only in the version read as `raw`, and not if it was changed or replaced
+    since.
     """
     metadata = msgspec.json.decode(raw)["metadata"]
     return {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}

@@ -1,7 +1,6 @@
-"""DiskSchedules and related objects: reads them tolerantly, and makes bodies to write that lose no field.
-
-These objects are edited by hand, and a controller that stops at one bad object serves none of the others. So a field that cannot
-be used becomes a `Fault`, in addition to all fields that can; only what is no object at all is one Fault as a whole.
+"""DiskSchedules and related objects: reads them tolerantly, and makes bodies to write that lose no field. These objects
+are edited by hand, and a controller that stops at one bad object serves none of the others. So a field that cannot be
+used becomes a `Fault`, in addition to all fields that can; only what is no object at all is one Fault as a whole.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ class _WithConditions(Wire):
 
 
 def read_disk_schedule(raw: bytes) -> model.DiskSchedule | Fault:
-    """Reads a DiskSchedule; returns a Fault if it is none."""
     try:
         return disk_schedule(decode_json("DiskSchedule.longhorn.io", raw, DiskSchedule))
     except ObjectError as error:
@@ -220,13 +218,11 @@ def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
 
 
 def volume_condition(raw: bytes, kind: str) -> Condition | None:
-    """A condition of a volume, None if it is absent or cannot be read.
-
-    A caller then writes the condition as a new one.
-    """
+    """A condition of a volume, None if it is absent or cannot be read."""
     try:
         wire = msgspec.json.decode(raw, type=_WithConditions)
     except msgspec.DecodeError:
+        # A caller then writes the condition as a new one.
         return None
     entries = conditions(wire.status.conditions if wire.status else None)
     return next((entry for entry in entries if entry.type == kind), None)
@@ -248,10 +244,7 @@ def new_disk_schedule(namespace: str, schedule: model.DiskSchedule) -> Json:
 
 
 def set_mirror_label(body: Json, *, mirrored: bool) -> Json:
-    """Returns the body with or without the label of a mirror.
-
-    A mirror shows what Longhorn allocates by itself.
-    """
+    """Returns the body with or without the label of a mirror, which shows what Longhorn allocates by itself."""
     metadata = _object_field(body, "metadata")
     labels = {key: value for key, value in _object_field(metadata, "labels").items() if key != MIRROR_LABEL}
     marked = {**labels, MIRROR_LABEL: "true"} if mirrored else labels
@@ -259,9 +252,8 @@ def set_mirror_label(body: Json, *, mirrored: bool) -> Json:
 
 
 def with_spec(raw: bytes, spec: model.DiskScheduleSpec) -> Json:
-    """The body that replaces the DiskSchedule read as `raw`, at that version.
-
-    Foreign fields stay, and so do sizes that cannot be read.
+    """The body that replaces the DiskSchedule read as `raw`, at that version; foreign fields stay, and so do sizes that
+    cannot be read.
     """
     body = _body(raw)
     before = _object_field(body, "spec")
@@ -305,10 +297,7 @@ def _gibibytes(size: int) -> str:
 
 
 def with_volume_condition(raw: bytes, condition: Condition) -> Json:
-    """The body for the volume's status subresource, with one condition set.
-
-    Everything else stays as it was read in `raw`.
-    """
+    """The body for the volume's status subresource, with one condition set and everything else as read in `raw`."""
     body = _body(raw)
     status = _object_field(body, "status")
     others = [entry for entry in _condition_entries(status) if entry.get("type") != condition.type]
@@ -353,15 +342,15 @@ def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
 
 
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
-    """The body that sets a Replica's place, its size, or both.
-
-    It replaces the Replica read as `raw`, at that version. `place`: node, disk UUID and path. Longhorn counts replicas by label.
+    """The body that sets a Replica's place (node, disk UUID and path), its size, or both. It replaces the Replica read
+    as `raw`, at that version.
     """
     body = _body(raw)
     metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
     if place is not None:
         spec["nodeID"], spec["diskID"], spec["diskPath"] = place
+        # Longhorn counts replicas by label.
         place_labels = {NODE_LABEL: spec["nodeID"], DISK_LABEL: spec["diskID"]}
         metadata = {**metadata, "labels": {**_object_field(metadata, "labels"), **place_labels}}
     if size is not None:

@@ -16,10 +16,7 @@ from scheduler_core.model.kube import Condition
 
 
 def is_owned_by_longhorn(metadata: Metadata, conditions: Iterable[Condition]) -> bool:
-    """Whether longhorn-manager's own controller answers a DiskSchedule.
-
-    A new one has no condition yet.
-    """
+    """Whether longhorn-manager's own controller answers a DiskSchedule; a new one has no condition yet."""
     owners = metadata.owner_references or ()
     return any(owner.kind == "Node" for owner in owners) or any(each.type == "Ready" for each in conditions)
 

@@ -22,9 +22,7 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """The content of an Event.
-
-    Something has happened to an object, `count` times. The Event is in the object's namespace.
+    """The content of an Event in its object's namespace: something has happened to the object, `count` times.
 
     Attributes:
         name: of the Event object
@@ -73,8 +71,7 @@ def event_patch(event: ObjectEvent) -> dict[str, Any]:
 
 
 def truncate_message(message: str) -> str:
-    """The text as an Event can hold it.
-
-    Other reports of the same message are truncated in the same way, so that all of them are equal.
+    """The text as an Event can hold it, truncated as other reports truncate the same message, so that all of them are
+    equal.
     """
     return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 4]} ..."

@@ -1,9 +1,8 @@
-"""Nodes, pods, services and controllers as the generic scheduler reads them.
+"""Nodes, pods, services and controllers as the generic scheduler reads them: wire types, and their conversion to
+`model/generic.py`.
 
-The module has their wire types and their conversion to `model/generic.py`.
-
-The API server's defaults for requests and ports are applied here as well (`pod_requests`), so that objects from files mean the
-same.
+The API server's defaults for requests and ports are applied here as well (`pod_requests`), so that objects from files
+mean the same.
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ def generic_node(wire: GenericNode) -> Node:
 
 
 def _allocatable(status: _NodeStatus, subject: Subject) -> dict[str, int]:
-    """What pods may request of a node.
-
-    Without it, it is the capacity, as the API server fills it in.
-    """
+    """What pods may request of a node; by default its capacity, as the API server fills it in."""
     field = "status.capacity" if status.allocatable is None else "status.allocatable"
     amounts = status.capacity if status.allocatable is None else status.allocatable
     return {
@@ -182,10 +178,7 @@ def generic_pod(wire: GenericPod) -> Pod:
 
 
 def is_ready(wire: GenericPod) -> bool:
-    """Whether a pod is ready.
-
-    A running pod of a file that names no conditions is.
-    """
+    """Whether a pod is ready, as is a running pod of a file that names no conditions."""
     status = wire.status or _PodStatus()
     ready = condition(conditions(status.conditions), "Ready")
     return ready.status == "True" or (not status.conditions and status.phase == "Running")
@@ -238,7 +231,6 @@ class GenericService(Wire):
 
 
 def generic_service(wire: GenericService) -> Service:
-    """A service."""
     spec = wire.spec or _ServiceSpec()
     return Service(wire.metadata.namespace or "default", wire.metadata.name, _labels(spec.selector))
 
@@ -251,7 +243,6 @@ class GenericReplicationController(Wire):
 
 
 def replication_controller(wire: GenericReplicationController) -> Controller:
-    """A ReplicationController."""
     spec = wire.spec or _ServiceSpec()
     selector = LabelSelector(_labels(spec.selector))
     return Controller("ReplicationController", wire.metadata.namespace or "default", wire.metadata.name, selector)
@@ -279,7 +270,6 @@ class GenericTemplate(Wire):
 
 
 def workload(kind: str, wire: GenericWorkload) -> Controller:
-    """A ReplicaSet or StatefulSet."""
     spec = wire.spec or _WorkloadSpec()
     return Controller(kind, wire.metadata.namespace or "default", wire.metadata.name, label_selector(spec.selector))
 
@@ -291,7 +281,6 @@ class GenericNamespace(Wire):
 
 
 def generic_namespace(wire: GenericNamespace) -> Namespace:
-    """A namespace."""
     return Namespace(wire.metadata.name, _labels(wire.metadata.labels))
 
 

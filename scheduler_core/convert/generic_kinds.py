@@ -1,7 +1,5 @@
-"""Registry of the kinds that the generic scheduler reads.
-
-It says how each kind is read, from a file or from the API server. `binding` reads more of pods: what a queue of pending
-pods needs.
+"""Registry of the kinds that the generic scheduler reads, and how each is read, from a file or from the API server.
+`binding` reads more of pods: what a queue of pending pods needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Wire types of the objects that a diagnosis reads.
-
-These are pods, Services and Events, with their conversion.
-"""
+"""Wire types of the pods, Services and Events that a diagnosis reads, and their conversion."""
 
 from __future__ import annotations
 

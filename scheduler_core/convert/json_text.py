@@ -1,7 +1,5 @@
-"""Locates values and repeated keys in a JSON text, for error messages.
-
-Decoders return values only. This module reads the text once more, when a message needs a place in it. It takes text that a
-decoder has accepted; of other text it reads as much as it can.
+"""Locates values and repeated keys in a JSON text, for error messages: decoders return values only. It takes text that
+a decoder has accepted; of other text it reads as much as it can.
 """
 
 from __future__ import annotations
@@ -82,14 +80,12 @@ class JsonPlaces:
 
 
 def find_offset(text: str, path: Path) -> int:
-    """Where a value is, or the innermost one around it that exists.
-
-    Stops reading there, so that it costs less than all places.
-    """
+    """Where a value is, or the innermost one around it that exists."""
     best = (-1, 0)
     for candidate, offset in _values(text, [], str):
         if len(candidate) > best[0] and candidate == path[: len(candidate)]:
             best = (len(candidate), offset)
+        # Reading on would cost as much as reading all places.
         if candidate == path:
             break
     return best[1]
@@ -157,12 +153,10 @@ def line_and_column(text: str, offset: int) -> str:
 
 
 def describe_syntax_error(text: bytes, error: Exception) -> str:
-    """What a decoder found wrong, with line and column.
-
-    A decoder counts bytes.
-    """
+    """What a decoder found wrong, with line and column."""
     match = _BYTE.search(str(error))
     if match is None:
         return str(error)
+    # A decoder counts bytes.
     before = text[: int(match[1])].decode(errors="replace")
     return _BYTE.sub(f"({line_and_column(before, len(before))})", str(error))

@@ -1,7 +1,4 @@
-"""Wire types of core/v1 and storage.k8s.io/v1, and their conversion.
-
-These are nodes, pods, claims, classes and attachments.
-"""
+"""Wire types of core/v1 and storage.k8s.io/v1, and their conversion: nodes, pods, claims, classes and attachments."""
 
 from __future__ import annotations
 
@@ -94,9 +91,8 @@ class Claim(Wire):
 
 
 def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
-    """What a claim requests.
-
-    The beta annotation for the class still wins, as in Kubernetes' GetPersistentVolumeClaimClass.
+    """What a claim requests; the beta annotation for the class still wins, as in Kubernetes'
+    GetPersistentVolumeClaimClass.
     """
     spec = wire.spec or ClaimSpec()
     requests = (spec.resources.requests if spec.resources else None) or {}
@@ -123,7 +119,6 @@ def _label_selector(wire: _LabelSelector) -> tuple[kube.LabelRequirement, ...]:
 
 
 def label_requirements(wire: list[LabelRequirement] | None) -> tuple[kube.LabelRequirement, ...]:
-    """The requirements of a selector, in order."""
     return tuple(kube.LabelRequirement(entry.key, entry.operator, tuple(entry.values or ())) for entry in wire or ())
 
 
@@ -218,10 +213,7 @@ def _unschedulable(status: _PodStatus) -> str:
 
 
 def pod_volumes(spec: PodSpec, pod_name: str, subject: Subject) -> tuple[kube.ClaimVolume, ...]:
-    """The claim-backed volumes of a pod.
-
-    The claim of a generic ephemeral volume is named ``<pod>-<volume>``.
-    """
+    """The claim-backed volumes of a pod. The claim of a generic ephemeral volume is named ``<pod>-<volume>``."""
     claim_volumes = []
     for index, volume in enumerate(spec.volumes or ()):
         if volume.persistent_volume_claim is not None:
@@ -262,9 +254,7 @@ class Workload(Wire):
 
 
 def workload_pod(kind: str, wire: Workload) -> kube.Pod:
-    """The pod that a workload would create first on an empty cluster.
-
-    For a StatefulSet it is pod 0, with its own claims.
+    """The pod that a workload would create first on an empty cluster; for a StatefulSet pod 0, with its own claims.
 
     Raises:
         ObjectError: the workload has no pod template
@@ -308,7 +298,6 @@ class CsiNode(Wire):
 
 
 def csi_node(wire: CsiNode) -> frozenset[str]:
-    """The names of the drivers that are registered on a node."""
     return frozenset(driver.name for driver in (wire.spec and wire.spec.drivers) or ())
 
 

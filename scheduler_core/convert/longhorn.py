@@ -1,7 +1,6 @@
-"""Longhorn's custom resources: wire types of longhorn.io/v1beta2, and their conversion to models.
-
-Absent booleans and numbers are Go's zero values, as Longhorn itself would decode them; the one exception is a replica's
-`spec.active`, which every real object carries and a hand-written one forgets.
+"""Longhorn's custom resources: wire types of longhorn.io/v1beta2, and their conversion to models. Absent booleans and
+numbers are Go's zero values, as Longhorn itself would decode them; the one exception is a replica's `spec.active`,
+which every real object carries and a hand-written one forgets.
 """
 
 from __future__ import annotations
@@ -388,5 +387,4 @@ class Setting(Wire):
 
 
 def setting(wire: Setting) -> str:
-    """A setting's value, as text."""
     return wire.value or ""

@@ -1,6 +1,5 @@
-"""Parts that all wire types share: metadata, conditions, quantities, and decoding.
-
-Errors name the object and the field.
+"""Parts that all wire types share: metadata, conditions, quantities, and decoding. Errors name the object and the
+field.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from scheduler_core.model.quantity import MAX_BYTES, parse_bytes, parse_clamped
 
 
 class Wire(msgspec.Struct, rename="camel", gc=False):
-    """Base of wire types: an object, or a part of one.
-
-    Keys are camelCase, unknown keys are ignored, and a null field counts as absent.
+    """Base of wire types: an object, or a part of one. Keys are camelCase, unknown keys are ignored, and a null field
+    counts as absent.
     """
 
 

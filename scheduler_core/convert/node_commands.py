@@ -12,23 +12,19 @@ _LONGHORN_NODES: Final = "nodes.longhorn.io"
 
 
 def uncordon(name: str) -> Command:
-    """Returns the command that uncordons a Kubernetes node."""
     return ("kubectl", "uncordon", name)
 
 
 def set_setting(name: str, namespace: str, value: str) -> Command:
-    """Returns the command that sets one of Longhorn's settings."""
     body = json.dumps({"value": value}, separators=(",", ":"))
     return ("kubectl", "-n", namespace, "patch", "settings.longhorn.io", name, "--type=merge", "-p", body)
 
 
 def allow_scheduling_on_node(name: str, namespace: str, *, cancel_eviction: bool) -> Command:
-    """Returns the command that lets Longhorn place replicas on a node."""
     return _patch_node(name, namespace, _scheduling_fields(cancel_eviction=cancel_eviction))
 
 
 def allow_scheduling_on_disk(node: str, disk: str, namespace: str, *, cancel_eviction: bool) -> Command:
-    """Returns the command that lets Longhorn place replicas on a disk."""
     return _patch_disk(node, disk, namespace, _scheduling_fields(cancel_eviction=cancel_eviction))
 
 

@@ -1,7 +1,4 @@
-"""Reads the metadata that objects of all kinds have.
-
-It can be read even if the rest of the object cannot.
-"""
+"""Reads the metadata of objects of all kinds, even if the rest of the object cannot be read."""
 
 from __future__ import annotations
 

@@ -79,12 +79,10 @@ def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
 def _available_volume(
     wire: PersistentVolume, spec: _PersistentVolumeSpec, capacity: int
 ) -> kube.AvailableVolume | None:
-    """What claims may match, None if no claim may be bound to the volume.
-
-    The fields of bound volumes are left out: they decide nothing, and there are many.
-    """
+    """What claims may match, None if no claim may be bound to the volume."""
     phase = wire.status.phase if wire.status else None
     if phase != "Available" or spec.claim_ref is not None or wire.metadata.deletion_timestamp is not None:
+        # The fields of bound volumes decide nothing, and there are many of these.
         return None
     annotations = wire.metadata.annotations or {}
     return kube.AvailableVolume(
@@ -99,13 +97,13 @@ def _available_volume(
 
 
 def _node_affinity(wire: _VolumeNodeAffinity | None) -> tuple[tuple[kube.LabelRequirement, ...], ...] | None:
-    """The terms that can be met, None if every node will do.
-
-    The rule is CheckNodeAffinity of k8s.io/component-helpers/storage/volume. An empty term selects no node. The rule reads a node's labels and
-    not its name, so requirements on fields are met if they are valid.
+    """The terms that can be met, None if every node will do (CheckNodeAffinity of
+    k8s.io/component-helpers/storage/volume).
     """
     if wire is None or wire.required is None:
         return None
+    # An empty term selects no node. The rule reads a node's labels and not its name, so requirements on fields are met
+    # if they are valid.
     return tuple(
         label_requirements(term.match_expressions)
         for term in wire.required.node_selector_terms or ()

@@ -1,7 +1,6 @@
-"""Patches of a pod: the annotation that nudges it, and the condition PodScheduled.
-
-The annotation makes kube-scheduler retry the pod. The condition is written by `longhorn-extender schedule` as kube-scheduler
-writes it (schedule_one.go: updatePod, podutil.UpdatePodCondition).
+"""Patches of a pod: the annotation that nudges it, and the condition PodScheduled. The annotation makes kube-scheduler
+retry the pod. The condition is written by `longhorn-extender schedule` as kube-scheduler writes it (schedule_one.go:
+updatePod, podutil.UpdatePodCondition).
 """
 
 from __future__ import annotations
@@ -38,19 +37,16 @@ class _Pod(Wire):
 
 
 def nudge_patch(uid: str, at: str) -> dict[str, Any]:
-    """The merge patch that notes when a pod was nudged.
-
-    It carries the pod's UID, so it is refused for a different pod of the same name.
+    """The merge patch that notes when a pod was nudged, with the pod's UID, so that it is refused for a different pod
+    of the same name.
     """
     return {"metadata": {"uid": uid, "annotations": {NUDGE_ANNOTATION: at}}}
 
 
 def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: str) -> dict[str, Any] | None:
-    """The strategic merge patch that sets PodScheduled to False, None if none is needed.
-
-    None is needed if the pod has this very condition already, has a node, or is a different pod of the same name. The patch
-    carries the version that was read, so it is refused with a conflict if the pod is bound in the meantime. `now` becomes the
-    last transition, unless the condition was False already.
+    """The strategic merge patch that sets PodScheduled to False, None if the pod has this very condition already, has a
+    node, or is a different pod of the same name. `now` becomes the last transition, unless the condition was False
+    already.
 
     Raises:
         ObjectError: it is no pod
@@ -71,4 +67,5 @@ def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: st
     }
     if pod.metadata.generation:  # from Kubernetes 1.33 on
         desired["observedGeneration"] = pod.metadata.generation
+    # With the version that was read, the patch is refused with a conflict if the pod is bound in the meantime.
     return {"metadata": {"resourceVersion": pod.metadata.resource_version}, "status": {"conditions": [desired]}}

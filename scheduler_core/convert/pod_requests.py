@@ -1,6 +1,4 @@
-"""Requests and host ports of a pod, summed as kube-scheduler does.
-
-The module has the wire types and the sums.
+"""Requests and host ports of a pod, summed as kube-scheduler does: wire types and sums.
 
 Source: k8s.io/component-helpers/resource (PodRequests) and pkg/scheduler/util (GetHostPorts), Kubernetes 1.36. Two of the API
 server's defaults are applied here as well, so that objects from files mean the same: a request that is not set equals the
@@ -133,7 +131,6 @@ def uncounted_request_fields(spec: WireRequests) -> tuple[str, ...]:
 
 
 def _request_names(resources: WireResources | None) -> Iterable[tuple[str, str]]:
-    """The part and the name of each resource that a container requests."""
     if resources is None:
         return ()
     requests = resources.requests or {}
@@ -161,9 +158,9 @@ def _container_milli(container: WireContainer, subject: Subject, path: str) -> d
 
 
 def _milli(amounts: WireAmounts | None, subject: Subject, path: str) -> dict[str, int]:
-    """Amounts in thousandths, so that sums are exact: the API server keeps no smaller parts."""
     if not amounts:
         return {}
+    # In thousandths sums are exact: the API server keeps no smaller parts.
     return {name: amount(value, subject, f"{path}[{name}]", MILLI) for name, value in amounts.items()}
 
 
@@ -200,9 +197,7 @@ def host_port(port: WirePort, *, host_network: bool) -> int:
 
 
 def amount(value: Amount | None, subject: Subject, field: str, scale: int = 1) -> int:
-    """A quantity times `scale`, rounded up, and at most 2^63-1.
-
-    The limit is more than any node has.
+    """A quantity times `scale`, rounded up, and at most 2^63-1. The limit is more than any node has.
 
     Raises:
         ObjectError: the value is no quantity, or negative

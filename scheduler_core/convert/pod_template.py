@@ -20,9 +20,8 @@ _DAEMON_TOLERATIONS: Final = [
 
 
 def template_pod(kind: str, workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the first pod of a workload, undecoded; its fields are those of the template.
-
-    The pod has the name that `workload_pod` gives it. A Pod is returned as it is.
+    """Returns the first pod of a workload, undecoded, with the fields of the template and the name that `workload_pod`
+    gives it. A Pod is returned as it is.
     """
     if kind == "Pod":
         return dict(workload)

@@ -42,9 +42,8 @@ class PodProgress:
 
 
 def access_review(permission: Permission, namespace: str, account: str) -> dict[str, Any]:
-    """A SubjectAccessReview: whether a ServiceAccount may make a call.
-
-    `namespace` is that of the ServiceAccount, and of calls that are not needed everywhere.
+    """A SubjectAccessReview: whether a ServiceAccount may make a call. `namespace` is that of the ServiceAccount, and
+    of calls that are not needed everywhere.
     """
     resource, _, subresource = permission.resource.partition("/")
     attributes = {
@@ -86,7 +85,6 @@ def is_allowed(raw: bytes) -> bool:
 
 
 def probe_namespace(name: str) -> dict[str, Any]:
-    """The namespace of a probe pod."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _LABELS}}
 
 
@@ -120,9 +118,9 @@ def probe_claim(name: str) -> dict[str, Any]:
 def probe_pod(
     name: str, scheduler_name: str, *, requests_extender: bool = True, opts_out: bool = True
 ) -> dict[str, Any]:
-    """A pod that mounts the claim of its name, with or without the extender's resource.
-
-    With `opts_out`, the policies of manifests/overlays leave scheduler and resource as they are given. It tolerates every taint, asks for no CPU or memory, and complies with the Pod Security Standard "restricted".
+    """A pod that mounts the claim of its name, with or without the extender's resource. With `opts_out`, the policies
+    of manifests/overlays leave scheduler and resource as they are given. It tolerates every taint, asks for no CPU or
+    memory, and complies with the Pod Security Standard "restricted".
     """
     resource = {EXTENDER_RESOURCE: "1"} if requests_extender else {}
     container = {
@@ -154,9 +152,8 @@ def probe_pod(
 
 
 def probe_replica(api_version: str) -> dict[str, Any]:
-    """A replica that only a dry run may create.
-
-    By its name, API servers call the placement guard (manifests/access/guard-webhook.yaml).
+    """A replica that only a dry run may create; its name makes API servers call the placement guard
+    (manifests/access/guard-webhook.yaml).
     """
     return {
         "apiVersion": api_version,

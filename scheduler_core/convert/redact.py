@@ -1,12 +1,10 @@
-"""Redacts objects, so that a snapshot file can be published.
+"""Redacts objects to what decisions read, so that a snapshot file can be published as part of a bug report.
 
-Only what decisions read stays, so that the file can be part of a bug report.
-
-The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the last
-applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a decision are
-kept: labels of nodes and of free PersistentVolumes, labels of pods, of their templates and of namespaces that a selector of some pod
-or of a PodDisruptionBudget names, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
-(other parameters hold URLs with credentials).
+The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the
+last applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a
+decision are kept: labels of nodes and of free PersistentVolumes, labels of pods, of their templates and of namespaces
+that a selector of some pod or of a PodDisruptionBudget names, the mirror label of DiskSchedules, four annotations, and
+some parameters of Longhorn's own StorageClasses (other parameters hold URLs with credentials).
 """
 
 from __future__ import annotations
@@ -91,8 +89,6 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """A StatefulSet as data: what predictions read of it.
 
-    Its template keeps its labels, for `keep_selected_labels`.
-
     Raises:
         ObjectError: it cannot be read
     """
@@ -105,6 +101,7 @@ def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     metadata = body["spec"]["template"].setdefault("metadata", {})
     labels = metadata.get("labels", {})
     _redact_metadata(body, keep_label=_no_label)
+    # The labels of its template are for `keep_selected_labels`.
     metadata["labels"] = labels
     return {"apiVersion": "apps/v1", "kind": kind, **body}
 
@@ -115,9 +112,8 @@ def selects_namespaces(objects: Iterable[dict[str, Any]]) -> bool:
 
 
 def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
-    """Removes labels of pods, their templates and namespaces that no selector names.
-
-    Selectors of affinity between pods, of topology spread constraints and of PodDisruptionBudgets count.
+    """Removes labels of pods, their templates and namespaces that no selector names. Selectors of affinity between
+    pods, of topology spread constraints and of PodDisruptionBudgets count.
     """
     objects = list(objects)
     labelled = [raw for raw in objects if raw["apiVersion"] == "v1" and raw["kind"] in ("Pod", "Namespace")]
@@ -135,17 +131,13 @@ def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
 
 
 def _pod_spec(raw: dict[str, Any]) -> dict[str, Any]:
-    """The spec of a pod, or of a workload's template.
-
-    Of another object it is its own.
-    """
+    """The spec of a pod, or of a workload's template; of another object its own."""
     spec: dict[str, Any] = raw.get("spec", {})
     template_spec: dict[str, Any] = spec.get("template", {}).get("spec", spec)
     return template_spec
 
 
 def _selector_keys(value: Any) -> Iterator[str]:
-    """The label keys that selectors anywhere in a value name."""
     if isinstance(value, list):
         for entry in value:
             yield from _selector_keys(entry)
@@ -159,13 +151,10 @@ def _selector_keys(value: Any) -> Iterator[str]:
 
 
 def _merge(first: Any, second: Any) -> Any:
-    """Both values in one.
-
-    Lists are of equal length, because both are of one object.
-    """
     if isinstance(first, dict) and isinstance(second, dict):
         return {**first, **{key: _merge(first[key], entry) if key in first else entry for key, entry in second.items()}}
     if isinstance(first, list) and isinstance(second, list):
+        # Both are of one object, so the lists are of equal length.
         return [_merge(*pair) for pair in zip(first, second, strict=True)]
     return first
 
@@ -193,7 +182,6 @@ def _omit_none(value: Any) -> Any:
 
 
 def _redact_metadata(value: Any, *, keep_label: Callable[[str], bool]) -> None:
-    """Removes labels and annotations, except for those that are kept."""
     # Nested objects, too: a volume claim template has metadata of its own.
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _redact_metadata(entry, keep_label=_no_label)

@@ -1,7 +1,6 @@
-"""A DiskSchedule cut down to its requests and answers, and to what says whose controller answers.
-
-Decisions about pods read it like that, and a bug report shows it. The controllers read the same object through
-`convert/disk_schedule.py`, which keeps every field, because they write it back.
+"""A DiskSchedule cut down to its requests and answers, and to what says whose controller answers. Decisions about pods
+read it like that, and a bug report shows it. The controllers read the same object through `convert/disk_schedule.py`,
+which keeps every field, because they write it back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The kubectl commands that move one replica to another disk.
-
-They are in the order of their execution.
-"""
+"""The kubectl commands that move one replica to another disk, in the order of their execution."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ _UNTIL_HEALTHY: Final = "24h"
 
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:
-    """Returns the commands that move a replica of a volume.
-
-    They make one more replica, and then delete the old one. Each command must succeed before the next one: the replica
-    is deleted only when the volume has one more healthy replica than it needs.
+    """Returns the commands that move a replica of a volume: they make one more replica, and then delete the old one.
 
     Args:
         volume: the volume as it is now; its fields are set back to these values
@@ -42,6 +36,8 @@ def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_
         afterwards["replicaAutoBalance"] = volume.replica_auto_balance or "ignored"
     kubectl = ("kubectl", "-n", namespace)
     number = volume.number_of_replicas
+    # Each must succeed before the next one: the replica is deleted only when the volume has one more healthy replica
+    # than it needs.
     commands = (
         _patch(kubectl, volume, {"numberOfReplicas": number + 1, **meanwhile}),
         _wait(kubectl, volume, "degraded", _UNTIL_REBUILD),

@@ -1,7 +1,6 @@
-"""Label selectors, affinity, spreading, taints and tolerations: wire types and their conversion to `model/constraints.py`.
-
-A selector that Kubernetes would not accept selects nothing, and a term of a node affinity that it would not accept matches
-no node, as in kube-scheduler (nodeaffinity.LazyErrorNodeSelector).
+"""Label selectors, affinity, spreading, taints and tolerations: wire types and their conversion to
+`model/constraints.py`. A selector that Kubernetes would not accept selects nothing, and a term of a node affinity that
+it would not accept matches no node, as in kube-scheduler (nodeaffinity.LazyErrorNodeSelector).
 """
 
 from __future__ import annotations
@@ -173,9 +172,8 @@ def _field_requirement(wire: WireRequirement) -> Requirement | None:
 
 
 def pod_affinity_terms(wire: WireAffinity | None, namespace: str, *, anti: bool) -> tuple[PodAffinityTerm, ...]:
-    """The required terms of a pod's affinity, or of its anti-affinity.
-
-    A term without namespaces and namespace selector is about the pod's own namespace.
+    """The required terms of a pod's affinity, or of its anti-affinity; one without namespaces and namespace selector is
+    about the pod's own namespace.
     """
     affinity = (wire.pod_anti_affinity if anti else wire.pod_affinity) if wire else None
     terms = affinity.required_during_scheduling_ignored_during_execution if affinity else None
@@ -208,12 +206,10 @@ def spread_constraint(wire: WireSpreadConstraint, labels: Labels) -> SpreadConst
 
 
 def taints(wire: Iterable[WireTaint]) -> tuple[Taint, ...]:
-    """Taints of a node."""
     return tuple(Taint(entry.key, entry.value or "", entry.effect) for entry in wire)
 
 
 def tolerations(wire: Iterable[WireToleration]) -> tuple[Toleration, ...]:
-    """Tolerations of a pod."""
     return tuple(
         Toleration(entry.key or "", entry.operator or "", entry.value or "", entry.effect or "") for entry in wire
     )

@@ -1,7 +1,5 @@
-"""The process's ServiceAccount, as the owner of what the process creates.
-
-Kubernetes removes an object once its owner is gone: an uninstallation that deletes the ServiceAccount leaves no Lease and no
-EndpointSlice.
+"""The process's ServiceAccount, as the owner of what the process creates. Kubernetes removes an object once its owner
+is gone: an uninstallation that deletes the ServiceAccount leaves no Lease and no EndpointSlice.
 """
 
 from __future__ import annotations
@@ -33,10 +31,8 @@ class SelfSubjectReview(Wire):
 
 
 def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
-    """The ownerReferences of an object that the caller creates in a namespace.
-
-    They name its ServiceAccount. They are empty if the caller is another user, or an account of another namespace: an owner must be in
-    the object's namespace, or Kubernetes takes it for gone.
+    """The ownerReferences of an object that the caller creates in a namespace: its ServiceAccount, or none if the
+    caller is another user, or an account of another namespace.
 
     Raises:
         ObjectError: `raw` is no SelfSubjectReview
@@ -46,11 +42,11 @@ def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
     if user is None or not user.uid or not user.username.startswith(_PREFIX):
         return []
     account_namespace, _, name = user.username.removeprefix(_PREFIX).partition(":")
+    # An owner must be in the object's namespace, or Kubernetes takes it for gone.
     if account_namespace != namespace or not name:
         return []
     return [{"apiVersion": "v1", "kind": "ServiceAccount", "name": name, "uid": user.uid}]
 
 
 def with_owners(body: Mapping[str, Any], owners: list[dict[str, str]]) -> dict[str, Any]:
-    """Returns a new object that ends with its owners."""
     return {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}

@@ -1,7 +1,4 @@
-"""Registry of the kinds that a snapshot may hold.
-
-It says how each kind is read, and which field of the snapshot holds it.
-"""
+"""Registry of the kinds that a snapshot may hold: how each is read, and which field of the snapshot holds it."""
 
 from __future__ import annotations
 
@@ -54,9 +51,8 @@ class SnapshotKind:
 
     @property
     def label(self) -> str:
-        """The kind's name in messages.
-
-        Longhorn's kinds carry their group, because Kubernetes and Longhorn both have a Node.
+        """The kind's name in messages, for Longhorn's kinds with their group, because Kubernetes and Longhorn both have
+        a Node.
         """
         return f"{self.kind}.{self.group}" if self.group == LONGHORN_GROUP else self.kind
 
@@ -129,9 +125,7 @@ def group_of(api_version: str) -> str:
 
 
 def build_snapshot(objects: Iterable[tuple[SnapshotKind, object]], base: Snapshot | None = None) -> Snapshot:
-    """Builds a snapshot from decoded objects.
-
-    With `base`, the objects are added to it, and replace its own objects of the same name.
+    """Builds a snapshot from decoded objects; with `base`, they replace its own objects of the same name.
 
     Raises:
         ObjectError: an object cannot be read, or two different objects bear one name

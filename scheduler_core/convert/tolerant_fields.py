@@ -20,11 +20,9 @@ def read_integer(value: object) -> int | None:
 
 
 def type_name(value: object) -> str:
-    """What a value is that should be something else."""
     return {list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")
 
 
 def excerpt(value: object) -> str:
-    """A value as JSON, cut if it is long."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -39,7 +39,6 @@ class VolumeSnapshotContent(Wire):
 
 
 def volume_snapshot_content(wire: VolumeSnapshotContent) -> kube.VolumeSnapshotContent:
-    """A VolumeSnapshotContent."""
     spec = wire.spec or _ContentSpec()
     status = wire.status or _ContentStatus()
     return kube.VolumeSnapshotContent(wire.metadata.name, spec.driver or "", status.snapshot_handle or "")

@@ -1,9 +1,7 @@
-"""Placements that the guard has allowed and no watch has shown.
+"""Finds the nodes that a pod cannot get because of placements that the guard has allowed and no watch has shown.
 
-The module also finds the nodes that a pod cannot get because of them.
-
-Until then the view has the volume as demand, which any disk of its node may take. Where it really goes may leave no packing for one more
-pod. So a decision about a pod counts such placements where they are.
+Until a watch shows a placement, the view has the volume as demand, which any disk of its node may take. The disk of
+the placement may leave no packing for one more pod. So a decision about a pod counts the placement on its disk.
 """
 
 from __future__ import annotations
@@ -29,10 +27,8 @@ from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 def await_allowed(
     decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget
 ) -> Cooperative[Decision]:
-    """Returns the decision with nodes marked WAITING where the pod no longer fits.
-
-    These are nodes with placements that no watch has shown yet. With the volumes where these placements are, the pod is not proven to fit
-    together with the competitors that the decision counted there.
+    """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that no watch
+    has shown yet.
 
     Args:
         decision: about a pod, made from the view
@@ -46,6 +42,7 @@ def await_allowed(
     for name, on_node in groupby(sorted(allowances, key=by_node), by_node):
         pending = pending_allowances(on_node, view)
         if pending and name in fitting:
+            # The competitors are those that the decision counted there.
             if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
                 awaited.add(name)
             yield
@@ -56,7 +53,6 @@ def await_allowed(
 
 
 def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> NodeEvaluation:
-    """Evaluates a node for the pod and its competitors, once these placements are shown."""
     name = placements[0].node
     placed = {placement.volume for placement in placements}
     competitors = decision.competitors.get(name)
@@ -69,15 +65,13 @@ def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> No
 
 
 def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Placement]:
-    """Returns the allowances that the view does not show."""
     replicas = view.snapshot.replicas
     return [entry for entry in allowances if not ((shown := replicas.get(entry.replica)) and shown.disk_id)]
 
 
 def with_placements(view: View, placements: Iterable[Placement]) -> View:
-    """Returns the view as it will be once the watches have shown these placements.
-
-    Their demand ends with them, which is for the caller to see to: a volume may be demanded by a claim that the view does not show as bound.
+    """Returns the view as it will be once the watches have shown these placements. The caller ends their demand: a
+    volume may be demanded by a claim that the view does not show as bound.
     """
     changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
     return update(view, changes, view.cluster.now).view if changes else view
@@ -91,33 +85,25 @@ def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
 
 
 def longhorn_names(volume: PodVolume, view: View) -> set[str]:
-    """Returns the names that a volume has, or may have, in Longhorn.
-
-    Each kind has a watch of its own, so an unbound claim's volume may exist before the view shows it.
-    """
+    """Returns the names that a volume has, or may have, in Longhorn."""
     if volume.bound:
         return {volume.volume.name}
     namespace, _, name = volume.claim.partition("/")
     claim = view.snapshot.claims.get((namespace, name))
     if claim is None:
         return set()
+    # Each kind has a watch of its own, so an unbound claim's volume may exist before the view shows it.
     persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
     return {future_volume_name(claim)} | ({persistent_volume.handle} if persistent_volume is not None else set())
 
 
 def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
-    """Counts the backing images that a node's replicas wait for as present.
-
-    Returns the evaluation of the node with them.
-    """
+    """Returns the evaluation of a node with the backing images counted as present that its replicas wait for."""
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 
 def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
-    """Returns a disk with the backing images that replicas there still wait for.
-
-    Longhorn copies an image to a disk after it has placed the first replica that needs it.
-    """
+    """Returns a disk with the backing images that replicas there still wait for."""
     coming: dict[str, int] = {}
     for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
         volume = view.snapshot.volumes.get(replica.volume)
@@ -125,6 +111,7 @@ def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
         if image is not None and disk.uuid not in image.disks:
             coming[image.name] = image.real_size
     if not coming:
+        # Longhorn copies an image to a disk after it has placed the first replica that needs it.
         return disk
     copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
     return replace(disk, free=disk.free - sum(coming.values()), copies=copies)

@@ -1,6 +1,5 @@
-"""What disks hold and take, and the largest volume per StorageClass.
-
-The numbers are those that decisions read, so a diagram of them shows what kube-scheduler is answered.
+"""What disks hold and take, and the largest volume per StorageClass, by the numbers that decisions read: a diagram of
+them shows what kube-scheduler is answered.
 """
 
 from __future__ import annotations
@@ -84,10 +83,7 @@ class CapacityReport:
 
     @classmethod
     def of(cls, state: ClusterState, *, with_disks: bool = True) -> CapacityReport:
-        """Reports a state.
-
-        The cost grows with disks, and with nodes times different StorageClasses.
-        """
+        """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
         view = state.view
         nodes = sorted(view.cluster.nodes)
         reported = nodes if with_disks else []
@@ -125,10 +121,7 @@ def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
 
 
 def _node_refusal(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refused | None:
-    """Returns why a node takes no new replica of a data engine.
-
-    Tags do not count.
-    """
+    """Returns why a node takes no new replica of a data engine, whatever its tags."""
     refused = new_replica_refusal(view, node.name)
     if refused is not None:
         return refused
@@ -213,10 +206,7 @@ def _nodes_by_free_space(view: View) -> list[tuple[int, str]]:
 
 
 def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None:
-    """Returns what a new volume of a StorageClass requires of a node.
-
-    None if Longhorn refuses it on every node.
-    """
+    """Returns what a new volume of a StorageClass requires of a node, None if Longhorn refuses it on every node."""
     try:
         claim = ClaimSpec(request=_smallest_volume(view, storage_class))
         known = Provisioning(view.settings, view.snapshot.backing_images, view.snapshot.backups)

@@ -43,10 +43,7 @@ class Packing(StrEnum):
     EXACT = "exact"
 
     def acceptable_reasons(self, reasons: Collection[Reason]) -> frozenset[Reason]:
-        """Returns the `UNSAFE` reasons with which nodes are offered.
-
-        `reasons` are those of all nodes.
-        """
+        """Returns the `UNSAFE` reasons with which nodes are offered. `reasons` are those of all nodes."""
         if self is Packing.STALE_SAFE or (self is Packing.AUTO and Reason.ROOM in reasons):
             return frozenset()
         if self is Packing.ORDER_SAFE or (self is Packing.AUTO and Reason.STALE_UNSAFE in reasons):
@@ -75,15 +72,12 @@ class FilterOptions:
     guarded: bool = False
 
     def with_guard(self) -> FilterOptions:
-        """Returns the options while the placement guard keeps the plan of every node.
-
-        AUTO then offers every node with a packing: the guard makes all of them safe. The other modes are what an administrator asked for.
-        """
+        """Returns the options while the placement guard keeps the plan of every node."""
+        # The guard makes every node with a packing safe. An administrator asked for the other modes.
         return replace(self, guarded=True, packing=Packing.EXACT if self.packing is Packing.AUTO else self.packing)
 
     @property
     def examines_safety(self) -> bool:
-        """Whether order safety and stale safety are examined."""
         return self.rank_safety or self.packing is not Packing.EXACT
 
 
@@ -94,9 +88,8 @@ class NoContenders:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedNodes:
-    """Nodes that take no new volumes now.
-
-    They are reserved for other pods (the proposal's reservations). A pod whose replicas are already on such a node may still return to it.
+    """Nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations). A pod
+    whose replicas are already on such a node may still return to it.
     """
 
     names: frozenset[str]
@@ -104,9 +97,7 @@ class ExcludedNodes:
 
 @dataclass(frozen=True, slots=True)
 class Competing:
-    """Demand and offers of other pods.
-
-    Their volumes are packed jointly with the pod's.
+    """Demand and offers of other pods, whose volumes are packed jointly with the pod's.
 
     Attributes:
         demand: derived from the view that the pod is evaluated on
@@ -122,10 +113,7 @@ class Competing:
 
     @classmethod
     def without_offers(cls, state: ClusterState) -> Competing:
-        """Returns the demand of a state, with empty caches.
-
-        Offers are known to the process that made them only.
-        """
+        """Returns the demand of a state, with empty caches: only the process that made offers knows them."""
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 
@@ -138,9 +126,7 @@ NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to one request.
-
-    It has the pod's volumes, and one reason per candidate in the order of the request.
+    """The answer to one request: the pod's volumes, and one reason per candidate in the order of the request.
 
     Attributes:
         gave_up: number of searches, for a packing or for order safety, that ended without an answer
@@ -169,12 +155,10 @@ class Decision:
 
     @property
     def fits(self) -> bool:
-        """Whether the pod fits some candidate."""
         return any(reason.fits for reason in self.reasons)
 
     @property
     def fitting_nodes(self) -> list[str]:
-        """The candidates that fit, in order."""
         pairs = zip(self.candidates, self.reasons, strict=True)
         return [name for name, reason in pairs if reason.fits]
 
@@ -193,27 +177,20 @@ class Decision:
 
     @property
     def prefers_space(self) -> bool:
-        """Whether a volume prefers space on the pod's node.
-
-        It takes space there if there is some, though it does not need it. False if the pod fits nowhere.
+        """Whether a volume takes space on the pod's node if there is some, though it does not need it; False if the pod
+        fits nowhere.
         """
         return any(not volume.local for volume in volumes_on_pod_node(self.resolution)) and self.fits
 
     @property
     def unplaced_volumes(self) -> tuple[PodVolume, ...]:
-        """The volumes that will take space, on whichever node.
-
-        Empty if the pod fits nowhere.
-        """
+        """The volumes that will take space on whichever node; empty if the pod fits nowhere."""
         unplaced = self.resolution.unplaced
         return unplaced if unplaced and self.fits else ()
 
     @property
     def needs_offer(self) -> bool:
-        """Whether the pod will take what no object shows yet.
-
-        This is space, on the pod's node or on any other, or a free PersistentVolume.
-        """
+        """Whether the pod will take what no object shows yet: space on some node, or a free PersistentVolume."""
         return self.needs_nodes or bool(self.unplaced_volumes)
 
     @property
@@ -223,9 +200,8 @@ class Decision:
 
     @property
     def takes_persistent_volume(self) -> bool:
-        """Whether a claim of the pod will be bound to a free PersistentVolume.
-
-        No other pod's claim can then be. False if the pod fits nowhere.
+        """Whether a claim of the pod will be bound to a free PersistentVolume, which no other pod's claim then can be;
+        False if the pod fits nowhere.
         """
         return any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
 
@@ -233,9 +209,8 @@ class Decision:
 def resolve_candidates(
     pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
 ) -> Cooperative[tuple[NodeResolution, ...]]:
-    """Returns the pod's volumes on the candidates, for each possible match.
-
-    `offered` are volumes that other pods may take.
+    """Returns the pod's volumes on the candidates, for each possible match; `offered` are volumes that other pods may
+    take.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it, or its volumes are unknown
@@ -257,31 +232,23 @@ def check_existing_volumes(resolution: Resolution) -> None:
 
 
 def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
-    """Returns the volumes that take space on the pod's node.
-
-    They need it there or prefer it.
-    """
+    """Returns the volumes that need or prefer space on the pod's node."""
     return tuple(volume for volume in resolution.volumes if is_local(volume.volume))
 
 
 def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
-    """Returns the volumes that an offer stores.
-
-    They take space on the pod's node, or a free PersistentVolume.
-    """
+    """Returns the volumes that an offer stores: those that take space on the pod's node, or a free PersistentVolume."""
     return tuple(volume for volume in resolution.volumes if volume.persistent_volume or is_local(volume.volume))
 
 
 def node_constraints(resolution: Resolution) -> Iterable[tuple[frozenset[str], Reason]]:
-    """Yields sets of nodes that the pod is limited to.
-
-    Each set comes with the reason of all other nodes. A strict-local volume stays where its replica is. An exclusive claim stays where
-    another live pod uses it.
-    """
+    """Yields sets of nodes that the pod is limited to, each with the reason of all other nodes."""
     for volume in resolution.volumes:
+        # An exclusive claim stays where another live pod uses it.
         if volume.in_use_on:
             yield volume.in_use_on, Reason.CLAIM_IN_USE
     for volume in resolution.local:
         placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
+        # A strict-local volume stays where its replica is.
         if volume.volume.data_locality == STRICT_LOCAL and placed:
             yield placed, Reason.STRICT_LOCAL_ELSEWHERE

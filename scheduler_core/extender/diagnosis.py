@@ -67,10 +67,7 @@ UNINSTALLED: Final = (
 
 
 def diagnose(facts: Installation, checks: Iterable[Check] = INSTALLED) -> list[Finding]:
-    """Runs the checks in order.
-
-    A check that finds nothing has one finding that says so.
-    """
+    """Runs the checks in order. A check that finds nothing has one finding that says so."""
     findings: list[Finding] = []
     for check in checks:
         findings += list(check.run(facts)) or [Finding(check.name, Severity.OK, check.success)]
@@ -78,5 +75,4 @@ def diagnose(facts: Installation, checks: Iterable[Check] = INSTALLED) -> list[F
 
 
 def is_well(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is to be mended."""
     return not {Severity.WARNING, Severity.ERROR} & {finding.severity for finding in findings}

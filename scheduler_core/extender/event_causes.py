@@ -1,6 +1,5 @@
-"""What the text of a FailedScheduling event says about the way from kube-scheduler to the extender.
-
-docs/operations.md has the same causes for people.
+"""What the text of a FailedScheduling event says about the way from kube-scheduler to the extender; docs/operations.md
+has the same causes for people.
 """
 
 from __future__ import annotations
@@ -97,9 +96,8 @@ def is_refusal(message: str) -> bool:
 
 
 def cause_of(message: str) -> EventCause | None:
-    """The cause that an event's text reveals.
-
-    None for a refusal of the extender, and for what kube-scheduler's own plugins say.
+    """The cause that an event's text reveals. None for a refusal of the extender, and for what kube-scheduler's own
+    plugins say.
     """
     if is_refusal(message):
         return None

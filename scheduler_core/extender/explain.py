@@ -1,6 +1,5 @@
-"""`explain_nodes`: the decision of `filter_nodes` with plans and numbers.
-
-Where a node fits, the explanation shows a plan. Where it does not, it shows what is missing. The decision itself is not questioned here.
+"""`explain_nodes`: the decision of `filter_nodes` with a plan for each node that fits, and with what is missing on each
+that does not. It does not question the decision.
 """
 
 from __future__ import annotations
@@ -44,9 +43,7 @@ _LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGET
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with one verdict per candidate.
-
-    Verdicts are in the order of the request.
+    """A decision with one verdict per candidate, in the order of the request.
 
     Attributes:
         skipped: the pod's claims that are no Longhorn volumes
@@ -90,9 +87,8 @@ def explain_nodes(
     options: FilterOptions,
     contenders: Contenders = NO_CONTENDERS,
 ) -> Cooperative[Explanation]:
-    """Decides as `filter_nodes` does, with a verdict per candidate.
-
-    A verdict has a plan, or what is missing, and the volumes of other pods that count.
+    """Decides as `filter_nodes` does, with a verdict per candidate: a plan, or what is missing, and the volumes of
+    other pods that count.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
@@ -104,10 +100,8 @@ def explain_nodes(
 def explain_part(
     pod: Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
 ) -> Cooperative[Explanation]:
-    """Explains a decision on some of its candidates.
-
-    The reasons stay those of the whole decision. `state`, `options`: those of the decision. The explanation has the
-    names that are candidates, in their order.
+    """Explains a decision on some of its candidates. The reasons stay those of the whole decision. `state`, `options`:
+    those of the decision. The explanation has the names that are candidates, in their order.
     """
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     shown = [name for name in names if name in reasons]
@@ -164,8 +158,9 @@ def explain_decision(
 def _detail_of_cluster(
     reason: Reason, resolution: Resolution, state: ClusterState, details: dict[tuple[str, ...], str]
 ) -> Cooperative[str]:
-    """Returns a sentence that is the same for all nodes with these volumes, because it takes a look at every disk of the cluster."""
+    """Returns a sentence that is the same for all nodes with these volumes."""
     volumes = [volume.name for volume in resolution.unplaced]
+    # Making the sentence takes a look at every disk of the cluster, so it is made once.
     key = (reason.name, *volumes, *(volume.claim for volume in resolution.volumes))
     if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
         details[key] = yield from _no_room_in_cluster(state.view, resolution)
@@ -176,7 +171,6 @@ def _detail_of_cluster(
 
 
 def _competing(volume: PodVolume, view: View) -> CompetingVolume:
-    """Returns a volume of another pod with that pod."""
     namespace, _, claim = volume.claim.partition("/")
     pods = [pod.key for pod in view.pods_of(namespace, claim) if pod.live]
     return CompetingVolume(min(pods, default=""), volume.claim, volume.name, volume.volume.size)
@@ -219,9 +213,8 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
 
 
 def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
-    """Explains a node where a packing exists.
-
-    The verdict has the plan, and whether every placement order succeeds, also on outdated status.
+    """Explains a node where a packing exists. The verdict has the plan, and whether every placement order succeeds,
+    also on outdated status.
     """
     portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
     plan = evaluation.plan(portion)
@@ -256,10 +249,7 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
 
 
 def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meeting | None]:
-    """Returns whether a node is stale-safe.
-
-    Otherwise it also returns volumes that may meet on a disk.
-    """
+    """Returns whether a node is stale-safe, and if not, volumes that may meet on a disk."""
     overbooking = evaluation.overbooking()
     if overbooking is None and node.left_out and evaluation.required.sizes:
         counted = node.competitors + node.left_out
@@ -275,9 +265,8 @@ def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meetin
 
 
 def _explain_open_decision(node: _Node) -> Verdict:
-    """Explains a node where only the replicas on other nodes are undecided.
-
-    The volumes that need space there fit, but maybe not together with the other replicas.
+    """Explains a node where only the replicas on other nodes are undecided: the volumes that need space there fit, but
+    maybe not together with those replicas.
     """
     needs = node.sentences.needs(node.name)
     return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
@@ -294,10 +283,7 @@ def _uncertain_volumes(node: _Node) -> str:
 
 
 def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
-    """Names volumes that no disk takes, with nearest disk and rule.
-
-    Only as many are sought as are named: each takes a look at every disk.
-    """
+    """Names volumes that no disk takes, with nearest disk and rule."""
     volumes = resolution.unplaced
     parts: list[str] = []
     for count, volume in enumerate(volumes, start=1):
@@ -305,6 +291,7 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
         if nearest:
             place = f"no disk{tied_domain(volume)} can take {volume.name}"
             parts.append(f"{place} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
+        # Each volume takes a look at every disk, so only as many are examined as are named.
         if len(parts) == MAX_LISTED and count < len(volumes):
             parts.append(f"volumes that are not examined: {len(volumes) - count}")
             break
@@ -315,9 +302,8 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
 
 
 def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
-    """Explains a node whose open disks have too little space.
-
-    The verdict has the bytes that one disk lacks for all volumes (`evaluation/missing_space.py`), where they are known.
+    """Explains a node whose open disks have too little space, with the bytes that one disk lacks for all volumes
+    (`evaluation/missing_space.py`), where they are known.
     """
     required = evaluation.required
     labels = _labels(node, evaluation)
@@ -366,7 +352,6 @@ def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
 
 
 def _labels(node: _Node, evaluation: NodeEvaluation) -> list[str]:
-    """Returns the names of the open disks, in order."""
     names = _disk_names(node)
     return [names[disk.uuid] for disk in evaluation.disks]
 

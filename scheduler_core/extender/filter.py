@@ -93,7 +93,6 @@ class _Question:
     budget: Budget
 
     def request(self, resolution: Resolution, candidates: Sequence[str]) -> FilterRequest:
-        """Returns the request about some nodes and the volumes there."""
         required = requirements(resolution.local, resolution.volumes)
         examine_safety = self.options.examines_safety
         optional = optional_volumes(self.state.view, resolution) if examine_safety else NO_OPTIONAL_VOLUMES
@@ -125,9 +124,7 @@ def filter_nodes(
     options: FilterOptions,
     contenders: Contenders = NO_CONTENDERS,
 ) -> Cooperative[Decision]:
-    """Decides which candidates can hold the pod's Longhorn volumes.
-
-    Every candidate gets a reason.
+    """Decides which candidates can hold the pod's Longhorn volumes; every candidate gets a reason.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
@@ -166,11 +163,7 @@ def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterator[Pod
 def _decide_by_match(
     question: _Question, candidates: Sequence[str], parts: Sequence[NodeResolution], resolution: Resolution
 ) -> Cooperative[Decision]:
-    """Decides about a pod whose volumes depend on the node, or on chance.
-
-    Each part is decided like a pod of its own, on its nodes. A node in several parts fits only if it fits in all of them: kube-scheduler
-    chooses one, and nothing shows which. The homes are those among all candidates.
-    """
+    """Decides about a pod whose volumes depend on the node, or on chance, each part like a pod of its own on its nodes."""
     # There may be as many parts as nodes.
     positions = {name: position for position, name in enumerate(candidates)}
     requests = [
@@ -180,6 +173,7 @@ def _decide_by_match(
         )
         for part in parts
     ]
+    # The homes are those among all candidates.
     homes = _common_homes(requests)
     evaluated: list[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]] = []
     for request in requests:
@@ -189,6 +183,7 @@ def _decide_by_match(
             reasons = [Reason.NO_VOLUMES] * len(request.candidates)
             competitors = {}
         evaluated.append((request, reasons, competitors))
+    # A node in several parts fits only if it fits in all of them: kube-scheduler chooses one, and nothing shows which.
     worst = _worst_by_node(evaluated)
     accepted = question.options.packing.acceptable_reasons([reason for _, reason in worst.values()])
     unsafe = {name: reason for name, (_, reason) in worst.items() if reason in accepted}
@@ -204,7 +199,7 @@ def _decide_by_match(
 
 
 def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
-    """Names of nodes that are homes whatever is matched there."""
+    """Returns the nodes that are homes whatever is matched there."""
     homes: set[str] = set()
     others: set[str] = set()
     for request in requests:
@@ -223,10 +218,7 @@ def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
 def _worst_by_node(
     evaluated: Sequence[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]],
 ) -> dict[str, tuple[int, Reason]]:
-    """Returns each node's worst reason and the part that has it.
-
-    A node that is refused for good in one part and has a packing in another is uncertain.
-    """
+    """Returns each node's worst reason and the part that has it."""
     worst: dict[str, tuple[int, Reason]] = {}
     uncertain: set[str] = set()
     for index, (request, reasons, _) in enumerate(evaluated):
@@ -236,6 +228,7 @@ def _worst_by_node(
                 worst[name] = (index, reason)
                 continue
             if max(_SEVERITY[reason], _SEVERITY[earlier[1]]) >= _REFUSED and (_packs(reason) or _packs(earlier[1])):
+                # The node is refused for good in one part and has a packing in another.
                 uncertain.add(name)
             if _SEVERITY[reason] > _SEVERITY[earlier[1]]:
                 worst[name] = (index, reason)
@@ -251,7 +244,6 @@ def _combine(
     candidates: Sequence[str],
     resolution: Resolution,
 ) -> Cooperative[Decision]:
-    """Returns one decision from those of the parts."""
     worst = _worst_by_node(evaluated)
     resolutions: dict[str, Resolution] = {}
     competitors: dict[str, Competitors] = {}

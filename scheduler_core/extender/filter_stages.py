@@ -67,15 +67,11 @@ class FilterRequest:
 
     @property
     def view(self) -> View:
-        """The view that the request is decided from."""
         return self.state.view
 
 
 class _Evaluated(NamedTuple):
-    """The reasons that one stage decides, by node.
-
-    `competitors` are the competitors that the stage counted, by node.
-    """
+    """The reasons that one stage decides, and the `competitors` that it counted, both by node."""
 
     reasons: Mapping[str, Reason]
     competitors: Mapping[str, Competitors] = {}
@@ -86,9 +82,8 @@ _NOTHING: Final = _Evaluated({})
 
 
 def evaluate_stages(request: FilterRequest) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
-    """Returns each candidate's reason, in order, and the competitors counted.
-
-    Whether unsafe nodes are offered, and which nodes are waited for, is not settled yet (`finish`).
+    """Returns each candidate's reason, in order, and the competitors counted. Whether unsafe nodes are offered, and
+    which nodes are waited for, is not settled yet (`finish`).
     """
     candidates = request.candidates
     decided: dict[str, Reason] = {}
@@ -120,7 +115,6 @@ def _evaluate_others(
 
 
 def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative[list[Reason]]:
-    """Returns the reasons of nodes without competing pods."""
     profiles = request.state.profiles
     examine_safety = request.options.examines_safety
     resolution = request.resolution
@@ -135,7 +129,7 @@ def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative
 
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
-    """Returns the reasons once nodes are refused with which the whole pod has no placement."""
+    """Refuses nodes with which the whole pod has no placement."""
     needs = replica_needs(request.resolution, request.view)
     if not needs:
         return reasons
@@ -149,7 +143,6 @@ def _placeable(request: FilterRequest, reasons: list[Reason]) -> Cooperative[lis
 
 @without_pauses
 def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
-    """Refuses nodes that the pod's volumes exclude."""
     reasons: dict[str, Reason] = {}
     for nodes, reason in node_constraints(request.resolution):
         for name in request.candidates:
@@ -159,7 +152,6 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated
 
 
 def _whole_pod(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evaluated]:
-    """Refuses every node if a volume cannot be attached or placed on any."""
     unready = unready_volume(request.view, request.resolution)
     if unready is not None:
         return _Evaluated(dict.fromkeys(request.candidates, unready.reason))
@@ -167,10 +159,7 @@ def _whole_pod(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evalu
 
 
 def _room_in_cluster(request: FilterRequest) -> Cooperative[_Evaluated]:
-    """Refuses every node if an unplaced volume fits no disk.
-
-    The volume needs no local space, so any disk of the cluster would do.
-    """
+    """Refuses every node if an unplaced volume, which needs no local space, fits no disk of the cluster."""
     # Equal volumes are looked at once: a pod may have thousands.
     distinct = {
         required.key: required for required in (requirements([entry], ()) for entry in request.resolution.unplaced)
@@ -192,9 +181,8 @@ def _fits_somewhere(request: FilterRequest, required: Requirements) -> Cooperati
 
 @without_pauses
 def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    """Refuses all nodes but the homes, if there are any.
-
-    A home has a usable replica of every local volume, and all of them can be attached there.
+    """Refuses all nodes but the homes, if there are any. A home has a usable replica of every local volume, and all of
+    them can be attached there.
     """
     homes = home_names(request, decided) if request.homes is None else request.homes
     if not homes:
@@ -204,7 +192,6 @@ def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
 
 
 def home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[str]:
-    """Names of the homes among the nodes that are not decided."""
     view = request.view
     classes = request.required.classes
     attachable = {name for name in _with_replica(request, decided) if attach_refusal(view, classes, name) is None}
@@ -222,7 +209,6 @@ def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluate
 
 @without_pauses
 def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    """Refuses nodes that are reserved for other pods."""
     if not isinstance(request.contenders, ExcludedNodes) or not request.required.sizes:
         return _NOTHING
     excluded = request.contenders.names
@@ -297,11 +283,7 @@ def accept(reasons: Sequence[Reason], accepted: frozenset[Reason]) -> list[Reaso
 def mark_waiting(
     request: FilterRequest, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
 ) -> Cooperative[list[Reason]]:
-    """Marks nodes that only offers refuse, if no node fits.
-
-    A node is marked WAITING if the pod would fit there once the offered volumes went to other nodes. With packing ORDER_SAFE or STALE_SAFE
-    the node must then be safe, too, because no other node is offered.
-    """
+    """Marks nodes WAITING where the pod would fit once the offered volumes went to other nodes, if no node fits."""
     if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
     groups: dict[int, list[str]] = {}
@@ -310,6 +292,7 @@ def mark_waiting(
         if on_node is not None and on_node.offered:
             groups.setdefault(on_node.demand_group, []).append(name)
     packing = request.options.packing
+    # With these modes no unsafe node is offered, so there is nothing to wait for on one.
     examine_safety = packing in (Packing.ORDER_SAFE, Packing.STALE_SAFE)
     accepted = packing.acceptable_reasons(()) | {Reason.ROOM}
     waiting: set[str] = set()
@@ -323,16 +306,14 @@ def mark_waiting(
 
 
 def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
-    """Marks nodes that this packing refuses whatever becomes of other pods.
-
-    These are unsafe for the pod's volumes alone, with nothing in flight on the node. What a search left open is not marked.
-    """
+    """Marks nodes that this packing refuses whatever other pods do: they are unsafe for the pod's volumes alone."""
     refused = UNSAFE - request.options.packing.acceptable_reasons(())
     if refused.isdisjoint(reasons):
         return reasons
     names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason in refused]
     table = yield from request.state.profiles.table(request.required.classes)
     profiles = zip(names, table.of(names), strict=True)
+    # Nothing is in flight on these nodes.
     settled = [name for name, profile in profiles if profile.free == profile.reported]
     apart = frozenset(_with_replica(request, (), request.optional.nodes_with_replica))
     others = [name for name in settled if name not in apart]
@@ -341,6 +322,7 @@ def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperativ
         if name in apart:
             alone[name] = _reason_of_node_with_replica(request, name, None, request.budget)
             yield
+    # What a search left open is not marked.
     if request.budget.gave_up and Reason.STALE_UNSAFE not in refused:
         return reasons
     never = {name for name, reason in alone.items() if reason in refused}

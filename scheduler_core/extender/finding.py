@@ -133,9 +133,7 @@ class GuardTrial:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The facts about an installation.
-
-    None is a fact that is not known.
+    """The facts about an installation; None is a fact that is not known.
 
     Attributes:
         namespace: of Longhorn and of the extender
@@ -227,9 +225,8 @@ class Installation:
 
 
 def leading_pod(pods: Iterable[InstalledPod], holder: str) -> InstalledPod | None:
-    """Returns the pod that holds the Lease, None if there is none.
-
-    `holder`: the pod's name and digits that differ at each start, as the Lease has it.
+    """Returns the pod that holds the Lease. `holder` is as the Lease has it: the pod's name, and digits that differ at
+    each start.
     """
     name = holder.rpartition("_")[0] or holder
     return next((pod for pod in pods if pod.name == name), None)
@@ -241,12 +238,10 @@ def advice_about(problem: str) -> str:
 
 
 def excerpt(message: str) -> str:
-    """The beginning of a text, on one line."""
     text = " ".join(message.split())
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
 
 
 def minor_version(text: str) -> tuple[int, int] | None:
-    """Major and minor number of a version, None if it is none."""
     match = _VERSION.match(text)
     return (int(match[1]), int(match[2])) if match else None

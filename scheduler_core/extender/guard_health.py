@@ -51,9 +51,8 @@ _NEXT_STATE = {
 
 
 def observe_placement(before: Replica | None, after: Replica) -> Observation | None:
-    """Compares a replica that a watch has shown with what was answered.
-
-    Returns None if this is no placement that the guard must have been asked about.
+    """Compares a replica that a watch has shown with what was answered; returns None if this is no placement that the
+    guard must have been asked about.
 
     Args:
         before: the replica as the watch had shown it last, None if it had not

@@ -1,7 +1,4 @@
-"""Checks of the extender itself: versions, pods, leader, caches, permissions, certificate.
-
-Each check yields what is wrong, and nothing if all is well.
-"""
+"""Checks of the extender itself: versions, pods, leader, caches, permissions, certificate. Each yields what is wrong."""
 
 from __future__ import annotations
 
@@ -100,10 +97,7 @@ def check_longhorn_version(facts: Installation) -> Findings:
 
 
 def check_pods(facts: Installation) -> Findings:
-    """Whether two pods run, so that one can take over.
-
-    On the loopback of a single control-plane node there is one.
-    """
+    """Whether two pods run, so that one can take over; on the loopback of a single control-plane node there is one."""
     if not facts.pods:
         yield Finding("pods", Severity.ERROR, "no pod of the extender runs", f"deployment/{PROGRAM}", _APPLY)
     elif len(facts.pods) == 1 and not facts.pods[0].on_loopback:
@@ -241,7 +235,7 @@ def check_answers(facts: Installation) -> Findings:
 
 
 def _command_to_answer(facts: Installation, refusal: str) -> str:
-    """What has a leader answer that does not for this reason."""
+    """Returns what makes a leader answer that does not for this reason."""
     if ENABLED not in refusal:
         return _logs(facts)
     if "ConfigMap" not in refusal:

@@ -1,7 +1,6 @@
-"""The KubeSchedulerConfiguration that registers the extender, by platform.
-
-The steps that install it belong to it. It is the file of kube-scheduler-config with the address and the kubeconfig of a
-cluster; docs/kube-scheduler.md explains the lines.
+"""The KubeSchedulerConfiguration that registers the extender, by platform, and the steps that install it. It is the
+file of kube-scheduler-config with the address and the kubeconfig of a cluster; docs/kube-scheduler.md explains the
+lines.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ class SentPods(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFlags:
-    """What the flags of a running kube-scheduler name.
-
-    A flag that is not there is "".
-    """
+    """What the flags of a running kube-scheduler name; "" stands for a flag that is not set."""
 
     kubeconfig: str = ""
     config: str = ""
@@ -75,7 +71,6 @@ class Registration:
 
     @property
     def tls(self) -> bool:
-        """Whether the extender is called by TLS."""
         return self.url_prefix.startswith("https://")
 
 
@@ -96,10 +91,7 @@ REGISTERED: Final = frozenset(_FOLDERS)
 
 
 def default_kubeconfig(platform: Platform) -> str:
-    """The kubeconfig of kube-scheduler.
-
-    It is "" if its pod has credentials of its own.
-    """
+    """The kubeconfig of kube-scheduler, "" if its pod has credentials of its own."""
     return _KUBECONFIGS.get(platform, "")
 
 
@@ -169,10 +161,7 @@ def _tls_config(registration: Registration) -> dict[str, Any]:
 
 
 def certificate_steps(registration: Registration) -> tuple[str, ...]:
-    """What to do about certificates before `steps`.
-
-    Each step is one line; without TLS there is none.
-    """
+    """What to do about certificates before `steps`, one step per line; nothing without TLS."""
     if not registration.tls:
         return ()
     folder = client_folder(registration.platform)
@@ -189,9 +178,8 @@ def certificate_steps(registration: Registration) -> tuple[str, ...]:
 
 
 def policy_folder(kubernetes_version: str, scheduler_name: str) -> str:
-    """The overlay that sends pods with claims to the extender.
-
-    "" if Kubernetes has no such policies; a version that cannot be read counts as a new one.
+    """The overlay that sends pods with claims to the extender, "" if Kubernetes has no such policies; a version that
+    cannot be read counts as a new one.
     """
     version = minor_version(kubernetes_version)
     if version is not None and version < _OLDEST_POLICY:
@@ -202,10 +190,7 @@ def policy_folder(kubernetes_version: str, scheduler_name: str) -> str:
 
 
 def apply_policy(kubernetes_version: str, scheduler_name: str) -> str:
-    """The command that sends pods with claims to the extender.
-
-    Where no policy can, it says what to do instead.
-    """
+    """The command that sends pods with claims to the extender or, where no policy can, what to do instead."""
     folder = policy_folder(kubernetes_version, scheduler_name)
     if folder:
         return f"kubectl apply -k {folder}"
@@ -215,9 +200,8 @@ def apply_policy(kubernetes_version: str, scheduler_name: str) -> str:
 
 
 def steps(platform: Platform, pods: SentPods, kubernetes_version: str = "") -> tuple[str, ...]:
-    """What to do with the file, and afterwards.
-
-    Each step is one line; commands are indented. Without a version, the policies of all versions are named.
+    """What to do with the file, and afterwards, one step per line, with commands indented. Without a version, it names
+    the policies of all versions.
     """
     if platform is Platform.SECOND_SCHEDULER:
         ask = ("Then let pods with claims use it:", *_policy_steps(kubernetes_version, SECOND_SCHEDULER))

@@ -1,11 +1,9 @@
-"""What kube-scheduler filters before it calls the extender.
+"""The nodes that kube-scheduler's own plugins refuse before it calls the extender. The plugins are those of Kubernetes
+1.36 that read nodes, pods, claims and bound PersistentVolumes. Pods that are only nominated to a node do not count, and
+the topology of volumes that do not exist yet is not compared.
 
-These are the nodes that its own plugins refuse. The plugins are those of Kubernetes 1.36 that read nodes, pods, claims
-and bound PersistentVolumes. Pods that are only nominated to a node do not count. The topology of volumes that do not
-exist yet is not compared either.
-
-Data flow: a pod's claims → `PodClaims`: why they refuse every node, or the node affinity of their volumes → the plugins,
-node by node → the first refusal of each node.
+Data flow: a pod's claims → `PodClaims`: why they refuse every node, or the node affinity of their volumes → the
+plugins, node by node → the first refusal of each node.
 """
 
 from __future__ import annotations
@@ -76,10 +74,9 @@ class PodClaims:
 def pod_claims(
     pod: kube.Pod, snapshot: Snapshot, affinities: Mapping[str, VolumeAffinity], *, provisioned: bool = False
 ) -> PodClaims:
-    """Returns what decides about a pod's claims (VolumeBinding and VolumeRestrictions, PreFilter and Filter).
-
-    `affinities` are those of all PersistentVolumes, by name. With `provisioned`, claims of a class that does not wait for a pod count as
-    provisioned, as they soon will be.
+    """Returns what decides about a pod's claims (VolumeBinding and VolumeRestrictions, PreFilter and Filter);
+    `affinities` are those of all PersistentVolumes, by name. With `provisioned`, claims of a class that does not wait
+    for a pod count as provisioned, as they soon will be.
     """
     terms: list[VolumeAffinity] = []
     for mount in pod.volumes:
@@ -116,7 +113,6 @@ def _claim_refusal(
 
 
 def _class_problem(spec: kube.ClaimSpec, snapshot: Snapshot) -> str:
-    """Returns why no volume is provisioned for a claim, or ""."""
     if spec.storage_class is None:
         return "" if default_class(snapshot) is not None else "it names no StorageClass, and there is no default"
     # Without a class it waits for a PersistentVolume that is made by hand.
@@ -141,21 +137,17 @@ def _has_user(pod: kube.Pod, claim: kube.Claim, snapshot: Snapshot) -> bool:
 
 
 def compares_resources(cluster: GenericClusterState) -> bool:
-    """Whether some node of the source says what is allocatable.
-
-    Otherwise resources cannot be compared.
-    """
+    """Whether some node of the source says what is allocatable; otherwise resources cannot be compared."""
     return any(node_info.node.allocatable for node_info in cluster.nodes.values())
 
 
 def kube_scheduler_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
 ) -> Cooperative[dict[str, PluginRefusal]]:
-    """Returns the nodes that kube-scheduler's own plugins refuse.
-
-    Each has its first refusal. A pod that has a node is judged as if it were to be placed again. Nodes that the source
+    """Returns the nodes that kube-scheduler's own plugins refuse, each with its first refusal. Nodes that the source
     does not list are not judged.
     """
+    # A pod that has a node is judged as if it were to be placed again.
     waiting = replace(pod, node_name="")
     others = cluster.without_pod(pod.key)
     listed = [name for name in names if name in others.nodes]

@@ -1,7 +1,4 @@
-"""A decision about a pod as the decision log keeps it.
-
-What selects decisions of the log is here, too.
-"""
+"""A decision about a pod as the decision log keeps it, and what selects decisions of the log."""
 
 from __future__ import annotations
 
@@ -36,9 +33,7 @@ class DecisionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """What a decision about a pod says.
-
-    The log stores the parts that it has room for.
+    """What a decision about a pod says. The log stores the parts that it has room for.
 
     Attributes:
         nodes: number of nodes in the request

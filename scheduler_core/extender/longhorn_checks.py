@@ -1,7 +1,4 @@
-"""Checks of Longhorn: settings and StorageClasses that undo what the extender decides.
-
-Each check yields what is wrong, and nothing if all is well.
-"""
+"""Checks of Longhorn: settings and StorageClasses that undo what the extender decides. Each yields what is wrong."""
 
 from __future__ import annotations
 

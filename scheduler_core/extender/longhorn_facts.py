@@ -49,9 +49,7 @@ _Free = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _DisksByFreeSpace:
-    """The disks of a node, by free space.
-
-    The disk with most comes first.
+    """The disks of a node by free space, the one with most first.
 
     Attributes:
         limits: the disks' scheduling limits; empty where equal free bytes do not tell which disk is which
@@ -64,10 +62,7 @@ class _DisksByFreeSpace:
 
     @classmethod
     def of(cls, node: Node, view: View) -> _DisksByFreeSpace:
-        """Returns the node's disks.
-
-        The view's settings stay the same while free space does.
-        """
+        """Returns the node's disks; the view's settings stay the same while free space does."""
         free_space = view.free_space(node.name)
         disks = sorted(node.disks, key=lambda disk: -free_space[disk.name].free)
         free = tuple(free_space[disk.name].free for disk in disks)
@@ -112,9 +107,8 @@ class _CachedFacts:
 
 
 class PlanCache:
-    """Caches the facts about nodes that fit, by requirements and node.
-
-    All requests to one cache must come with the same `Contention`, because its numbers of equal competitors are part of the entries.
+    """Caches the facts about nodes that fit, by requirements and node. All requests to one cache must come with the
+    same `Contention`, because its numbers of equal competitors are part of the entries.
 
     Attributes:
         by_free_space: the disks of each node, by name
@@ -130,7 +124,6 @@ class PlanCache:
         return {} if cached is None else cached.at(version)
 
     def store(self, required: Requirements, version: ChangeLog, by_node: _FactsByNode) -> None:
-        """Caches the facts for some requirements."""
         self._facts.put(required.key, _CachedFacts(version, by_node))
         if len(self.by_free_space) > MAX_CACHED_NODES:
             self.by_free_space.clear()
@@ -143,14 +136,15 @@ class PlanCache:
         options: FilterOptions,
         contenders: Contenders = NO_CONTENDERS,
     ) -> Cooperative[LonghornFacts]:
-        """Returns the facts about the pod's volumes by node.
+        """Returns the facts about the pod's volumes by node, with other pods taken into account.
 
-        Other pods are taken into account. The reasons are those of `filter_nodes` with the same options for these very nodes. Order safety and
-        stale safety are examined whatever the options. Where a plan exists but was not found within the budget, the disks are as they are without the plan.
+        The reasons are those of `filter_nodes` with the same options for these very nodes. Where a plan exists but was
+        not found within the budget, the disks are as they are without it.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
+        # Order safety and stale safety are examined whatever the options.
         examined = replace(options, rank_safety=True)
         decision = yield from filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
@@ -195,10 +189,7 @@ class _Planner:
 
 
 def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, int], int]:
-    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have.
-
-    Of several volumes that a claim may become the largest counts for the most.
-    """
+    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have."""
     bytes_by_node: dict[str, int] = {}
     totals: dict[str, int] = {}
     for volume in volumes:
@@ -212,6 +203,7 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
         }
         if kept:
             key = volume.claim if volume.persistent_volume or volume.nodes is not None else volume.name
+            # Of several volumes that a claim may become, the largest counts for the most.
             totals[key] = max(totals.get(key, 0), size + written)
         for name, use in kept.items():
             on_node = size + written if use is ReplicaUse.HEALTHY else size
@@ -223,7 +215,6 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
 def _split_by_room(
     names: Sequence[str], reasons: Sequence[Reason]
 ) -> tuple[Sequence[str], Sequence[tuple[str, Reason]]]:
-    """Returns the nodes with the reason ROOM, and the other nodes with their reasons."""
     if reasons.count(Reason.ROOM) == len(names):
         # The common case in a large cluster.
         return names, ()
@@ -233,7 +224,6 @@ def _split_by_room(
 
 
 def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
-    """Returns the nodes by the volumes that the pod has there."""
     if not decision.resolutions:
         return [(decision.resolution, list(names))]
     groups: dict[int, tuple[Resolution, list[str]]] = {}
@@ -244,7 +234,6 @@ def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[R
 
 
 def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> Cooperative[None]:
-    """Adds the facts about nodes that fit."""
     decision = planner.decision
     resolution = planner.resolution
     required = requirements(resolution.local, resolution.volumes)
@@ -278,7 +267,6 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
 
 
 def _circumstances(planner: _Planner, names: Sequence[str]) -> Iterable[_Circumstances]:
-    """Returns the circumstances of each node, in order."""
     decision = planner.decision
     if not (decision.competitors or decision.unsafe or planner.replica_bytes):
         return repeat((None, None, 0))
@@ -298,9 +286,8 @@ def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
 
 
 def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Cooperative[dict[str, Disks]]:
-    """Returns what plans leave free on fitting nodes without replicas of the pod.
-
-    Only open disks count. A node where nothing new is placed has ().
+    """Returns what plans leave free on the open disks of fitting nodes without replicas of the pod; () where nothing
+    new is placed.
     """
     resolution = planner.resolution
     groups: dict[int | None, list[str]] = {}
@@ -317,10 +304,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Coo
 
 
 def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volumes) -> Disks:
-    """Plans a node that holds a replica of the pod.
-
-    Anti-affinity and kept replicas make it a special case.
-    """
+    """Plans a node that holds a replica of the pod, which anti-affinity and kept replicas make a special case."""
     node = evaluate_node(planner.view, planner.resolution, name, competitors)
     if not node.required.sizes:
         return ()
@@ -332,10 +316,7 @@ def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volum
 def _disks_of_equivalent_nodes(
     planner: _Planner, required: Requirements, names: Sequence[str]
 ) -> Cooperative[dict[str, Disks]]:
-    """Plans nodes with equal competitors and without replicas.
-
-    Nodes with equal profiles share one plan.
-    """
+    """Plans nodes with equal competitors and without replicas; nodes with equal profiles share one plan."""
     table = yield from planner.state.profiles.table(required.classes)
     profiles = table.of(names)
     free: dict[Profile, _Free] = {}
@@ -356,23 +337,19 @@ def _disks_of_equivalent_nodes(
 
 
 def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
-    """Returns the most bytes to allocate on each disk."""
     node = view.cluster.nodes[name]
     return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
 
 
 def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
-    """Returns the limits of a node's open disks.
-
-    They are in the order of its profile, which has no names. Mostly all disks are open and no two have the same free bytes, so that the
-    free bytes tell which disk is which. Otherwise Longhorn's rules are asked again.
-    """
+    """Returns the limits of a node's open disks in the order of its profile, which has no names."""
     view = planner.view
     node = view.cluster.nodes[name]
     disks = planner.cache.by_free_space.get(name)
     if disks is None or disks.node is not node or disks.free_space is not view.free_space(name):
         disks = _DisksByFreeSpace.of(node, view)
         planner.cache.by_free_space[name] = disks
+    # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.
     if disks.limits and disks.free == profile.free:
         return disks.limits
     open_disks = profile_node(view, required.classes, name)

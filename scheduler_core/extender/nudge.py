@@ -1,9 +1,7 @@
-"""The rules of nudging: when a refused pod may be nudged.
+"""When a refused pod may be nudged, which pods are equivalent, and what nudged pods will take.
 
-Also says which pods are equivalent, and what nudged pods will take.
-
-kube-scheduler sees no change of Longhorn's objects, so a refused pod waits for up to five minutes. A *nudge* makes kube-scheduler retry
-it at once. Pure values, times in seconds on the caller's clock:
+kube-scheduler sees no change of Longhorn's objects, so a refused pod waits for up to five minutes. A *nudge* makes
+kube-scheduler retry it at once. Pure values, times in seconds on the caller's clock:
 
 - `NudgeBackoff` and `NUDGE_LIMIT` limit nudges of one pod and of all pods: kube-scheduler itself backs off from 1 to 10 s,
   and every nudge is a write to the API server.
@@ -44,10 +42,8 @@ PENDING_NUDGE_LIFETIME: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class NudgeBackoff:
-    """When one pod may be nudged again.
-
-    That is 1 s after its first nudge, 2 s after the next, up to 60 s. A pod that was not nudged for twice the longest back-off starts
-    again: what kept refusing it is over.
+    """When one pod may be nudged again: 1 s after its first nudge, 2 s after the next, up to 60 s. A pod that was not
+    nudged for twice the longest back-off starts again, because what kept refusing it is over.
 
     Attributes:
         attempts: nudges in a row
@@ -59,20 +55,15 @@ class NudgeBackoff:
 
     @property
     def ready_at(self) -> float:
-        """When the next nudge may be sent."""
         return self.last + BACKOFF.delay(self.attempts - 1) if self.attempts else -math.inf
 
     def after(self, now: float) -> NudgeBackoff:
-        """Returns the back-off after a nudge."""
         return NudgeBackoff(1 if now - self.last >= 2 * BACKOFF.longest else self.attempts + 1, now)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A refused pod.
-
-    `seconds` have passed since its first refusal, and it was nudged `nudges` times.
-    """
+    """A refused pod: `seconds` have passed since its first refusal, and it was nudged `nudges` times."""
 
     pod: Pod
     seconds: float
@@ -80,17 +71,17 @@ class WaitingPod:
 
 
 def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | None:
-    """Returns a key that pods with the same answer share.
+    """Returns a key that pods with the same answer on every set of nodes share, None for a pod without one.
 
-    The answer is the same on every set of nodes. Only pods that nothing in the cluster distinguishes have one: all their volumes are still
-    to be created, from equal claims without free PersistentVolumes, and no other pod mounts them; no node is selected for them. So there is no replica to return to, and
-    no competitor is the pod's own. Whether the pod has an offer or a pending nudge of its own the caller must know. None for every other
-    pod.
+    Only pods that nothing in the cluster distinguishes have one. The caller must know whether the pod has an offer or a
+    pending nudge of its own.
     """
+    # All volumes are still to be created and no node is selected, so there is no replica to return to.
     if any(volume.bound or volume.in_use_on for volume in resolution.volumes) or view.selected_node(pod):
         return None
     if may_match(pod, view):
         return None
+    # No other pod mounts the claims, so no competitor is the pod's own.
     if any(other.uid != pod.uid for volume in pod.volumes for other in view.pods_of(pod.namespace, volume.claim)):
         return None
     local = requirements(resolution.local, resolution.volumes)
@@ -99,22 +90,17 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
 
 
 def previously_refused_pods(view: View) -> Iterator[Pod]:
-    """Yields waiting pods that an extender refused on some node.
-
-    A pod is one of them if the message of its condition PodScheduled has the text of a refusal, and no node is decided for it. The
-    condition remains until a pod is bound, so a selected node is mostly newer. After a failed binding it is older; nothing in the cluster
-    shows that.
-    """
+    """Yields waiting pods that an extender refused on some node, by the message of condition PodScheduled."""
     texts = [reason.text for reason in Reason if not reason.fits]
     for pod in view.snapshot.pods.values():
+        # The condition remains until a pod is bound, so a decided node is mostly newer. After a failed binding it is
+        # older, which nothing in the cluster shows.
         if pod.live and any(text in pod.unschedulable for text in texts) and not decided_node(pod, view):
             yield pod
 
 
 class PendingNudges:
-    """What recently nudged pods will take.
-
-    Each counts as an offer of one node for `PENDING_NUDGE_LIFETIME`.
+    """What recently nudged pods will take. Each counts as an offer of one node for `PENDING_NUDGE_LIFETIME`.
 
     Attributes:
         ended: how many have ended; grows whenever space may be free again for other pods
@@ -132,10 +118,7 @@ class PendingNudges:
         return len(self._pending)
 
     def add(self, pod: Pod, decision: Decision, view: View, now: float) -> None:
-        """Counts a fitting pod as an offer of one node.
-
-        The node is the one with most free space.
-        """
+        """Counts a fitting pod as an offer of the node with most free space."""
         self.end(pod.uid)
         offered, _ = make_offer(pod, decision, view, 0)
         offered = replace(offered, nodes=choose_one_node(decision, view) if offered.nodes else offered.nodes)
@@ -145,32 +128,24 @@ class PendingNudges:
             self._cached = (ledger, _with_offer(with_nudges, offered, now))
 
     def end(self, uid: str) -> None:
-        """Ends a pod's pending nudge.
-
-        The pod is being asked about, or is gone.
-        """
+        """Ends the pending nudge of a pod that is being asked about, or is gone."""
         if self._pending.pop(uid, None) is not None:
             self._cached = None
             self.ended += 1
 
     def expire(self, now: float) -> None:
-        """Ends pending nudges that are too old."""
         for uid, (_, at) in list(self._pending.items()):
             if now < at + PENDING_NUDGE_LIFETIME:
                 break
             self.end(uid)
 
     def clear(self) -> None:
-        """Ends all pending nudges."""
         self._pending.clear()
         self._cached = None
         self.ended += 1
 
     def add_to(self, ledger: Ledger) -> Ledger:
-        """Returns the ledger with the pending nudges as offers.
-
-        They are the youngest offers. A pod's own offer replaces its nudge.
-        """
+        """Returns the ledger with the pending nudges as its youngest offers; a pod's own offer replaces its nudge."""
         # A ledger after a tick has the very same offers.
         if self._cached is not None and self._cached[0].offers is ledger.offers:
             return self._cached[1]

@@ -60,9 +60,8 @@ class Observation:
 
 
 def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent: int = 0) -> tuple[Offered, Decision]:
-    """Returns a pod's offer, and the decision as answered.
-
-    `competing` other offers are outstanding, and `recent` were made lately in a burst.
+    """Returns a pod's offer, and the decision as answered; `competing` other offers are outstanding, and `recent` were
+    made lately in a burst.
     """
     volumes = volumes_to_offer(decision.resolution)
     on_pod_node = volumes_on_pod_node(decision.resolution)
@@ -84,12 +83,10 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent:
 
 
 def make_hold(pod: Pod, decision: Decision, view: View) -> Offered:
-    """Returns the hold of a pod for which preemption may make room.
-
-    It has every node that fits: kube-scheduler chooses one and nominates the pod to it.
-    """
+    """Returns the hold of a pod for which preemption may make room."""
     return Offered(
         pod=observed_pod(_newer(pod, view)),
+        # kube-scheduler chooses one of the nodes that fit and nominates the pod to it.
         nodes=frozenset(decision.fitting_nodes if decision.takes_space else ()),
         volumes=volumes_on_pod_node(decision.resolution),
         selected_node=view.selected_node(pod),
@@ -112,10 +109,7 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
 
 
 def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
-    """Returns the values by node that a decision was made from.
-
-    An unchanged value is the same object in the next view.
-    """
+    """Returns the values by node that a decision was made from; an unchanged value is the same object in the next view."""
     state, contenders = moment
     view = state.view
     demand = (contenders.demand.by_node,) if isinstance(contenders, Competing) else ()
@@ -123,10 +117,7 @@ def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
 
 
 def exclude(decision: Decision, names: frozenset[str]) -> Decision:
-    """Returns the decision with these nodes marked WAITING.
-
-    The decision no longer holds for them.
-    """
+    """Returns the decision with these nodes marked WAITING, because it no longer holds for them."""
     return _with_reason(decision, names, Reason.WAITING) if names else decision
 
 
@@ -150,11 +141,7 @@ def observed_pod(pod: Pod) -> ObservedPod:
 
 
 def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> Observation:
-    """Returns the ledger after what a view shows of a pod.
-
-    The pod has an offer. `seen`: an earlier view had the pod. Before that the pod is not gone, because its watch may be behind; another pod
-    of its name is its predecessor.
-    """
+    """Returns the ledger after what a view shows of a pod with an offer; `seen`: an earlier view had the pod."""
     current = current_pod(pod, view)
     events: list[ObservedPod | NodeSelected | PodGone] = []
     if current is not None:
@@ -163,6 +150,7 @@ def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> 
         if selected_node:
             events.append(NodeSelected(pod.uid, selected_node))
     elif seen:
+        # Before any view had the pod, its watch may be behind. Another pod of its name is its predecessor.
         events.append(PodGone(pod.uid))
     outcomes: tuple[Outcome, ...] = ()
     for event in events:
@@ -172,19 +160,13 @@ def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> 
 
 
 def current_pod(pod: Pod | ObservedPod, view: View) -> Pod | None:
-    """Returns the pod as a view has it.
-
-    None if the view does not have this very pod.
-    """
+    """Returns the pod as a view has it, None if the view does not have this very pod."""
     current = view.snapshot.pods.get((pod.namespace, pod.name))
     return current if current is not None and current.uid == pod.uid else None
 
 
 def _newer(pod: Pod, view: View) -> Pod:
-    """Returns the newer of the requested and the viewed pod.
-
-    Either state is older than the offer.
-    """
+    """Returns the newer of the requested and the viewed pod. Either state is older than the offer."""
     current = current_pod(pod, view)
     return pod if current is None or current.version < pod.version else current
 
@@ -198,10 +180,9 @@ def undecided_pods(view: View) -> frozenset[str]:
 def offer_to_restore(
     recorded: RecordedOffer, view: View, elapsed: float, options: FilterOptions, others: Iterable[PodVolume] = ()
 ) -> RecordedOffer | None:
-    """Returns an offer as the previous leader recorded it, with the pod's volumes.
-
-    None if the pod is bound, finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was
-    made. `others`: the volumes of offers that are restored already.
+    """Returns an offer as the previous leader recorded it, with the pod's volumes, or None if the pod is bound,
+    finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was made.
+    `others`: the volumes of offers that are restored already.
 
     Raises:
         ResolutionError: the pod cannot be resolved

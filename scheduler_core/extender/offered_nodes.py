@@ -39,9 +39,8 @@ _SAFETY: Final = {None: 0, Reason.STALE_UNSAFE: 1, Reason.ORDER_UNSAFE: 2}
 
 
 def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0) -> frozenset[str]:
-    """Returns the nodes to offer while `competing` other offers are outstanding.
-
-    `recent` offers were made lately in a burst (`Ledger.recent_offers`).
+    """Returns the nodes to offer while `competing` other offers are outstanding, of which `recent` were made lately in
+    a burst (`Ledger.recent_offers`).
     """
     fitting = decision.fitting_nodes
     to_come = _pods_to_come(view, competing, recent) if decision.takes_space else 0
@@ -69,12 +68,10 @@ def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0
 
 
 def _pods_to_come(view: View, competing: int, recent: int) -> int:
-    """Returns how many pods kube-scheduler will ask about before it decides about this one.
-
-    At least as many again as have offers, or had one lately in this burst: most of its pods may not be created yet.
-    """
+    """Returns how many pods kube-scheduler will ask about before it decides about this one."""
     # Pods with an outstanding offer are among those to schedule, and so is this one.
     in_cluster = view.indexes.pods_to_schedule - competing - 1
+    # At least as many again as have offers, or had one lately in this burst: most of its pods may not be created yet.
     return max(in_cluster, competing + 1 if competing else 0, recent)
 
 
@@ -122,9 +119,8 @@ class _Room:
         return count
 
     def nodes_with_plenty(self, limit: int) -> frozenset[str]:
-        """Returns nodes where offering to this pod leaves room for others.
-
-        These are at most `limit`: those with the highest score, of these the safest, and of these those with most room.
+        """Returns at most `limit` nodes where offering to this pod leaves room for others: those with the highest
+        score, of these the safest, and of these those with most room.
         """
         twice = 2 * _total_size(self._volumes)
         names: set[str] = set()
@@ -152,7 +148,6 @@ class _Room:
         return [tiers[rank] for rank in sorted(tiers)]
 
     def best_nodes(self, names: Sequence[str], count: int) -> frozenset[str]:
-        """Returns the `count` nodes that come first."""
         if not count:
             return frozenset()
         if self._decision.scores:
@@ -171,23 +166,19 @@ class _Room:
         return -decision.scores.get(name, 0), kept, rebuilt, safety, -self._usable(name, self._bounds[name]), name
 
     def _usable(self, name: str, bound: int) -> int:
-        """Returns the bytes that the pod can use.
-
-        The disks of competitors of other classes are unknown, so their bytes reduce only what is left in sum, and not what is free on the
-        disks that are open to the pod.
-        """
         profile = self._decision.profiles.get(name)
         if profile is None:
             return bound
         free = sum(profile.free)
         on_node = self._competitors.get(name)
         for volume_class, size in on_node.bytes_by_class if on_node is not None else ():
+            # The disks of competitors of other classes are unknown, so their bytes reduce only what is left in sum, and
+            # not what is free on the disks that are open to the pod.
             if self._is_own(volume_class):
                 free -= size
         return min(free, bound)
 
     def _is_own(self, volume_class: ReplicaRequest) -> bool:
-        """Whether the pod has volumes of a competitors' class."""
         is_own = self._own_classes.get(id(volume_class))
         if is_own is None:
             is_own = volume_class in self._decision.volume_classes
@@ -196,20 +187,16 @@ class _Room:
 
 
 def _total_size(volumes: Iterable[PodVolume]) -> int:
-    """Returns the bytes of a pod's volumes.
-
-    Of several volumes that a claim may become the largest counts.
-    """
     sizes: dict[str, int] = {}
     for volume in volumes:
+        # Of several volumes that a claim may become, the largest counts.
         sizes[volume.claim] = max(sizes.get(volume.claim, 0), volume.volume.size)
     return sum(sizes.values())
 
 
 def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tuple[int, int]]:
-    """Returns, by node with a kept replica, its rank: the least comes first.
-
-    A rank is the negative bytes of volumes with a kept replica, and the bytes that must be rebuilt.
+    """Returns, by node with a kept replica, its rank: the negative bytes of volumes with a kept replica, and the bytes
+    that must be rebuilt. The least comes first.
     """
     existing = [volume for volume in volumes if volume.replicas]
     written = sum(volume.volume.actual_size for volume in existing)
@@ -226,10 +213,8 @@ def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tup
 def nodes_with_most_free_space(
     free: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int] | None = None
 ) -> frozenset[str]:
-    """Returns the `count` nodes with most free space.
-
-    Nodes are given as (free bytes, name); ties by name. With `usable` the free bytes are upper bounds; `usable` returns the exact bytes of
-    a node and is called for few.
+    """Returns the `count` nodes with most free space. Nodes are given as (free bytes, name); ties by name. With
+    `usable` the free bytes are upper bounds; `usable` returns the exact bytes of a node and is called for few.
     """
     if usable is None:
         return frozenset(name for _, name in nsmallest(count, ((-size, name) for size, name in free)))
@@ -237,9 +222,8 @@ def nodes_with_most_free_space(
 
 
 def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
-    """Yields nodes with their exact bytes, most first, ties by name.
-
-    Nodes are given as (upper bound of their bytes, name).
+    """Yields nodes with their exact bytes, most first, ties by name. Nodes are given as (upper bound of their bytes,
+    name).
     """
     heap = [(-bound, name) for bound, name in bounds]
     heapify(heap)

@@ -1,17 +1,18 @@
-"""Monitors which disks new placements overbook.
+"""Monitors which disks new placements overbook, which volumes met there, and how close together they were placed.
 
-Also reports which volumes met there, and how close together they were placed.
+A disk is *overbooked* if its replicas and backing images add up to more than Longhorn's scheduling limit. Longhorn
+places a replica on what a disk's status says, and the status follows later. So replicas of several volumes that are
+placed on the same status may overbook a disk, each on the node where its pod needs it: an overbooked disk is no
+misplacement.
 
-A disk is *overbooked* if its replicas and backing images add up to more than Longhorn's scheduling limit. Longhorn places a replica on
-what a disk's status says, and the status follows later. So replicas of several volumes that are placed on the same status may overbook a
-disk, each on the node where its pod needs it: an overbooked disk is no misplacement.
+Data flow: when a watch delivered each replica with its disk → the replicas that are on another disk than in the
+previous view are new placements → disks that exceed their limit with them, and not without them → the next
+`OverbookingReport`.
 
-Data flow: when a watch delivered each replica with its disk → the replicas that are on another disk than in the previous view are new
-placements → disks that exceed their limit with them, and not without them → the next `OverbookingReport`.
-
-Only placements overbook a disk. One that an administrator shrank, or lowered the over-provisioning of, is not reported, and neither is
-one that replicas outgrew. A new leader does not report disks that were overbooked before. A disk whose space is promised through a
-DiskSchedule is not reported: a replica is placed there before its request is answered, and leaves again if that is rejected.
+Only placements overbook a disk. One that an administrator shrank, or lowered the over-provisioning of, is not reported,
+and neither is one that replicas outgrew. A new leader does not report disks that were overbooked before. A disk whose
+space is promised through a DiskSchedule is not reported: a replica is placed there before its request is answered, and
+leaves again if that is rejected.
 """
 
 from __future__ import annotations
@@ -119,9 +120,8 @@ _Placements = Mapping[str, tuple[_Placement, ...]]
 
 @dataclass(frozen=True, slots=True)
 class OverbookingReport:
-    """The overbooked disks at one time.
-
-    A new report is empty. Only `update` makes the next. The first one only notes where replicas are.
+    """The overbooked disks at one time. A new report is empty; only `update` makes the next, of which the first notes
+    where replicas are.
 
     Attributes:
         time: when it was made, in the caller's seconds
@@ -137,10 +137,7 @@ class OverbookingReport:
     _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])
 
     def update(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
-        """Returns the report at a later time.
-
-        A disk is reported `SETTLE_TIME` after the last placement on it, or when a replica has left it before, once for as long as it is
-        overbooked. A `now` before this report's time counts as that.
+        """Returns the report at a later time. A `now` before this report's time counts as that.
 
         Args:
             view: the cluster to report on
@@ -165,10 +162,12 @@ class OverbookingReport:
             meeting = self._meeting(uuid, disk, new.get(uuid, ()), _on_disk(recent.get(uuid, ()), uuid, view))
             if meeting is None:
                 ended = self._meetings.get(uuid)
+                # A disk that a replica has left before `SETTLE_TIME` is reported as well.
                 # A limit that was raised at the same time may have been delivered after the placements that it let happen.
                 if ended is not None and not ended.reported and disk.limit <= ended.disk.limit:
                     new_overbookings.append(ended.entry)
                 continue
+            # A disk is reported `SETTLE_TIME` after the last placement on it, once for as long as it is overbooked.
             is_new = not meeting.reported and meeting.last + SETTLE_TIME <= now
             meetings[uuid] = replace(meeting, reported=meeting.reported or is_new)
             if meetings[uuid].reported:
@@ -185,10 +184,7 @@ class OverbookingReport:
         )
 
     def _new_placements(self, view: View, deliveries: Deliveries) -> Cooperative[_Placements]:
-        """Returns the placements since the previous view, by disk.
-
-        They are in the order of delivery.
-        """
+        """Returns the placements since the previous view, by disk, in the order of delivery."""
         placements: dict[str, list[_Placement]] = {}
         for number, ((name, uuid), at) in enumerate(deliveries.items(), start=1):
             replica = view.snapshot.replicas.get(name)
@@ -200,7 +196,6 @@ class OverbookingReport:
         return {uuid: tuple(sorted(group)) for uuid, group in placements.items()}
 
     def _is_new(self, replica: longhorn.Replica) -> bool:
-        """Whether a replica was placed on its disk since the previous view."""
         if self._view is None:
             return False
         before = self._view.snapshot.replicas.get(replica.name)
@@ -220,10 +215,7 @@ class OverbookingReport:
     def _meeting(
         self, uuid: str, disk: _Disk, new: tuple[_Placement, ...], recent: tuple[_Placement, ...]
     ) -> _Meeting | None:
-        """Returns the placements that overbooked a disk.
-
-        None if they did not, or if the disk is no longer overbooked.
-        """
+        """Returns the placements that overbooked a disk, None if they did not or if it is no longer overbooked."""
         before = self._meetings.get(uuid)
         if disk.bytes_over <= 0:
             return None
@@ -238,33 +230,27 @@ class OverbookingReport:
 
 
 def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:
-    """Returns the last placements, from the first certainly uncounted one.
-
-    Longhorn placed the last replica, so what it had counted left space for that.
-    """
+    """Returns the last placements, from the first certainly uncounted one."""
     last = placements[-1]
     counted = disk.booked
     for index in range(len(placements) - 1, -1, -1):
         counted -= placements[index].size
+        # Longhorn placed the last replica, so what it had counted left space for that.
         if counted + last.size <= disk.limit:
             return placements[index:]
     return placements
 
 
 def _on_disk(placements: Iterable[_Placement], uuid: str, view: View) -> tuple[_Placement, ...]:
-    """Returns the placements of replicas that are still on a disk.
-
-    Of each replica it is the latest.
-    """
+    """Returns the latest placement of each replica that is still on a disk."""
     latest = {placement.replica: placement for placement in placements}
     replicas = {replica.name for replica in view.indexes.replicas_by_disk.get(uuid) or ()}
     return tuple(sorted(placement for name, placement in latest.items() if name in replicas))
 
 
 def _disk(view: View, uuid: str) -> _Disk | None:
-    """Returns a disk with its bytes, None if it is not monitored.
-
-    It is not monitored if no node has it, its size is unknown, or a DiskSchedule promises its space.
+    """Returns a disk with its bytes, None if it is not monitored: no node has it, its size is unknown, or a
+    DiskSchedule promises its space.
     """
     node = view.snapshot.longhorn_nodes.get(view.indexes.node_of_disk.get(uuid) or "")
     for disk in node.disks if node is not None else ():
@@ -277,10 +263,7 @@ def _disk(view: View, uuid: str) -> _Disk | None:
 
 
 def bytes_over(view: View, uuid: str) -> int:
-    """Returns by how many bytes a disk exceeds its scheduling limit.
-
-    It is not positive if the disk does not, or is not monitored.
-    """
+    """Returns by how many bytes a disk exceeds its scheduling limit; not positive if it does not, or is not monitored."""
     disk = _disk(view, uuid)
     return 0 if disk is None else disk.bytes_over
 

@@ -1,20 +1,20 @@
-"""Guards a placement: Longhorn's disk stays if everything else fits.
+"""Guards a placement: Longhorn's disk stays if everything that is still to come to the node fits with it.
 
-Everything else is what is still to come to the node.
-
-Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
-volume's demand on that node, or the offer of it that has the volume → everything still to come to the node. If all of it packs with the
-volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to that of a packing of all of it, among the disks of the
-same node that Longhorn's own rules allow for this replica. Otherwise there is no plan to keep, and Longhorn's choice stays. What does not
-fit in any case gives way first, in the order of `evaluation/fitting_volumes.py`: hopeless demand, then offers.
+Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has
+shown yet → the volume's demand on that node, or the offer of it that has the volume → everything still to come to the
+node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to
+that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica.
+Otherwise there is no plan to keep, and Longhorn's choice stays. Of volumes that do not fit together, hopeless demand is
+left out first, then offers (`evaluation/fitting_volumes.py`).
 
 A replica that no pod needs on the node is steered to a disk with which everything that was promised there still fits
 (`extender/steering.py`).
 
-Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load: what its status counts
-and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its status, too. If the view has Longhorn's
-disk closed to the volume, Longhorn has read other objects than the watches have shown, and nothing is changed. A search without an answer
-never changes anything by itself: a disk is only written if it is proven to keep the plan.
+Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load:
+what its status counts and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its
+status, too. If the view has Longhorn's disk closed to the volume, Longhorn has read other objects than the watches have
+shown, and nothing is changed. A search without an answer never changes anything by itself: a disk is only written if it
+is proven to keep the plan.
 """
 
 from __future__ import annotations
@@ -161,9 +161,8 @@ def _steer(steering: Steering, placement: Placement) -> Cooperative[GuardDecisio
 
 
 def guards_every_node(view: View) -> bool:
-    """Whether the guard keeps the plans of all nodes.
-
-    It leaves nodes alone where a disk's space is allocated through a DiskSchedule.
+    """Whether the guard keeps the plans of all nodes; it leaves nodes alone where a disk's space is allocated through a
+    DiskSchedule.
     """
     return all(schedule.mirrored for schedule in view.snapshot.disk_schedules.values())
 
@@ -183,9 +182,7 @@ def _disk_problem(placement: Placement, view: View) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice of a disk for one volume, with all others still fitting.
-
-    The others are the volumes of the same evaluation.
+    """The choice of a disk for one volume, with all other volumes of the same evaluation still fitting.
 
     Attributes:
         index: of the volume among the required volumes
@@ -196,7 +193,6 @@ class _Choice:
 
     @classmethod
     def of(cls, evaluation: NodeEvaluation, key: str) -> _Choice:
-        """Returns the choice for the volume with this identity."""
         keys = [identity(volume) for volume in evaluation.required.volumes]
         return cls(evaluation, keys.index(key))
 
@@ -211,10 +207,7 @@ class _Choice:
         return self._restrict(disks).reason(budget) is Reason.ROOM
 
     def disk(self, disks: int, budget: Budget) -> str | None:
-        """Returns the UUID of a disk with which all volumes are proven to fit.
-
-        Returns None if there is none among the disks of the mask.
-        """
+        """Returns the UUID of a disk of the mask with which all volumes are proven to fit, None without one."""
         evaluation = self._restrict(disks)
         assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
         return None if assignment is None else evaluation.disks[assignment[self.index]].uuid
@@ -234,7 +227,6 @@ class _Guard:
         self._node = view.snapshot.longhorn_nodes[placement.node]
 
     def decide(self, competing: CompetingVolumes) -> Cooperative[GuardDecision]:
-        """Decides with everything that competes for the node, the volume itself included."""
         everything = all_volumes(competing)
         decision = self._keep(everything.volumes)
         if decision is not None:
@@ -253,15 +245,13 @@ class _Guard:
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
 
     def _fit(self, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
-        """Returns whether volumes fit on the node together.
-
-        As for other decisions, a search that gave up counts as yes; a disk is only written if it is proven.
+        """Returns whether volumes fit on the node together. As for other decisions, a search that gave up counts as
+        yes; a disk is only written if it is proven.
         """
         yield
         return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
-        """Returns the decision with which all these volumes fit, None if there is none."""
         evaluation = self._evaluate(list(volumes.values()))
         key = identity(self._volume)
         if evaluation.refused is not None or key not in volumes:

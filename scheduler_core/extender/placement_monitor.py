@@ -1,9 +1,8 @@
-"""Monitors demand: how much there is and why.
+"""Monitors demand, change by change: how much there is, why, and what of it went wrong.
 
-Also reports which of it went wrong. It is kept current change by change.
-
-Data flow: the demand of a view and the previous report → the nodes whose demand or free space changed → only these are evaluated →
-the next `PlacementReport`. It costs one comparison per node with demand, and the evaluation of the changed nodes.
+Data flow: the demand of a view and the previous report → the nodes whose demand or free space changed → only these are
+evaluated → the next `PlacementReport`. It costs one comparison per node with demand, and the evaluation of the changed
+nodes.
 
 - **Misplaced**: Longhorn placed a new volume on another node than its demand's. A volume with a replica that was ever healthy
   is not new: it may have been drained away, and its local replica is still to come.
@@ -11,9 +10,10 @@ the next `PlacementReport`. It costs one comparison per node with demand, and th
 - **Roaming**: Longhorn places the volume of hopeless demand on any other node, so it counts on every node (`evaluation/roaming.py`).
 - **Stuck**: a pod is bound, and a volume of it has not been on its node for `STUCK_AFTER` seconds.
 
-If best-effort volumes only prefer their pod's node, one that Longhorn placed on another node is neither misplaced nor stuck.
+If best-effort volumes only prefer their pod's node, one that Longhorn placed on another node is neither misplaced nor
+stuck.
 
-The cluster does not say since when something is so; it counts from when it was first seen.
+Objects have no time at which a problem began, so its age counts from the first report that has it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ _NODES_PER_PAUSE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A volume that Longhorn placed on the wrong node.
-
-    It was new then, and it is still not on the node where it is demanded.
+    """A new volume that Longhorn placed on the wrong node, and that is still not on the node where it is demanded.
 
     Attributes:
         pod: the pod that uses it, as ``namespace/name``; "" if that was never seen
@@ -102,10 +100,7 @@ class _NodeReport:
         return bool(self.hopeless or self.misplaced or self.stuck)
 
     def is_current(self, demands: tuple[Demand, ...], free_space: object) -> bool:
-        """Whether the report still holds.
-
-        Unchanged values are shared between views, so identity tells.
-        """
+        """Whether the report still holds; unchanged values are shared between views, so identity tells."""
         return self.demands is demands and self.free_space is free_space
 
 
@@ -128,9 +123,7 @@ class _Situation:
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """The state of all demand at one time.
-
-    A new report is empty. Only `update` makes the next.
+    """The state of all demand at one time. A new report is empty; only `update` makes the next.
 
     Attributes:
         time: when it was made, in the caller's seconds
@@ -148,10 +141,7 @@ class PlacementReport:
 
     @property
     def hopeless(self) -> tuple[Demand, ...]:
-        """Demand that does not fit together with older demand.
-
-        It is sorted by node and age.
-        """
+        """Demand that does not fit together with older demand, sorted by node and age."""
         return tuple(demand for report in self._reports_with_problems() for demand in report.hopeless)
 
     @property
@@ -173,9 +163,7 @@ class PlacementReport:
         *,
         require_best_effort: bool = True,
     ) -> Cooperative[PlacementReport]:
-        """Returns the report at a later time.
-
-        A `now` before this report's time counts as that.
+        """Returns the report at a later time. A `now` before this report's time counts as that.
 
         Args:
             state: the cluster to report on
@@ -222,10 +210,7 @@ class PlacementReport:
         return self._nodes.get(name) or _NO_REPORT
 
     def _nodes_to_update(self, state: ClusterState, now: float) -> Cooperative[list[str]]:
-        """Names of nodes whose report may have changed, sorted.
-
-        Their demand or free space changed, or their report is due.
-        """
+        """Names of nodes, sorted, whose demand or free space changed, or whose report is due."""
         names: list[str] = []
         free_space = state.view.indexes.free_space
         with_demand = state.demand.by_node
@@ -245,7 +230,6 @@ class PlacementReport:
     def _hopeless_demands(
         self, state: ClusterState, contention: Contention, ledger: Ledger, names: Sequence[str]
     ) -> Cooperative[dict[str, tuple[Demand, ...]]]:
-        """Returns the hopeless demand of each node."""
         free_space = state.view.indexes.free_space
         with_demand = state.demand.by_node
         hopeless: dict[str, tuple[Demand, ...]] = dict.fromkeys(names, ())
@@ -277,7 +261,6 @@ def _report_node(
     free_space: object,
     hopeless: tuple[Demand, ...],
 ) -> tuple[_NodeReport, list[Misplaced]]:
-    """Returns the node's report and its new misplacements."""
     now = situation.now
     required = demands
     if not situation.require_best_effort:
@@ -332,18 +315,12 @@ def _stuck_pods(demands: tuple[Demand, ...], since: Mapping[tuple[str, str], flo
 
 
 def _pod_and_claim(demand: Demand) -> tuple[str, str]:
-    """Returns the pod and the claim, which identify a wait.
-
-    The claim stays the same while its volume is provisioned.
-    """
+    """Returns the pod and the claim, which identify a wait; the claim stays the same while its volume is provisioned."""
     return demand.pod, demand.volume.claim
 
 
 def _misplaced_since(demand: Demand, before: _NodeReport, now: float) -> float | None:
-    """Returns when a new volume was first seen elsewhere.
-
-    None if it is not on other nodes, or was not new.
-    """
+    """Returns when a new volume was first seen elsewhere, None if it is not on other nodes or was not new."""
     if not _elsewhere(demand):
         return None
     new = not any(replica.healthy_at for replica in demand.volume.replicas)
@@ -356,15 +333,11 @@ def _accepts_other_node(demand: Demand) -> bool:
 
 
 def _elsewhere(demand: Demand) -> tuple[str, ...]:
-    """Returns the nodes of a volume that is placed elsewhere.
-
-    They are the nodes of its replicas; empty if one of these is the node where the volume is demanded.
-    """
+    """Returns the nodes of a volume's replicas, empty if one of these is the node where the volume is demanded."""
     nodes = {replica.node_id for replica in demand.volume.replicas if not replica.deleting and not replica.failed_at}
     return () if demand.node in nodes else tuple(sorted(nodes - {""}))
 
 
 def _all_have_place(demand: Demand) -> bool:
-    """Whether every usable replica has a place."""
     replicas = demand.volume.replicas
     return all(replica.node_id for replica in replicas if not replica.deleting and not replica.failed_at)

@@ -1,7 +1,4 @@
-"""Checks of kube-scheduler: its calls of the extender, and its events.
-
-Each check yields what is wrong, and nothing if all is well.
-"""
+"""Checks of kube-scheduler: its calls of the extender, and its events. Each yields what is wrong."""
 
 from __future__ import annotations
 
@@ -83,9 +80,8 @@ def _refused_otherwise(facts: Installation, message: str) -> Finding:
 
 
 def check_ask_policy(facts: Installation) -> Iterator[Finding]:
-    """Whether pods with claims are sent to the extender.
-
-    A policy may request it, the pods themselves, or kube-scheduler sends all pods.
+    """Whether pods with claims are sent to the extender: a policy or the pods themselves request it, or kube-scheduler
+    sends all pods.
     """
     admitted = facts.admitted
     if admitted is not None and admitted.asks(facts.scheduler_name):
@@ -208,10 +204,7 @@ def check_resource(facts: Installation) -> Iterator[Finding]:
 
 
 def check_registration_removal(facts: Installation) -> Iterator[Finding]:
-    """Whether kube-scheduler no longer calls the extender.
-
-    Then the extender can be removed.
-    """
+    """Whether kube-scheduler no longer calls the extender, so that the extender can be removed."""
     if facts.probe is None:
         yield Finding(_UNINSTALL, Severity.SKIPPED, "no probe pod was created")
         return
@@ -238,16 +231,12 @@ def check_registration_removal(facts: Installation) -> Iterator[Finding]:
 
 
 def _shows_a_call(message: str) -> bool:
-    """Whether the extender was called, with an answer or in vain."""
     cause = cause_of(message)
     return is_refusal(message) or (cause is not None and cause is not UNMANAGED_RESOURCE)
 
 
 def check_requesting_pods(facts: Installation) -> Iterator[Finding]:
-    """Whether pods would wait for something that is gone.
-
-    This is a resource or a kube-scheduler.
-    """
+    """Whether pods would wait for a resource or a kube-scheduler that is gone."""
     if facts.requesting_pods:
         yield Finding(
             _REQUESTING_PODS,

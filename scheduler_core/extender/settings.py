@@ -1,13 +1,12 @@
-"""The extender's own settings, resolved from several sources.
-
-Each source may change at run time.
+"""The extender's own settings, resolved from several sources, each of which may change at run time.
 
 They are the proposal's three settings, under its names, whether refusals are enforced, and the placement guard's mode.
 
-Data flow: sources in the order of their precedence, each a mapping of texts → `SettingsHistory.resolve` → one frozen value per
-setting and the source it came from. A value that does not parse is refused and named; the source's last good value stays, or,
-if it never had one, the next source's value counts, and without one the value as installed: a typing error switches nothing off.
-A key that begins like a setting and is none is refused, too. Other keys of a source are ignored, so a ConfigMap may hold more.
+Data flow: sources in the order of their precedence, each a mapping of texts → `SettingsHistory.resolve` → one frozen
+value per setting and the source it came from. A value that does not parse is refused and named; the source's last good
+value stays, or, if it never had one, the next source's value counts, and without one the value as installed: a typing
+error switches nothing off. A key that begins like a setting and is none is refused, too. Other keys of a source are
+ignored, so a ConfigMap may hold more.
 """
 
 from __future__ import annotations
@@ -57,10 +56,7 @@ class GuardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """A place where settings may be written, such as a ConfigMap.
-
-    Messages name the source by its `name`.
-    """
+    """A place where settings may be written, such as a ConfigMap; messages name it by its `name`."""
 
     name: str
     values: Mapping[str, str]
@@ -133,10 +129,8 @@ class SettingsHistory:
         self._good: dict[tuple[str, str], Any] = {}
 
     def resolve(self, sources: Sequence[SettingsSource]) -> ExtenderSettings:
-        """Returns the settings in force.
-
-        Each setting comes from the first source that has a value for it. Good values are remembered: a value that cannot be used does not
-        replace the last good one of its source.
+        """Returns the settings in force, each from the first source that has a value for it. A value that cannot be
+        used does not replace the last good one of its source.
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
@@ -171,7 +165,6 @@ class SettingsHistory:
 
 
 def _unknown_keys(source: SettingsSource) -> Iterator[str]:
-    """Yields what is wrong with keys that look like settings."""
     for key in source.values:
         if key in _SETTINGS or not key.startswith(_PREFIXES):
             continue

@@ -1,6 +1,5 @@
-"""Steers a replica that no pod needs on its node away from space that was promised to pods.
-
-Longhorn places such replicas on figures that lag: best-effort volumes whose disk was closed, rebuilds, evicted replicas, further copies.
+"""Steers a replica that no pod needs on its node away from space that was promised to pods. Longhorn places such
+replicas on figures that lag: best-effort volumes whose disk was closed, rebuilds, evicted replicas, further copies.
 
 Data flow: the placement → the volumes that were promised space on its node and fit there without it → Longhorn's disk if they still fit →
 another disk of the node with which they are proven to → if allowed, a disk of another node that Longhorn may choose too.
@@ -69,12 +68,10 @@ class Steering:
         self.breaks_promise = False
 
     def place(self) -> Cooperative[Placement | None]:
-        """Returns the place with which all that was promised there still fits, None without one.
-
-        If there is none with which the offers fit, too, a place that keeps what is decided is better than one that does not.
-        """
+        """Returns the place with which all that was promised there still fits, None without one."""
         chosen = self._placement
         candidates: Sequence[Placement] | None = None
+        # If the offers fit nowhere, too, a place that keeps what is decided is better than one that does not.
         for with_offers in (True, False):
             self.keeps_offers = with_offers
             self.breaks_promise = (yield from self._reason(chosen, with_offers=with_offers)) not in FITTING
@@ -149,7 +146,9 @@ class Steering:
         return places
 
     def _part_of_cluster(self, homes: Collection[str]) -> Cluster:
-        """Returns the nodes with most space, and those of the volume's replicas: all nodes would take too long."""
+        """Returns the nodes with most space, and those of the volume's replicas; to examine all nodes would take too
+        long.
+        """
         cluster = self._view.cluster
 
         def space(node: longhorn.Node) -> int:
@@ -163,18 +162,16 @@ class Steering:
 
 
 def disk_with_schedule(node: str, view: View) -> str:
-    """Returns the name of a disk that has a DiskSchedule, or "".
-
-    The DiskSchedule has promised the space to a replica on that disk, and on no other one.
+    """Returns the name of a disk that has a DiskSchedule, or "". The DiskSchedule has promised the space to a replica
+    on that disk, and on no other one.
     """
     disks = view.snapshot.longhorn_nodes[node].disks
     return next((disk.name for disk in disks if view.schedule_of(disk) is not None), "")
 
 
 def legal_disks(view: View, placement: Placement, volume: longhorn.Volume) -> frozenset[str]:
-    """Returns the UUIDs of disks that Longhorn's scheduler would consider.
-
-    These are disks of the placement's node, by their true load, for this replica.
+    """Returns the UUIDs of disks of the placement's node that Longhorn's scheduler would consider for this replica, by
+    their true load.
     """
     node = view.snapshot.longhorn_nodes[placement.node]
     node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))

@@ -1,7 +1,4 @@
-"""Sentences about a pod's volumes, for explanations of many nodes.
-
-What they take from the cluster is computed once.
-"""
+"""Sentences about a pod's volumes, for explanations of many nodes; what they take from the cluster is computed once."""
 
 from __future__ import annotations
 
@@ -34,9 +31,8 @@ class _Need:
 
 @dataclass(frozen=True)
 class VolumeSentences:
-    """What a view tells about a pod's volumes.
-
-    Each sentence names a few volumes and says how many more there are, because a pod may have thousands.
+    """What a view tells about a pod's volumes. A sentence names a few volumes and says how many more there are, because
+    a pod may have thousands.
     """
 
     view: View
@@ -63,10 +59,7 @@ class VolumeSentences:
         return join_first(parts, "; ")
 
     def kept_replicas(self, name: str) -> str:
-        """Says which volumes keep a replica on a node.
-
-        These volumes need no new space there.
-        """
+        """Says which volumes keep a replica on a node, and so need no new space there."""
         return join_first(self._kept_replicas.get(name, ()), "; ")
 
     @cached_property
@@ -112,7 +105,6 @@ class VolumeSentences:
 
     @cached_property
     def _needs_without_replica(self) -> Sequence[_Need]:
-        """The needs on a node without replicas of the volumes."""
         return self._needs_on("")
 
     def _needs_on(self, name: str) -> Sequence[_Need]:
@@ -126,7 +118,6 @@ class VolumeSentences:
 
 
 def needed_space(volume: PodVolume) -> str:
-    """Says what space a volume needs on one disk."""
     image = volume.volume.backing_image
     size = format_bytes(volume.volume.size)
     return f"{size}, and room for backing image {image} where the disk lacks it" if image else size

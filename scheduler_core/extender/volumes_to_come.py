@@ -32,14 +32,13 @@ class VolumesToCome:
 
     @classmethod
     def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> VolumesToCome:
-        """Returns all that need space there.
-
-        Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound. The volume counts then.
-        """
+        """Returns all that need space there."""
         offers = ledger.offers_on(node)
         counted = without_matched_claims(demands, offers, node)
         shown = {demand.volume.volume.name for demand in counted if demand.volume.bound}
 
+        # Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound; it
+        # counts then.
         def counts(volume: PodVolume) -> bool:
             return volume.bound or longhorn_names(volume, view).isdisjoint(shown)
 
@@ -50,15 +49,14 @@ class VolumesToCome:
         )
 
     def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
-        """Returns the volume with this name in Longhorn, and its pod.
-
-        The pod is ``namespace/name``. Returns None if no pod needs the volume.
-
-        Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has shown that yet.
+        """Returns the volume with this name in Longhorn, and its pod as ``namespace/name``; None if no pod needs the
+        volume.
         """
         for demand in self.demands:
             if name in longhorn_names(demand.volume, view):
                 return demand.volume, demand.pod
+        # Longhorn places a volume after its pod was bound, so an offer that has it was decided for, though no watch has
+        # shown that yet.
         for offer, volumes in self.offers:
             for volume in volumes if offer.priority is None else ():
                 if name in longhorn_names(volume, view):
@@ -66,10 +64,7 @@ class VolumesToCome:
         return None
 
     def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
-        """Returns the volumes by how certain they are.
-
-        Offers with one of the placed volumes are decided already.
-        """
+        """Returns the volumes by how certain they are; offers with one of the placed volumes are decided already."""
         decided = [
             volumes
             for offer, volumes in self.offers
@@ -80,13 +75,13 @@ class VolumesToCome:
 
 
 def placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
-    """Returns the identities of the competing volumes that are placed already.
-
-    They have one of the allowed names in Longhorn, or the view shows a replica of them with a disk though not that their claim is bound.
+    """Returns the identities of the competing volumes that are placed already, by the allowed names in Longhorn or by
+    the view.
     """
     placed: set[str] = set()
     for key, volume in all_volumes(competing).volumes.items():
         names = longhorn_names(volume, view)
+        # The view may show a replica with a disk before it shows that the claim is bound.
         ahead = not volume.bound and any(replica.disk_id for name in names for replica in view.replicas_of(name))
         if ahead or not names.isdisjoint(allowed):
             placed.add(key)

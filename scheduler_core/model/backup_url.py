@@ -1,6 +1,5 @@
-"""The names in a backup's URL, and in other URLs with a query.
-
-They are names of Kubernetes objects, in which nothing is escaped.
+"""The names in a backup's URL, and in other URLs with a query. As names of Kubernetes objects, they have nothing
+escaped.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ def query_values(url: str) -> dict[str, str]:
 
 
 def backup_name(url: str) -> str:
-    """Returns the backup that a URL such as ``s3://bucket@region/?backup=NAME&volume=NAME`` names.
-
-    "" if it names none (backupstore.DecodeBackupURL).
+    """Returns the backup that a URL such as ``s3://bucket@region/?backup=NAME&volume=NAME`` names, "" if it names none
+    (backupstore.DecodeBackupURL).
     """
     return query_values(url).get("backup", "")

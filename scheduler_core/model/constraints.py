@@ -34,10 +34,7 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One expression of a selector (labels.Requirement).
-
-    `GREATER` and `LESS` have one value, a whole number.
-    """
+    """One expression of a selector (labels.Requirement); `GREATER` and `LESS` have one value, a whole number."""
 
     key: str
     operator: Operator
@@ -71,9 +68,8 @@ def parse_int64(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A label selector; without any part it matches everything.
-
-    A selector that is absent matches nothing: such a field is None.
+    """A label selector; without any part it matches everything. None stands for a selector that is absent, which
+    matches nothing.
     """
 
     labels: Labels = frozenset()
@@ -81,7 +77,6 @@ class LabelSelector:
 
     @property
     def matches_everything(self) -> bool:
-        """Whether it has no part at all."""
         return not self.labels and not self.requirements
 
     def matches(self, labels: Labels) -> bool:
@@ -113,24 +108,21 @@ class Toleration:
     effect: str = ""
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether it tolerates a taint (Toleration.ToleratesTaint).
-
-        Numeric comparison (operators Lt and Gt) is off by default in Kubernetes 1.36, and tolerates nothing.
-        """
+        """Whether it tolerates a taint (Toleration.ToleratesTaint)."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
             return False
         if self.operator in ("", "Equal"):
             return self.value == taint.value
+        # Numeric comparison (operators Lt and Gt) is off by default in Kubernetes 1.36, and tolerates nothing.
         return self.operator == "Exists"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSelectorTerm:
-    """A term of a node affinity: labels, and fields of the node.
-
-    A term without requirements matches no node, and is never made.
+    """A term of a node affinity: labels, and fields of the node. A term without requirements matches no node, and is
+    never made.
     """
 
     labels: tuple[Requirement, ...] = ()
@@ -186,7 +178,6 @@ class SpreadConstraint:
     honor_taints: bool = False
 
     def selects(self, labels: Labels) -> bool:
-        """Whether it spreads pods with these labels."""
         return self.selector is not None and self.selector.matches(labels)
 
 

@@ -1,7 +1,5 @@
-"""DiskSchedule (longhorn.io/v1beta2): the space requested and allocated on one disk. Sizes are in bytes.
-
-Its name is the disk's UUID. Controllers that need space write the spec; only the DiskSchedule controller writes the
-status.
+"""DiskSchedule (longhorn.io/v1beta2): the space requested and allocated on one disk. Sizes are in bytes. Its name is
+the disk's UUID. Controllers that need space write the spec; only the DiskSchedule controller writes the status.
 """
 
 from __future__ import annotations
@@ -17,10 +15,7 @@ FINALIZER: Final = "longhorn.io"
 
 
 class AllocationState(Enum):
-    """The decision about a request.
-
-    A request that is in the spec but not in the status is pending.
-    """
+    """The decision about a request; one that is in the spec but not in the status is pending."""
 
     SCHEDULED = "scheduled"
     REJECTED = "rejected"
@@ -38,9 +33,8 @@ class RequestKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The answer to a request.
-
-    `size` is the space that it holds: a rejected growth keeps its old size, a rejected new request has 0.
+    """The answer to a request. `size` is the space that it holds: a rejected growth keeps its old size, a rejected new
+    request has 0.
     """
 
     state: AllocationState
@@ -62,7 +56,6 @@ class Fault:
     in_status: bool = False
 
     def __str__(self) -> str:
-        """The text for a condition's message."""
         return f"{self.field} {self.problem}" if self.field else self.problem
 
 
@@ -72,9 +65,8 @@ Allocations = Mapping[str, Allocation]
 
 @dataclass(frozen=True, slots=True)
 class DiskScheduleSpec:
-    """A disk, and the bytes requested on it.
-
-    `replicas` and `backing_images` are by name; None is a size that cannot be read.
+    """A disk, and the bytes requested on it. `replicas` and `backing_images` are by name; None is a size that cannot be
+    read.
     """
 
     disk: str = ""
@@ -83,16 +75,13 @@ class DiskScheduleSpec:
     backing_images: Requests = field(default_factory=dict[str, int | None])
 
     def requests(self, kind: RequestKind) -> Requests:
-        """The requests of one kind of object."""
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
 @dataclass(frozen=True, slots=True)
 class DiskScheduleStatus:
-    """The answers to the requests.
-
-    `storage_scheduled` is the sum of all allocated bytes. `storage_available` is the limit that they were decided by,
-    None before the first decision.
+    """The answers to the requests. `storage_scheduled` is the sum of all allocated bytes. `storage_available` is the
+    limit that they were decided by, None before the first decision.
     """
 
     replicas: Allocations = field(default_factory=dict[str, Allocation])
@@ -102,22 +91,19 @@ class DiskScheduleStatus:
     storage_available: int | None = None
 
     def allocations(self, kind: RequestKind) -> Allocations:
-        """The allocations of one kind of object."""
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What was on a disk when its DiskSchedule was created, by name.
-
-    The value is the bytes that an earlier DiskSchedule of the disk had granted; 0 if that is not known, but there is data.
+    """What was on a disk when its DiskSchedule was created, by name. The value is the bytes that an earlier
+    DiskSchedule of the disk had granted; 0 if that is not known, but there is data.
     """
 
     replicas: Mapping[str, int] = field(default_factory=dict[str, int])
     backing_images: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def sizes(self, kind: RequestKind) -> Mapping[str, int]:
-        """The adopted objects of one kind."""
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
@@ -153,7 +139,6 @@ class DiskSchedule:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is requested and nothing is allocated."""
         return not any(self.spec.requests(kind) or self.status.allocations(kind) for kind in RequestKind)
 
 

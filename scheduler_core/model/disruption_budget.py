@@ -43,15 +43,11 @@ class DisruptionBudget:
 
     @property
     def key(self) -> str:
-        """``namespace/name``, as kubectl prints it."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def counts_controllers(self) -> bool:
-        """Whether the expected pods are those that controllers should have.
-
-        Otherwise they are the pods that exist.
-        """
+        """Whether the expected pods are those that controllers should have, and not the pods that exist."""
         return self.max_unavailable is not None or (self.min_available is not None and self.min_available.percent)
 
     def desired_healthy(self, expected: int) -> int:

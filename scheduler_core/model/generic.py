@@ -1,6 +1,5 @@
-"""Nodes, pods and services with only the fields that predicates and priorities read.
-
-CPU is in millicores, memory in bytes.
+"""Nodes, pods and services with only the fields that predicates and priorities read. CPU is in millicores, memory in
+bytes.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ class Cloud(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CloudDisk:
-    """A cloud disk that a pod mounts.
-
-    Its partition is not read.
-    """
+    """A cloud disk that a pod mounts, without its partition."""
 
     cloud: Cloud
     name: str
@@ -84,7 +80,6 @@ class Pod:
 
     @property
     def key(self) -> PodKey:
-        """Namespace and name."""
         return self.namespace, self.name
 
 
@@ -97,7 +92,6 @@ class Service:
     selector: Labels = frozenset()
 
     def selects(self, labels: Labels) -> bool:
-        """Whether it selects pods of its namespace with these labels."""
         return bool(self.selector) and self.selector <= labels
 
 
@@ -117,11 +111,9 @@ class Controller:
 
     @property
     def key(self) -> ControllerKey:
-        """Kind, namespace and name."""
         return self.kind, self.namespace, self.name
 
     def selects(self, labels: Labels) -> bool:
-        """Whether it selects pods of its namespace with these labels."""
         return self.selector is not None and not self.selector.matches_everything and self.selector.matches(labels)
 
 

@@ -65,14 +65,10 @@ class InstalledPod:
 
     @property
     def key(self) -> str:
-        """``namespace/name``, as kubectl prints it."""
         return f"{self.namespace}/{self.name}"
 
     def asks(self, scheduler: str) -> bool:
-        """Whether its own fields send it to the extender.
-
-        These are the resource, and the name of a second kube-scheduler.
-        """
+        """Whether its own fields send it to the extender: the resource, and the name of a second kube-scheduler."""
         return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
 
 

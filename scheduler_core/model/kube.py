@@ -1,7 +1,4 @@
-"""Kubernetes objects with only the fields that a decision reads.
-
-Names follow Kubernetes; sizes are in bytes.
-"""
+"""Kubernetes objects with only the fields that a decision reads. Names follow Kubernetes; sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ FILESYSTEM: Final = "Filesystem"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One status condition.
-
-    `status` is ``True``, ``False`` or ``Unknown``; times are RFC 3339 texts, "" if absent.
-    """
+    """One status condition. `status` is ``True``, ``False`` or ``Unknown``; times are RFC 3339 texts, "" if absent."""
 
     type: str
     status: str
@@ -27,9 +21,8 @@ class Condition:
 
 
 def condition(conditions: tuple[Condition, ...], kind: str) -> Condition:
-    """Returns the first condition of a type (Longhorn's `types.GetCondition`).
-
-    Without one, a condition with status Unknown.
+    """Returns the first condition of a type (Longhorn's `types.GetCondition`); without one, a condition with status
+    Unknown.
     """
     for entry in conditions:
         if entry.type == kind:
@@ -82,10 +75,7 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim.
-
-    `owners` are (kind, name, uid) of its owner references; `created` is an RFC 3339 text.
-    """
+    """A PersistentVolumeClaim. `owners` are (kind, name, uid) of its owner references; `created` is an RFC 3339 text."""
 
     namespace: str
     name: str
@@ -152,15 +142,11 @@ class Pod:
 
     @property
     def key(self) -> str:
-        """``namespace/name``, as kubectl prints it."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def live(self) -> bool:
-        """Whether the pod is neither finished nor being deleted.
-
-        A live pod still uses its volumes.
-        """
+        """Whether the pod is neither finished nor being deleted, so that it still uses its volumes."""
         return not self.deleting and self.phase not in ("Succeeded", "Failed")
 
 
@@ -234,8 +220,7 @@ class VolumeAttachment:
 
 
 def is_same_pod(current: Pod | None, requested: Pod) -> bool:
-    """Whether the object of a requested pod's name is this very pod.
-
-    A request that is written by hand may have no UID; then the name suffices.
+    """Whether the object of a requested pod's name is this very pod; for a request written by hand without a UID, the
+    name suffices.
     """
     return current is not None and requested.uid in ("", current.uid)

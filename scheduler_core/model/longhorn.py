@@ -1,6 +1,5 @@
-"""Longhorn's custom resources (longhorn.io/v1beta2) with only the fields that a decision reads.
-
-Names follow the CRDs; sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them.
+"""Longhorn's custom resources (longhorn.io/v1beta2) with only the fields that a decision reads. Names follow the CRDs;
+sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ FAILED_REPLICA_MAX_RETRY_COUNT = 5
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk of a Longhorn node.
-
-    It joins the entries of spec.disks and status.diskStatus with the same name. The scheduler reads the type from the
-    spec, CSI GetCapacity reads it from the status, so both types are kept.
+    """A disk of a Longhorn node: the entries of spec.disks and status.diskStatus with the same name. It has both types:
+    the scheduler reads that of the spec, CSI GetCapacity that of the status.
     """
 
     name: str
@@ -52,12 +49,10 @@ class Disk:
 
     @property
     def ready(self) -> bool:
-        """Whether the Ready condition is True."""
         return condition(self.conditions, "Ready").status == "True"
 
     @property
     def schedulable(self) -> bool:
-        """Whether the Schedulable condition is True."""
         return condition(self.conditions, "Schedulable").status == "True"
 
 
@@ -77,7 +72,6 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """Whether the Ready condition is True."""
         return condition(self.conditions, "Ready").status == "True"
 
     @property
@@ -105,9 +99,7 @@ class DataLayout:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A Longhorn volume (volumes.longhorn.io).
-
-    It may also be the volume that Longhorn would create for an unbound claim.
+    """A Longhorn volume (volumes.longhorn.io), or the volume that Longhorn would create for an unbound claim.
 
     Attributes:
         size: spec.size
@@ -159,9 +151,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica (replicas.longhorn.io).
-
-    It is placed once it has a node and a disk.
+    """A replica (replicas.longhorn.io), which is placed once it has a node and a disk.
 
     Attributes:
         size: spec.volumeSize
@@ -194,7 +184,6 @@ class Replica:
 
     @property
     def place(self) -> str:
-        """Node, disk and path in one text."""
         return f"{self.node_id}/{self.disk_id}{self.disk_path}"
 
     @property
@@ -210,9 +199,8 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class BackingImage:
-    """A backing image (backingimages.longhorn.io).
-
-    It occupies `real_size` bytes on each disk of `disks` (UUIDs, spec.diskFileSpecMap).
+    """A backing image (backingimages.longhorn.io). It occupies `real_size` bytes on each disk of `disks` (UUIDs,
+    spec.diskFileSpecMap).
     """
 
     name: str
@@ -246,9 +234,8 @@ class EngineImage:
 
 @dataclass(frozen=True, slots=True)
 class InstanceManager:
-    """An instance manager (instancemanagers.longhorn.io).
-
-    It is the process that runs engines and replicas of one data engine on one node.
+    """An instance manager (instancemanagers.longhorn.io): the process that runs engines and replicas of one data engine
+    on one node.
     """
 
     name: str

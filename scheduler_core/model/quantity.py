@@ -35,9 +35,7 @@ _MAX_EXPONENT: Final = 100
 
 
 def parse_bytes(text: str) -> int:
-    """Parses a Kubernetes quantity as bytes.
-
-    Fractions are rounded away from zero, as by `Quantity.Value`.
+    """Parses a Kubernetes quantity as bytes, with fractions rounded away from zero, as by `Quantity.Value`.
 
     Raises:
         QuantityError: the text is no quantity
@@ -50,10 +48,9 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_clamped(text: str, scale: int = 1) -> int:
-    """Parses a Kubernetes quantity times `scale`, clamped to 64 bits.
-
-    Fractions are rounded away from zero. A value that does not fit a signed 64-bit integer becomes the nearest one that
-    does. For quantities in objects of users: the API server accepts `cpu: 10P` and `memory: 1e30`.
+    """Parses a Kubernetes quantity times `scale`, clamped to 64 bits. Fractions are rounded away from zero. A value
+    that does not fit a signed 64-bit integer becomes the nearest one that does. For quantities in objects of users: the
+    API server accepts `cpu: 10P` and `memory: 1e30`.
 
     Raises:
         QuantityError: the text is no quantity
@@ -65,9 +62,8 @@ def parse_clamped(text: str, scale: int = 1) -> int:
 
 
 def _parse_rounded_up(text: str, scale: int) -> int:
-    """The value times `scale`, rounded away from zero.
-
-    It is not limited to 64 bits. An absurdly large exponent gives just some value beyond that limit.
+    """The value times `scale`, rounded away from zero and not limited to 64 bits; an absurdly large exponent gives just
+    some value beyond that limit.
 
     Raises:
         QuantityError: the text is no quantity
@@ -91,10 +87,9 @@ def _parse_rounded_up(text: str, scale: int) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Formats a size for people, to two decimals.
-
-    Sizes from 1Gi on are in Gi, so that those of one sentence compare, unless two decimals of a Ti are exact; smaller ones in Mi, Ki or
-    bytes. Nothing is rounded up. A rest that the decimals would hide entirely is added.
+    """Formats a size for people, to two decimals. Sizes from 1Gi on are in Gi, so that those of one sentence compare,
+    unless two decimals of a Ti are exact; smaller ones in Mi, Ki or bytes. Nothing is rounded up. A rest that the
+    decimals would hide entirely is added.
 
     >>> format_bytes(107374182400), format_bytes(1610612736), format_bytes(53689188352), format_bytes(20 * 1024**4)
     ('100Gi', '1.5Gi', '50Gi + 2Mi', '20Ti')

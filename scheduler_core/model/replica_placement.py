@@ -34,7 +34,6 @@ class Placement:
 
     @property
     def place(self) -> str:
-        """As `Replica.place`."""
         return f"{self.node}/{self.disk}{self.disk_path}"
 
     @classmethod

@@ -1,7 +1,4 @@
-"""The objects of a cluster at one moment.
-
-They are all that a decision may read, and immutable.
-"""
+"""The objects of a cluster at one moment: all that a decision may read, immutable."""
 
 from __future__ import annotations
 
@@ -17,9 +14,8 @@ NamespacedName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The objects of a cluster, by name.
-
-    Pods and claims are keyed by (namespace, name). The name of a DiskSchedule is its disk's UUID.
+    """The objects of a cluster, by name. Pods and claims are keyed by (namespace, name). The name of a DiskSchedule is
+    its disk's UUID.
 
     Attributes:
         engine_images, instance_managers: None if the source did not list these kinds at all; they then count as ready

@@ -1,7 +1,4 @@
-"""The result for one node: a `Reason`, and the numbers behind it.
-
-The reasons are a small fixed set.
-"""
+"""The result for one node: a `Reason` of a small fixed set, and the numbers behind it."""
 
 from __future__ import annotations
 
@@ -140,5 +137,4 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether the pod may be bound to the node."""
         return self.reason.fits

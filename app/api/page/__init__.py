@@ -1,6 +1,4 @@
-"""The status page: a read-only view of the cluster for people.
-
-It is rendered here and refreshed by a small script.
+"""The status page: a read-only view of the cluster for people, rendered here and refreshed by a small script.
 
 routes      GET /, /pods, /nodes/..., /decision-log and the assets
 views       what each page shows, as plain values

@@ -49,13 +49,11 @@ class DiskLine:
 
 
 def disk_line(usage: DiskUsage) -> DiskLine:
-    """Returns a disk with its bar."""
     limit = scheduling_limit_of(usage)
     return DiskLine(usage, _bar(SpaceTotal.of([usage]), limit, over=usage.free < 0))
 
 
 def total_bar(space: SpaceTotal) -> UseBar:
-    """Returns the bar of several disks."""
     return _bar(space, space.limit, over=False)
 
 

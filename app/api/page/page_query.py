@@ -46,7 +46,6 @@ class PageQuery:
         return f"{self.path}?{urlencode(parameters)}" if parameters else self.path
 
     def every_zone(self) -> PageQuery:
-        """Returns the query without its zone."""
         return replace(self, zone=None)
 
 

@@ -1,7 +1,4 @@
-"""What the page of a pod shows: why it waits, by node.
-
-The closest node comes first.
-"""
+"""What the page of a pod shows: why it waits, by node, the closest first."""
 
 from __future__ import annotations
 
@@ -43,10 +40,7 @@ class CandidateLine:
 
 
 async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Context | None:
-    """Returns why a pod waits or fits.
-
-    It is None if no pod with claims has this name.
-    """
+    """Returns why a pod waits or fits, None if no pod with claims has this name."""
     pod = site.sources.reporter.state.view.snapshot.pods.get(key)
     if pod is None or not pod.volumes:
         return None

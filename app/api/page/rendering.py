@@ -1,6 +1,5 @@
-"""Renders templates, with everything that they print escaped.
-
-The headers of every answer allow nothing but the page's own files (`app/runtime/browser_rules.py`).
+"""Renders templates, with everything that they print escaped. The headers of every answer allow nothing but the page's
+own files (`app/runtime/browser_rules.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ def render(template: str, context: Mapping[str, object]) -> Cooperative[bytes]:
 
 
 def page_response(page: bytes, status: int = 200) -> Response:
-    """Returns the answer with a page."""
     return Response(page, status, media_type="text/html; charset=utf-8")
 
 
@@ -71,10 +69,7 @@ def compile_templates() -> None:
 
 @cache
 def environment() -> Environment:
-    """Returns the templates of pages and reports.
-
-    Every value that they print is escaped.
-    """
+    """Returns the templates of pages and reports, which escape every value that they print."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,

@@ -46,10 +46,7 @@ def tiles(
     losses: Mapping[str, NodeLossOutcome],
     losses_seconds_left: float,
 ) -> list[Tile]:
-    """Returns the tiles of a report.
-
-    What only a leader knows is unknown elsewhere.
-    """
+    """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
     leads = service is not None and service.answering
     return [
         _waiting_tile(report, service),

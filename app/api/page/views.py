@@ -57,7 +57,6 @@ class Site:
 
     @classmethod
     def of(cls, state: AppState) -> Site:
-        """Returns the site of an application with a status page."""
         if state.status is None:
             raise TypeError("the application was made without a status page")
         return cls(state, state.status, state.lifecycle.state() if state.lifecycle else None)
@@ -65,10 +64,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class CacheLine:
-    """One cache of the live cluster, and how current it is.
-
-    It has its kind, by how many seconds it may be behind, and its problem.
-    """
+    """One cache of the live cluster: its kind, by how many seconds it may be behind, and its problem."""
 
     kind: str
     phase: str
@@ -77,9 +73,8 @@ class CacheLine:
 
 
 def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) -> dict[str, Any]:
-    """Returns what every page shows around its content.
-
-    This is the title, the process that answers, and how fresh everything is.
+    """Returns what every page shows around its content: the title, the process that answers, and how fresh everything
+    is.
     """
     now = monotonic()
     caches = [
@@ -134,10 +129,7 @@ class ZoneLines:
 
 
 async def overview(site: Site, query: PageQuery) -> Context:
-    """Returns the content of the first page.
-
-    It has the tiles, the pods that wait longest, and the nodes, worst first.
-    """
+    """Returns the content of the first page: the tiles, the pods that wait longest, and the nodes, worst first."""
     report = await site.sources.reporter.report()
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
     pods = await with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
@@ -185,10 +177,7 @@ def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLoss
 
 
 def waiting_since(site: Site) -> Mapping[str, float]:
-    """Returns the seconds that refused pods have waited, by UID.
-
-    Pods are left out whose refusal this process has not seen.
-    """
+    """Returns the seconds that refused pods have waited, by UID, without pods whose refusal this process has not seen."""
     waiting = site.service.outstanding.waiting if site.service else ()
     return {entry.pod.uid: entry.seconds for entry in waiting}
 
@@ -196,13 +185,10 @@ def waiting_since(site: Site) -> Mapping[str, float]:
 async def with_remedies(
     site: Site, pods: Sequence[Pod], rows: Sequence[WaitingRow | None]
 ) -> list[tuple[Pod, WaitingRow | None, str | None]]:
-    """Returns pods with their rows and their first remedies.
-
-    A remedy is "" where there is none, and None where that is not known. A search takes longer than a decision, so
-    remedies of only a few pods are looked for.
-    """
+    """Returns pods with their rows and their first remedies, "" where there is none, and None where that is not known."""
     pairs = list(zip(pods, rows, strict=True))
     refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
+    # A search takes longer than a decision, so remedies of only a few pods are looked for.
     first_refused = refused[:_MAX_REMEDIES]
     results = await site.sources.remedies.remedies(first_refused, wait=0)
     texts = {
@@ -256,10 +242,7 @@ def _has_words(entry: LoggedDecision, words: Sequence[str]) -> bool:
 
 
 async def node_view(site: Site, name: str) -> Context | None:
-    """Returns a node with its disks and pods.
-
-    It is None if there is no Longhorn node of this name.
-    """
+    """Returns a node with its disks and pods, None if there is no Longhorn node of this name."""
     report = await site.sources.reporter.report()
     row = next((each for each in report.rows if each.name == name), None)
     if row is None:
@@ -306,10 +289,7 @@ async def drain_view(site: Site, name: str) -> Context | None:
 
 
 def drain_problems(prediction: Prediction) -> list[str]:
-    """Returns what goes wrong in a drain, as sentences.
-
-    Pods that waited before do not count.
-    """
+    """Returns what goes wrong in a drain, as sentences, without pods that waited before."""
     problems = [
         f"The drain is held up in {_part(drain.orders - drain.finished, drain.orders)}: {blocker}."
         for drain in prediction.drains
@@ -334,11 +314,9 @@ def _part(number: int, orders: int) -> str:
 
 
 def not_ready(site: Site, problem: str) -> Context:
-    """Returns the page of a process without a state of the cluster."""
     return {**frame(site, "Not ready", ""), "problem": problem, "refresh": SOON_SECONDS}
 
 
 def absent(site: Site, path: str) -> Context:
-    """Returns the page about something that does not exist."""
     what = f"There is nothing at {path}: the pod or node does not exist, or has no Longhorn volumes or disks."
     return {**frame(site, "Not found", ""), "what": what}

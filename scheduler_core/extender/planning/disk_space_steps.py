@@ -1,7 +1,4 @@
-"""Changes of a disk's space that may help a pod.
-
-Each has a lower bound of its bytes, as far as one is proven.
-"""
+"""Changes of a disk's space that may help a pod, each with a lower bound of its bytes, as far as one is proven."""
 
 from __future__ import annotations
 
@@ -27,9 +24,7 @@ _WHOLE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DiskNeeds:
-    """What volumes need of a disk, by each rule of space.
-
-    The rules are Longhorn's over-provisioning rule, and that of the available space.
+    """What volumes need of a disk by Longhorn's over-provisioning rule, and by its rule of the available space.
 
     Attributes:
         least: bytes that the disk must have more at least, 0 if no bound is proven
@@ -81,11 +76,8 @@ class SpaceQuestion:
 
 
 def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
-    """Returns what volumes on one node need of each disk.
-
-    All of them go to the node, and only that disk has more. The volumes of at least some size go to disks with at least
-    that much space, and to the disk that has more. Which disks are open to the volumes, and the volumes of other pods,
-    are left aside, which makes the bounds lower.
+    """Returns what volumes need of each disk if all of them go to the node, and only that disk has more space. The
+    bounds ignore which disks are open to the volumes, and the volumes of other pods, which makes them lower.
     """
     written = frozenset(volume.actual_size for volume in volumes)
     sizes = [volume.size for volume in volumes]
@@ -93,6 +85,7 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
     needs: dict[str, DiskNeeds] = {}
     for name, space in spaces.items():
         others = [other.free for other_name, other in spaces.items() if other_name != name]
+        # The volumes of at least some size go to disks with at least that much space, and to the disk that has more.
         least_free = max(
             (
                 sum(size for size in sizes if size >= least_size) - sum(free for free in others if free >= least_size)
@@ -109,12 +102,11 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
 def needs_of_one_volume(
     volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace], *, proven: bool
 ) -> dict[str, DiskNeeds]:
-    """Returns the guess that a disk must take one more replica.
-
-    The replica is that of any one volume. `proven`: whether a disk that takes no replica of these volumes is of no use, so
-    that the smallest one is a bound.
+    """Returns the guess that a disk must take one more replica, of any one volume. `proven`: whether a disk that takes
+    no replica of these volumes is of no use.
     """
     written = frozenset(volume.actual_size for volume in volumes)
+    # If such a disk is of no use, the smallest volume is a bound.
     smallest = min((volume.size for volume in volumes), default=0) if proven else 0
     return {
         name: DiskNeeds(
@@ -129,13 +121,11 @@ def needs_of_one_volume(
 def space_questions(
     cluster: PredictedCluster, node: longhorn.Node, needs: Mapping[str, DiskNeeds]
 ) -> Iterator[SpaceQuestion]:
-    """Yields the questions about a node's disks.
-
-    Disks are left out whose condition Schedulable is not what their numbers lead to: Longhorn is about to change it.
-    """
+    """Yields the questions about a node's disks."""
     settings = cluster.state.view.settings
     for disk in node.disks:
         settled = with_schedulable_condition(cluster, disk).schedulable == disk.schedulable
+        # Longhorn is about to change the condition Schedulable of a disk whose numbers lead to another one.
         if not (disk.ready and disk.in_spec and disk.in_status and settled):
             continue
         for kind, most in _most(disk).items():
@@ -156,10 +146,7 @@ def _most(disk: longhorn.Disk) -> dict[RemedyKind, int]:
 
 
 def _guesses(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: Settings) -> tuple[int, ...]:
-    """Returns how many bytes of a kind may suffice, ascending.
-
-    There are none if no number of bytes suffices.
-    """
+    """Returns how many bytes of a kind may suffice, ascending; none if no number of bytes does."""
     before = disk_space(disk, settings)
     # A volume needs more headroom than it has data.
     headrooms = sorted(written + 1 for written in needs.written if written >= before.headroom)
@@ -195,10 +182,7 @@ def _space(disk: longhorn.Disk, kind: RemedyKind, size: int, settings: Settings)
 
 
 def _least_size(guess: int, suffices: Callable[[int], bool]) -> int:
-    """Returns the least positive size that suffices, near a guess.
-
-    Every larger one suffices, too.
-    """
+    """Returns the least positive size that suffices, near a guess; every larger one suffices, too."""
     width = 1
     high = max(1, guess)
     while not suffices(high):

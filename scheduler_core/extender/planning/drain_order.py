@@ -145,10 +145,7 @@ class _State:
 
 
 class _Search:
-    """Depth-first search with a stack of its own.
-
-    A cluster may have more nodes than Python nests calls.
-    """
+    """Depth-first search with a stack of its own: a cluster may have more nodes than Python nests calls."""
 
     def __init__(self, request: MaintenanceRequest, clusters: Clusters, nodes: Sequence[str]) -> None:
         self._request = request
@@ -161,7 +158,6 @@ class _Search:
         self._dead_ends = 0
 
     def run(self, blocked: Mapping[str, tuple[str, ...]]) -> Cooperative[DrainOrder]:
-        """Searches until all nodes are drained, or enough orders are tried."""
         while self._stack and self._best_state.remaining and self._dead_ends < self._request.tries:
             state = self._stack[-1]
             if state.untried:
@@ -198,10 +194,7 @@ class _Search:
             self._best_state = drained
 
     def _drain(self, state: _State, name: str) -> Cooperative[_State | None]:
-        """Returns the state after a node's maintenance.
-
-        It is None, with the problems noted, if its drain does not fit.
-        """
+        """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
         request = self._request
         results: list[Maintenance] = []
         for cluster, course in zip(state.clusters, request.courses, strict=True):

@@ -48,7 +48,6 @@ class Rebalance:
 
     @property
     def reached(self) -> bool:
-        """Whether the target is reached, with or without moves."""
         return self.value >= self.target
 
 
@@ -66,10 +65,7 @@ class _Candidate(NamedTuple):
 
 
 def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVES) -> Cooperative[Rebalance]:
-    """Returns the fewest moves that raise the goal's value to its target.
-
-    Where none do, it returns those that raise it furthest.
-    """
+    """Returns the fewest moves that raise the goal's value to its target, or else those that raise it furthest."""
     if goal.before >= goal.target:
         return Rebalance(goal.before, goal.before, goal.target, None, max_moves, 0)
     search = _Search(goal, baseline, max_moves)
@@ -89,7 +85,6 @@ class _Search:
         self._evaluations = 0
 
     def run(self) -> Cooperative[Rebalance]:
-        """Tries sequences of one move, then of two, and so on."""
         start = MoveSequence((), (self._baseline.cluster,))
         level = [start]
         exhaustive = True
@@ -109,9 +104,8 @@ class _Search:
         return Rebalance(goal.before, self._value, goal.target, self._best, self._max_moves, exhausted)
 
     def _finish(self, level: list[MoveSequence], count: int) -> Cooperative[bool]:
-        """Appends each last move that may raise the value.
-
-        It keeps the best sequence of `count` moves. Returns whether all of them were evaluated.
+        """Appends each last move that may raise the value and keeps the best sequence of `count` moves; returns whether
+        all of them were evaluated.
         """
         for sequence in level:
             candidates = [each for each in self._candidates(sequence, 1) if each.free >= self._goal.least_free]
@@ -129,15 +123,11 @@ class _Search:
         return True
 
     def _rank(self, candidate: _Candidate) -> tuple[object, ...]:
-        """Sorts candidates, the most promising first.
-
-        Those come first that may raise the value most, then those without which the disk is too full.
-        """
+        """Sorts candidates: first those that may raise the value most, then those without which the disk is too full."""
         too_full = candidate.free - candidate.replica.size < self._goal.least_free
         return -self._goal.upper_bound(candidate.free), not too_full, self._copied_bytes(candidate.replica)
 
     def _may_improve(self, sequence: MoveSequence, candidate: _Candidate, count: int) -> bool:
-        """Whether the candidate may lead to a better sequence than the best."""
         bound = self._goal.upper_bound(candidate.free)
         if self._best is None or len(self._best.moves) < count:
             return bound > self._value
@@ -145,7 +135,6 @@ class _Search:
         return (bound, -copied) > (self._value, -self._best.copied_bytes)
 
     def _compare(self, sequence: MoveSequence) -> Cooperative[None]:
-        """Keeps the sequence if it is better than the best one."""
         nodes = sequence.changed_nodes
         best = self._best
         if best is not None and len(best.moves) == len(sequence.moves):
@@ -159,10 +148,7 @@ class _Search:
             self._best = sequence
 
     def _all_continuations(self, level: list[MoveSequence]) -> Cooperative[list[MoveSequence]]:
-        """Returns every sequence that is one move longer.
-
-        There is one for each set of clusters.
-        """
+        """Returns every sequence that is one move longer, one for each set of clusters."""
         longer: dict[object, MoveSequence] = {}
         for sequence in level:
             for candidate in self._candidates(sequence, 1):
@@ -173,10 +159,7 @@ class _Search:
         return list(longer.values())
 
     def _beam(self, level: list[MoveSequence], count: int) -> Cooperative[list[MoveSequence]]:
-        """Returns the longer sequences that may free most space on a disk.
-
-        Each is one move longer.
-        """
+        """Returns the sequences, each one move longer, that may free most space on a disk."""
         left = self._max_moves - count + 1
         longer: dict[object, tuple[int, MoveSequence]] = {}
         for sequence in level:
@@ -191,10 +174,7 @@ class _Search:
         return [sequence for _, sequence in ranked[:_BEAM_WIDTH]]
 
     def _candidates(self, sequence: MoveSequence, moves: int) -> Iterator[_Candidate]:
-        """Yields the replicas of all disks as candidates.
-
-        Each has the space that up to `moves` moves free.
-        """
+        """Yields the replicas of all disks as candidates, each with the space that up to `moves` moves free."""
         cluster = sequence.clusters[0]
         for node in cluster.state.view.cluster.nodes.values():
             free_space = cluster.state.view.free_space(node.name)

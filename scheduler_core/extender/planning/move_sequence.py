@@ -1,7 +1,4 @@
-"""Moves of replicas in sequence, with every cluster that may follow.
-
-Longhorn makes one of these clusters of the moves.
-"""
+"""Moves of replicas in sequence, with every cluster that may follow, of which Longhorn makes one."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ class MoveSequence:
 
     @property
     def copied_bytes(self) -> int:
-        """The data that Longhorn copies."""
         return sum(move.copied_bytes for move in self.moves)
 
     @property
@@ -38,10 +34,7 @@ class MoveSequence:
 
     @property
     def key(self) -> object:
-        """Where the moved volumes may be.
-
-        It is equal for sequences that lead to the same clusters.
-        """
+        """Where the moved volumes may be; equal for sequences that lead to the same clusters."""
         volumes = sorted({move.volume for move in self.moves})
         return frozenset(
             tuple(
@@ -68,21 +61,17 @@ class SequenceExtender:
         """How many sequences were left out because Longhorn has too many choices."""
 
     def replicas_on_disk(self, cluster: PredictedCluster, disk: longhorn.Disk) -> list[longhorn.Replica]:
-        """Returns the replicas of a disk that may be moved, largest first.
-
-        Those that a move makes are left out: they have no name yet by which a command could delete them.
-        """
+        """Returns the replicas of a disk that may be moved, largest first."""
         replicas = cluster.state.view.indexes.replicas_by_disk.get(disk.uuid) or ()
         return sorted(
+            # A replica that a move makes has no name yet by which a command could delete it.
             (replica for replica in replicas if replica.name in self._names),
             key=lambda replica: (-replica.size, replica.name),
         )
 
     def extend(self, sequence: MoveSequence, replica: longhorn.Replica, max_clusters: int) -> MoveSequence | None:
-        """Returns the sequence with one more move.
-
-        None if the replica cannot be moved in some cluster, may go to a busy node, or if there would be more than `max_clusters`:
-        each choice that Longhorn makes by chance multiplies them.
+        """Returns the sequence with one more move, None if the replica cannot be moved in some cluster or may go to a
+        busy node, or if there would be more than `max_clusters`.
         """
         moves: list[ReplicaMove] = []
         for cluster in sequence.clusters:
@@ -91,6 +80,7 @@ class SequenceExtender:
             if move is None or any(target.node in self._busy_nodes for target in move.targets):
                 return None
             moves.append(move)
+            # Each choice that Longhorn makes by chance multiplies the clusters.
             if sum(len(each.targets) for each in moves) > max_clusters:
                 self.left_out += 1
                 return None

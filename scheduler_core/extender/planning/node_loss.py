@@ -52,9 +52,7 @@ class NodeLossOutcome:
 def predict_node_loss(
     cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[Choose]
 ) -> Cooperative[NodeLossOutcome]:
-    """Predicts the loss of a node, once with each order.
-
-    There is at least one of `orders`.
+    """Predicts the loss of a node, once with each of at least one order.
 
     Raises:
         WhatIfError: there is no such node
@@ -71,9 +69,8 @@ def predict_node_loss(
 
 
 def _with_claims(lost: Situation) -> Situation:
-    """Returns the situation without the pods that have no claims.
-
-    They change nothing for volumes, and nothing for pods with claims.
+    """Returns the situation without the pods that have no claims, which change nothing for volumes or for pods with
+    claims.
     """
     pods = lost.cluster.snapshot.pods
     waiting = tuple(key for key in lost.waiting or () if pods[key].volumes)
@@ -113,10 +110,7 @@ def _pod_problems(
 
 
 def pod_problem(key: PodKey, result: OrderResult) -> str:
-    """Returns why a moved pod does not run in the end.
-
-    It is "" if the pod runs.
-    """
+    """Returns why a moved pod does not run in the end, "" if it runs."""
     name = "/".join(key)
     if key in result.refusals:
         return f"pod {name} finds no node: {refusal_text(result.refusals[key])}"

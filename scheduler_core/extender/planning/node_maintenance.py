@@ -101,10 +101,7 @@ def _has_data(cluster: PredictedCluster, volume: str) -> bool:
 
 
 def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -> PredictedCluster:
-    """Returns the cluster with a drained node as it was before.
-
-    The node has the replicas that stayed on it.
-    """
+    """Returns the cluster with a drained node as it was before, and with the replicas that stayed on it."""
     changes: ChangesByObject = {("nodes", name): before.snapshot.nodes.get(name)}
     node = after.snapshot.longhorn_nodes.get(name)
     if node is not None:
@@ -129,10 +126,7 @@ def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -
 
 
 def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, name: str) -> longhorn.Volume | None:
-    """Returns a volume that has all of its replicas again.
-
-    It is None if there is no such volume.
-    """
+    """Returns a volume that has all of its replicas again, None if there is no such volume."""
     volume = cluster.snapshot.volumes.get(name)
     if volume is None:
         return None
@@ -146,11 +140,11 @@ def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, nam
 
 
 def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
-    """Returns what holds up a node's drain in any case.
+    """Returns what holds up a node's drain whatever happens to other nodes.
 
-    That is so whatever happens to other nodes. It is empty if nothing does. A pod without a controller stays on its
-    node. So does the last healthy replica of a volume if nothing rebuilds or moves it: the volume has only one and need
-    not follow its pod, or no pod attaches it; and neither the node-drain-policy nor an eviction moves it.
+    A pod without a controller stays on its node. So does the last healthy replica of a volume if nothing rebuilds or
+    moves it: the volume has only one and need not follow its pod, or no pod attaches it; and neither the
+    node-drain-policy nor an eviction moves it.
     """
     pods = [
         f"pod {pod.key} has no controller"
@@ -167,10 +161,7 @@ def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
 
 
 def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether a replica is and stays its volume's last healthy one.
-
-    No drain of another node changes that.
-    """
+    """Whether a replica is and stays its volume's last healthy one, whatever other node is drained."""
     volume = cluster.snapshot.volumes.get(replica.volume)
     if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
         return False
@@ -179,7 +170,6 @@ def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
 
 
 def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether a volume is detached, and no pod mounts its claim."""
     view = cluster.state.view
     names = view.indexes.volumes_by_handle.get(volume.name) or ()
     claims = [cluster.snapshot.persistent_volumes[name].claim for name in names]

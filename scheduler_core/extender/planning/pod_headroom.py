@@ -100,9 +100,8 @@ class Headroom:
 def fill_with_pods(
     cluster: PredictedCluster, template: Workload, options: FilterOptions, choose: Choose, limit: int
 ) -> Cooperative[HeadroomOrder]:
-    """Places pods of a template until one does not fit.
-
-    It places at most `limit`. `choose` makes every choice that depends on chance in the cluster.
+    """Places pods of a template until one does not fit, at most `limit`; `choose` makes every choice that depends on
+    chance in the cluster.
     """
     settled = yield from run_order(Situation(cluster), options, choose)
     cluster = settled.cluster
@@ -136,10 +135,7 @@ def _unused_numbers(cluster: PredictedCluster, template: Workload) -> Iterator[i
 def _place_replicas(
     cluster: PredictedCluster, pod: kube.Pod, choose: Choose
 ) -> Cooperative[tuple[PredictedCluster, str]]:
-    """Lets Longhorn place the replicas of a pod's volumes.
-
-    It returns the cluster, and why a replica is missing, or "".
-    """
+    """Lets Longhorn place the replicas of a pod's volumes; returns the cluster, and why a replica is missing, or ""."""
     for volume in cluster.volumes_of(pod):
         step = yield from take_next_step(cluster, volume.name, choose)
         while step.changed and not step.problem:
@@ -167,10 +163,9 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
 
 
 def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[ClosestNode | None]:
-    """Returns the node that came closest to a refused pod.
-
-    It is None if no single node refused the pod. A node that kube-scheduler's own filters admit is closer than one that
-    they refuse, and then the one that lacks the fewest bytes.
+    """Returns the node that came closest to a refused pod, None if no single node refused it. A node that
+    kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest
+    bytes.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it

@@ -57,15 +57,11 @@ class Goal(Protocol):
     max_clusters: int
 
     def upper_bound(self, free: int) -> int:
-        """Returns the highest value that one last move can reach.
-
-        The move leaves a disk with so many free bytes.
-        """
+        """Returns the highest value that one last move can reach if it leaves a disk with so many free bytes."""
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:
-        """Returns the least value of the clusters.
-
-        They differ from the first one in some nodes. If it is less than `needed`, it need not be exact.
+        """Returns the least value of the clusters, which differ from the first one in some nodes; if it is less than
+        `needed`, it need not be exact.
         """
 
 
@@ -74,10 +70,7 @@ WAITING_PODS: Final = "waiting-pods"
 
 
 class LargestVolumes:
-    """The largest new volume of each StorageClass.
-
-    The clusters differ from a first one in few nodes.
-    """
+    """The largest new volume of each StorageClass, in clusters that differ from a first one in few nodes."""
 
     def __init__(self, view: View) -> None:
         self._needs = storage_class_needs(view)
@@ -91,10 +84,7 @@ class LargestVolumes:
                 self._by_size[classes] = sorted(sizes, reverse=True)
 
     def after(self, view: View, changed_nodes: Collection[str]) -> dict[str, int]:
-        """Returns the bytes by StorageClass in a changed cluster.
-
-        It may differ from the first one in some nodes.
-        """
+        """Returns the bytes by StorageClass in a changed cluster, which may differ from the first one in some nodes."""
         nodes = (view.cluster.nodes[name] for name in changed_nodes)
         # A move replaces the nodes of both disks, so that the others are the same objects.
         changed = [node for node in nodes if node is not self._nodes[node.name]]
@@ -111,9 +101,7 @@ class LargestVolumes:
 
 
 class LargestVolumeGoal:
-    """The largest new volume of a StorageClass rises.
-
-    It rises to `size` bytes, or by anything.
+    """The largest new volume of a StorageClass rises, to `size` bytes or by anything.
 
     Raises:
         WhatIfError: there is no such class of Longhorn
@@ -137,7 +125,6 @@ class LargestVolumeGoal:
         self._limit = size
 
     def upper_bound(self, free: int) -> int:
-        """See `Goal`."""
         return free if self._limit is None else min(free, self._limit)
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
@@ -150,9 +137,8 @@ class LargestVolumeGoal:
 
 
 class WaitingPodsGoal:
-    """More of the pods that wait are placed.
-
-    What counts is the least number in any of the orders that are played. `waiting_pods_goal` makes it.
+    """More of the pods that wait are placed, by the least number in any of the orders that are played.
+    `waiting_pods_goal` makes it.
     """
 
     name = WAITING_PODS
@@ -173,10 +159,8 @@ class WaitingPodsGoal:
         self.evaluations = _evaluations(situation.cluster) // 4
 
     def prepare(self) -> Cooperative[None]:
-        """Finds the pods that are placed without moves.
-
-        It also finds which of the others moves may help. A pod that kube-scheduler's own filters refuse on every node
-        is not helped.
+        """Finds the pods that are placed without moves, and which of the others moves may help: not those that
+        kube-scheduler's own filters refuse on every node.
         """
         cluster = self._situation.cluster
         self.before, self._always_before = yield from self.placed_pods(cluster, 0)
@@ -188,14 +172,10 @@ class WaitingPodsGoal:
                     self.least_free = min(self.least_free, _least_volume(cluster, key))
 
     def upper_bound(self, free: int) -> int:  # noqa: ARG002 # free bytes do not bound a number of pods
-        """See `Goal`."""
         return self.target
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
-        """See `Goal`: the number of pods that are placed.
-
-        It is not acceptable that a pod is no longer always placed.
-        """
+        """See `Goal`: the number of pods that are placed."""
         least = self.target
         for cluster in clusters:
             if not self.before and not (yield from _any_fits(self.pods, cluster, self._options)):
@@ -204,14 +184,14 @@ class WaitingPodsGoal:
             least = min(least, count)
             if least < needed:
                 return least
+            # A pod that was always placed must stay so.
             if not always >= self._always_before:
                 return _NOT_ACCEPTABLE
         return least
 
     def placed_pods(self, cluster: PredictedCluster, needed: int) -> Cooperative[tuple[int, frozenset[PodKey]]]:
-        """Returns the least number of placed pods, and those always placed.
-
-        It stops after an order in which fewer than `needed` are placed.
+        """Returns the least number of placed pods, and those always placed; stops after an order in which fewer than
+        `needed` are placed.
         """
         always = frozenset(self.pods)
         least = len(always)
@@ -228,7 +208,6 @@ class WaitingPodsGoal:
 def waiting_pods_goal(
     situation: Situation, options: FilterOptions, make_choices: MakeChoices
 ) -> Cooperative[WaitingPodsGoal]:
-    """Returns the goal that the pods of a situation are placed."""
     goal = WaitingPodsGoal(situation, options, make_choices)
     yield from goal.prepare()
     return goal
@@ -253,7 +232,6 @@ def _least_volume(cluster: PredictedCluster, key: PodKey) -> int:
 
 
 def _any_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> Cooperative[bool]:
-    """Whether some pod fits on some node, each for itself."""
     decider = PodDecider(options)
     for key in keys:
         if (yield from _fits(key, cluster, decider)):
@@ -305,15 +283,14 @@ class Baseline:
         )
 
     def allows(self, clusters: Clusters, changed_nodes: Collection[str]) -> Cooperative[bool]:
-        """Whether nothing is worse in clusters that differ in some nodes.
-
-        Every largest volume is at least as large, every pod that fitted fits, and Longhorn can place exactly the replicas that it
-        could place: neither fewer, nor others that would take the space that a move frees.
+        """Whether nothing is worse in clusters that differ in some nodes: every largest volume is at least as large,
+        every pod that fitted fits, and Longhorn can place exactly the replicas that it could place.
         """
         for cluster in clusters:
             sizes = self.largest.after(cluster.state.view, changed_nodes)
             if any(sizes[name] < size for name, size in self.sizes.items()):
                 return False
+            # Further replicas would take the space that a move frees.
             if any(_finds_place(cluster, name) != before for name, before in self.unsettled.items()):
                 return False
             decider = PodDecider(self.options)

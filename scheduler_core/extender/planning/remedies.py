@@ -141,10 +141,7 @@ class _Search:
     refused: list[_Start] = field(default_factory=list["_Start"])
 
     def remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
-        """Returns the remedies of one more step, the cheapest first.
-
-        They have one step more than the starts.
-        """
+        """Returns the remedies with one step more than the starts, the cheapest first."""
         remedies = yield from self._setting_remedies(starts)
         if len(remedies) == self.limit:
             return remedies
@@ -213,10 +210,7 @@ class _Search:
         return remedies
 
     def _move_remedies(self, start: _Start, limit: int) -> Cooperative[list[Remedy]]:
-        """Returns the moves of one replica that make the pod fit.
-
-        The pod fits wherever Longhorn puts the replica.
-        """
+        """Returns the moves of one replica that make the pod fit wherever Longhorn puts the replica."""
         cluster = self.trials.cluster
         remedies: list[Remedy] = []
         replicas = yield from _replicas_in_the_way(self.trials, start)
@@ -244,10 +238,7 @@ class _Search:
         return True
 
     def _least_size(self, start: _Start, question: SpaceQuestion) -> Cooperative[int]:
-        """Returns the least bytes with which the pod fits, else 0.
-
-        With one byte less it does not, which is decided, too.
-        """
+        """Returns the least bytes with which the pod fits, else 0; with one byte less it was decided not to fit."""
         low = 0
         high = 0
         for high in (*(guess for guess in question.guesses if guess < question.most), question.most):
@@ -279,7 +270,6 @@ def _shortage(cluster: PredictedCluster, start: _Start) -> Cooperative[DomainSho
 
 
 def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:
-    """Yields the steps that change a setting and may lift a refusal."""
     names = sorted({*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}) if start.node is None else (start.node,)
     for name in names:
         yield from uncordon_steps(cluster, name)
@@ -310,7 +300,6 @@ class _Candidate:
 
 
 def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate]:
-    """Yields nodes on which a step may help."""
     decision = start.decision.decision
     if decision is None:
         return
@@ -334,7 +323,6 @@ def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate
 
 
 def _space_questions(trials: Trials, start: _Start) -> Cooperative[list[SpaceQuestion]]:
-    """Returns the questions about the space of disks that may help."""
     cluster = trials.cluster
     questions: list[SpaceQuestion] = []
     for number, candidate in enumerate(_candidates(cluster, start), start=1):
@@ -365,7 +353,6 @@ def _replicas_in_the_way(trials: Trials, start: _Start) -> Cooperative[list[long
 
 
 def _needs(trials: Trials, candidate: _Candidate) -> Mapping[str, DiskNeeds]:
-    """Returns what the pod's volumes need of the disks of a node."""
     name = candidate.node.name
     view = trials.cluster.state.view
     spaces = view.free_space(name)

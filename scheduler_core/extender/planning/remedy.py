@@ -10,10 +10,7 @@ from scheduler_core.model.quantity import format_bytes, parse_bytes
 
 
 class RemedyKind(StrEnum):
-    """What one step of a remedy changes.
-
-    Of equal cost the first kind is preferred.
-    """
+    """What one step of a remedy changes; of equal cost the first kind is preferred."""
 
     UNCORDON = "uncordon"
     ALLOW_DEGRADED = "allow-degraded"
@@ -30,7 +27,6 @@ class RemedyKind(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The position in this order."""
         return _KINDS.index(self)
 
 
@@ -54,9 +50,7 @@ _KINDS = tuple(RemedyKind)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cost:
-    """The cost of a remedy.
-
-    Remedies are compared field by field, in this order.
+    """The cost of a remedy. Remedies are compared field by field, in this order.
 
     Attributes:
         steps: how many steps it has
@@ -101,16 +95,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Steps after which a pod fits.
-
-    Without any one of them it does not.
-    """
+    """Steps after which a pod fits, none of which can be left out."""
 
     steps: tuple[Step, ...]
 
     @property
     def text(self) -> str:
-        """The remedy as one sentence."""
         return ", and ".join(step.text for step in self.steps)
 
     @property
@@ -135,9 +125,7 @@ class Remedy:
 
 
 def exact_bytes(size: int) -> str:
-    """Returns a size for people.
-
-    It is in bytes where a unit would round it.
+    """Returns a size for people. It is in bytes where a unit would round it.
 
     >>> exact_bytes(2 * 1024**3), exact_bytes(2 * 1024**3 + 1)
     ('2Gi', '2147483649 bytes (2Gi + 1)')
@@ -147,7 +135,6 @@ def exact_bytes(size: int) -> str:
 
 
 def move_step(move: ReplicaMove) -> Step:
-    """Returns the step that moves a replica off its disk."""
     origin = "/".join(move.origin)
     text = f"move replica {move.replica} off disk {origin} ({exact_bytes(move.copied_bytes)} are copied)"
     return Step(RemedyKind.MOVE_REPLICA, *move.origin, move.copied_bytes, text=text, move=move)

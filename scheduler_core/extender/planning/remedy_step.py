@@ -1,7 +1,4 @@
-"""What a step of a remedy changes in the cluster.
-
-It is what Longhorn's controllers and kube-controller-manager then show.
-"""
+"""What a step of a remedy changes in the cluster: what Longhorn's controllers and kube-controller-manager then show."""
 
 from __future__ import annotations
 
@@ -62,10 +59,7 @@ def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChange
 
 
 def _uncordon(node: generic.Node) -> generic.Node:
-    """Returns the node without the taint of cordoned nodes.
-
-    The node lifecycle controller adds this taint.
-    """
+    """Returns the node without the taint that the node lifecycle controller adds to cordoned nodes."""
     taints = tuple(taint for taint in node.taints if taint.key != _UNSCHEDULABLE_TAINT)
     return replace(node, unschedulable=False, taints=taints)
 
@@ -89,10 +83,7 @@ def _change_node(cluster: PredictedCluster, node: longhorn.Node, step: Step) -> 
 
 
 def with_more_space(disk: longhorn.Disk, kind: RemedyKind, size: int) -> longhorn.Disk:
-    """Returns the disk after `size` bytes are freed or added.
-
-    Its condition stays as it was.
-    """
+    """Returns the disk after `size` bytes are freed or added, with its condition as it was."""
     if kind is RemedyKind.LOWER_RESERVE:
         return replace(disk, storage_reserved=disk.storage_reserved - size)
     if kind is RemedyKind.FREE_SCHEDULED:

@@ -1,6 +1,4 @@
-"""Moves of replicas that an administrator can make.
-
-Each has every disk that Longhorn may choose for it.
+"""Moves of replicas that an administrator can make, each with every disk that Longhorn may choose for it.
 
 Longhorn has no command that moves a replica to a disk. A move makes one more replica and then deletes the old one:
 
@@ -10,7 +8,8 @@ Longhorn has no command that moves a replica to a disk. A move makes one more re
    auto-balance (controller/volume_controller.go:cleanupExtraHealthyReplicas), so that all of them stay.
 4. The old replica is deleted. Then data locality and auto-balance are set back.
 
-The volume never has fewer healthy replicas than before. The text of the commands is in `convert/replica_move_commands.py`.
+The volume never has fewer healthy replicas than before. The text of the commands is in
+`convert/replica_move_commands.py`.
 
 The old replica still counts while Longhorn chooses, so the new one goes to another node, unless anti-affinity is soft.
 """
@@ -69,9 +68,8 @@ class ReplicaMove:
 
 
 def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = None) -> Iterator[ReplicaMove]:
-    """Yields every move that is possible now, by volume and replica.
-
-    `volumes` are the names of the volumes to look at, all by default.
+    """Yields every move that is possible now, by volume and replica; `volumes` are the names of the volumes to look at,
+    all by default.
     """
     shared = _linked_clone_sources(cluster)
     for name in sorted(cluster.snapshot.volumes) if volumes is None else volumes:
@@ -81,11 +79,9 @@ def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = Non
 
 
 def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Replica, ...]:
-    """Returns the replicas of a volume that may be moved, by name.
-
-    They may be moved if Longhorn finds a disk for them. Only attached, healthy volumes of the data engine v1 can be
-    moved: the webhook lets v2 volumes keep their number of replicas only, and Longhorn rebuilds no detached volume. A
-    local replica that data locality wants is not moved.
+    """Returns the replicas of a volume for which Longhorn finds another disk, by name. Only attached, healthy volumes
+    of the data engine v1 can be moved: the webhook lets v2 volumes keep their number of replicas only, and Longhorn
+    rebuilds no detached volume. A local replica that data locality wants is not moved.
     """
     volume = cluster.snapshot.volumes.get(name)
     rebuilds = cluster.state.view.settings.concurrent_replica_rebuild_per_node_limit
@@ -97,20 +93,14 @@ def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Rep
 
 
 def _linked_clone_sources(cluster: PredictedCluster) -> frozenset[str]:
-    """Returns the volumes whose replicas hold data of linked clones.
-
-    These are not moved.
-    """
+    """Returns the volumes whose replicas hold data of linked clones, which are not moved."""
     volumes = cluster.snapshot.volumes.values()
     requests = (ReplicaRequest.for_volume(volume) for volume in volumes if volume.clone_mode == LINKED_CLONE)
     return frozenset(request.linked_clone_source_volume for request in requests)
 
 
 def _can_take_extra_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether Longhorn would build one more replica of a volume.
-
-    It leaves every other replica as it is.
-    """
+    """Whether Longhorn would build one more replica of a volume and leave every other replica as it is."""
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
     steady = (
@@ -153,10 +143,7 @@ def _moves_of_volume(
 
 
 def _targets_to_check(cluster: PredictedCluster, move: ReplicaMove) -> tuple[DiskPlace, ...]:
-    """Returns the targets after which auto-balance might add a replica.
-
-    There are none while it is disabled.
-    """
+    """Returns the targets after which auto-balance might add a replica, none while it is disabled."""
     return move.targets if is_auto_balanced(cluster, cluster.snapshot.volumes[move.volume]) else ()
 
 
@@ -166,19 +153,15 @@ def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool
 
 
 def _is_steady(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether auto-balance leaves a volume as it is."""
     view = cluster.state.view
     return replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {NO_REPLENISHMENT}
 
 
 def _has_backing_image(cluster: PredictedCluster, volume: longhorn.Volume, candidates: Iterable[DiskCandidate]) -> bool:
-    """Whether every candidate has the volume's backing image already.
-
-    Longhorn would copy it otherwise, and the copy takes space, too.
-    """
     if not volume.backing_image:
         return True
     image = cluster.state.view.cluster.backing_image(volume.backing_image)
+    # Longhorn would copy the image otherwise, and the copy takes space, too.
     return image is not None and all(candidate.disk_uuid in image.disks for candidate in candidates)
 
 
@@ -193,9 +176,8 @@ def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
 
 
 def apply_move(cluster: PredictedCluster, move: ReplicaMove, target: DiskPlace) -> PredictedCluster:
-    """Returns the cluster after a move to one of its targets.
-
-    The new replica has a predicted name, which the real one will not have.
+    """Returns the cluster after a move to one of its targets; the new replica has a predicted name, which the real one
+    will not have.
 
     Raises:
         WhatIfError: the cluster does not have the volume, the replica or the disk

@@ -1,7 +1,4 @@
-"""Changes of nodes' and disks' settings that may help a pod.
-
-They uncordon, allow scheduling, or add tags.
-"""
+"""Changes of nodes' and disks' settings that may help a pod: uncordon, allow scheduling, add tags."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ def uncordon_steps(cluster: PredictedCluster, name: str) -> Iterator[Step]:
 
 
 def allow_node_steps(node: longhorn.Node) -> Iterator[Step]:
-    """Yields the step that allows scheduling on a Longhorn node.
-
-    It yields none if scheduling is allowed.
-    """
+    """Yields the step that allows scheduling on a Longhorn node, none if it is allowed."""
     if node.allow_scheduling and not node.eviction_requested:
         return
     text = f"allow scheduling on Longhorn node {node.name}"
@@ -56,10 +50,7 @@ def allow_node_steps(node: longhorn.Node) -> Iterator[Step]:
 
 
 def allow_disk_steps(node: longhorn.Node) -> Iterator[Step]:
-    """Yields the steps that allow scheduling on a node's disks.
-
-    It yields none for a disk where it is allowed.
-    """
+    """Yields the steps that allow scheduling on those of a node's disks where it is not allowed."""
     for disk in node.disks:
         if not disk.in_spec or (disk.allow_scheduling and not disk.eviction_requested):
             continue
@@ -69,10 +60,7 @@ def allow_disk_steps(node: longhorn.Node) -> Iterator[Step]:
 
 
 def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> Iterator[Step]:
-    """Yields the steps that add selected tags to a node.
-
-    The pod's volumes select these tags, and the node lacks them.
-    """
+    """Yields the steps that add to a node tags that the pod's volumes select and the node lacks."""
     selectors = [
         (*volume.node_selector, *(image.node_selector if image is not None else ()))
         for volume, image in _volumes_with_images(cluster, resolution)
@@ -83,10 +71,7 @@ def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: long
 
 
 def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> Iterator[Step]:
-    """Yields the steps that add selected tags to a node's disks.
-
-    The pod's volumes select these tags, and the disk lacks them.
-    """
+    """Yields the steps that add to a node's disks tags that the pod's volumes select and the disk lacks."""
     selectors = [
         (*volume.disk_selector, *(image.disk_selector if image is not None else ()))
         for volume, image in _volumes_with_images(cluster, resolution)
@@ -105,13 +90,11 @@ def _volumes_with_images(
 
 
 def _tags_to_add(selectors: Iterable[Sequence[str]], tags: Sequence[str]) -> list[Tags]:
-    """Returns the sets of tags to try, fewest tags first.
-
-    Each set makes some of the selectors match. Volumes of a pod may be on different disks, so not every selector has to match. Longhorn
-    admits no tag that is no qualified name.
-    """
+    """Returns the sets of tags to try, fewest tags first."""
+    # Longhorn admits no tag that is no qualified name.
     missing = {tuple(sorted({*selector} - {*tags})) for selector in selectors if all(map(is_tag, selector))} - {()}
     counts = range(1, len(missing) + 1) if len(missing) <= _MAX_COMBINED else (1, len(missing))
+    # Volumes of a pod may be on different disks, so not every selector has to match.
     unions = {
         tuple(sorted({tag for part in chosen for tag in part}))
         for count in counts

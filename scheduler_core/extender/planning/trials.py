@@ -26,10 +26,9 @@ _MONOTONE_PACKINGS: Final = frozenset({Packing.AUTO, Packing.EXACT})
 
 
 class Trials:
-    """The decisions about a pod after steps, limited in number.
-
-    Each trial takes back the steps of the one before it and makes its own in one update. So the caches of the production
-    decision see a few changed nodes each time. Where the nodes are decided about one by one, only the changed nodes are.
+    """The decisions about a pod after steps, limited in number. Each trial takes back the steps of the one before it
+    and makes its own in one update, so that the caches of the production decision see a few changed nodes each time.
+    Where the nodes are decided about one by one, only the changed nodes are.
     """
 
     def __init__(self, pod: Pod, cluster: PredictedCluster, options: FilterOptions, decisions: int) -> None:
@@ -50,17 +49,11 @@ class Trials:
         return self.decisions_left <= 0
 
     def fits(self, steps: Sequence[Step]) -> Cooperative[bool]:
-        """Returns whether the pod fits after the steps.
-
-        It is False once the trials are exhausted.
-        """
+        """Returns whether the pod fits after the steps, False once the trials are exhausted."""
         return bool((yield from self.decide(steps)).node)
 
     def decide(self, steps: Sequence[Step]) -> Cooperative[PodDecision]:
-        """Returns the decision about the pod after the steps.
-
-        It is empty once the trials are exhausted.
-        """
+        """Returns the decision about the pod after the steps, empty once the trials are exhausted."""
         if self.exhausted:
             return PodDecision()
         before = self._latest
@@ -79,18 +72,14 @@ class Trials:
 
     @property
     def monotone(self) -> bool:
-        """Whether a step never hurts.
-
-        The pod then fits after more steps and more bytes wherever it fits after fewer. So it is for new volumes, of which some may go to
-        other nodes than the pod, while no volume of another pod waits for its place.
+        """Whether a step never hurts, so that the pod fits after more steps and more bytes wherever it fits after
+        fewer. This holds for new volumes, of which some may go to other nodes than the pod, while no volume of another
+        pod waits for its place.
         """
         return self._monotone
 
     def may_help(self, steps: Sequence[Step]) -> Cooperative[bool]:
-        """Returns whether some of the steps may help.
-
-        False is proven, by one decision after all of them.
-        """
+        """Returns whether some of the steps may help; False is proven, by one decision after all of them."""
         if not self._monotone or self.exhausted:
             return True
         key = frozenset((step.kind, step.node, step.disk, step.size, step.tags) for step in steps)
@@ -122,10 +111,7 @@ class Trials:
         )
 
     def decide_move(self, move: ReplicaMove, target: DiskPlace) -> Cooperative[PodDecision]:
-        """Returns the decision after a move to one of its targets.
-
-        It is empty once the trials are exhausted.
-        """
+        """Returns the decision after a move to one of its targets, empty once the trials are exhausted."""
         if self.exhausted:
             return PodDecision()
         before = self._latest.update(self._reverse_changes())
@@ -142,9 +128,8 @@ class Trials:
         return decision
 
     def _nodes_to_decide(self, before: PredictedCluster, steps: Sequence[Step]) -> list[str] | None:
-        """Returns the nodes that may be decided otherwise than without any step, None for all.
-
-        They are the nodes that the steps changed, and those whose change is taken back.
+        """Returns the nodes, None for all, that may be decided otherwise than without any step: those that the steps
+        changed, and those whose change is taken back.
         """
         first, latest = before.state, self._latest.state
         changed = nodes_changed_since(
@@ -160,14 +145,12 @@ class Trials:
         ]
 
     def _reverse_changes(self) -> ChangesByObject:
-        """Returns the changes that take back the latest trial."""
         return {key: getattr(self.cluster.snapshot, key[0]).get(key[1]) for key in self._changed}
 
 
 def _reads_one_node(decision: Decision, cluster: PredictedCluster) -> bool:
-    """Whether the decision about each node reads no other node, for a pod that fits nowhere.
-
-    So it is for new volumes that all go to the pod's node, if nothing refuses the pod whatever the node.
+    """Whether the decision about each node reads no other node, for a pod that fits nowhere: its new volumes all go to
+    the pod's node, and nothing refuses the pod whatever the node.
     """
     view = cluster.state.view
     resolution = decision.resolution

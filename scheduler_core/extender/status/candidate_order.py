@@ -1,7 +1,4 @@
-"""The order of a pod's candidates for people.
-
-Those that fit come first, then those that come closest.
-"""
+"""The order of a pod's candidates for people: those that fit, then those that come closest."""
 
 from __future__ import annotations
 
@@ -19,18 +16,14 @@ _ORDER: Final = {reason: position for position, reason in enumerate(Reason)}
 
 
 def reason_order(reason: Reason) -> int:
-    """Returns how late the rule of a reason is checked.
-
-    The rules before it were passed.
-    """
+    """Returns how late the rule of a reason is checked; the rules before it were passed."""
     return _ORDER[reason]
 
 
 def sort_candidates(view: View, decision: Decision) -> list[str]:
-    """Returns the candidates of a decision, the closest first.
-
-    Those that fit come first, then those that another packing mode would offer, then those that lack space alone, the one with the most
-    free bytes on one disk first; then the others by the rule that refuses them, and by name.
+    """Returns the candidates of a decision, the closest first. Those that fit come first, then those that another
+    packing mode would offer, then those that lack space alone, the one with the most free bytes on one disk first; then
+    the others by the rule that refuses them, and by name.
     """
     fitting: list[str] = []
     never_safe: list[str] = []

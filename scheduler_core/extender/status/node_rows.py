@@ -1,7 +1,4 @@
-"""One row per node: its disks and their space.
-
-Space is by the rules of decisions. A row also says how urgently its node needs attention.
-"""
+"""One row per node: its disks, their space by the rules of decisions, and how urgently the node needs attention."""
 
 from __future__ import annotations
 
@@ -38,15 +35,12 @@ class NodeCondition(IntEnum):
 
     @property
     def text(self) -> str:
-        """The word for people."""
         return self.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceTotal:
-    """The space of several disks, in bytes.
-
-    The numbers are those of `DiskUsage`.
+    """The space of several disks, in bytes. The numbers are those of `DiskUsage`.
 
     Attributes:
         free: what open disks may still take by the rules, in sum
@@ -93,10 +87,7 @@ class SpaceTotal:
 
 
 def scheduling_limit_of(usage: DiskUsage) -> int:
-    """Returns how many bytes of a disk may be scheduled in all.
-
-    Longhorn's rule says so, and the disk's DiskSchedule.
-    """
+    """Returns how many bytes of a disk may be scheduled in all, by Longhorn's rule and the disk's DiskSchedule."""
     return max(0, usage.scheduled + usage.promised + usage.free)
 
 
@@ -128,20 +119,14 @@ class NodeRow:
 
     @property
     def badness(self) -> tuple[int, float, object]:
-        """Sorts rows, worst first.
-
-        Rows are compared by condition, then by the least share of the limit that is free, then by name.
-        """
+        """Sorts rows, worst first: by condition, then by the least share of the limit that is free, then by name."""
         share = self.space.free / self.space.limit if self.space.limit else 1.0
         return -self.condition, share, natural_key(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneRows:
-    """The nodes of one zone, worst first.
-
-    The zone is "" for nodes without one.
-    """
+    """The nodes of one zone, worst first. The zone is "" for nodes without one."""
 
     zone: str
     rows: tuple[NodeRow, ...]
@@ -196,10 +181,8 @@ def _condition(node: longhorn.Node, disks: Sequence[DiskUsage], closed: int) -> 
 
 
 def select_rows(rows: Iterable[NodeRow], text: str = "", zone: str | None = None) -> tuple[NodeRow, ...]:
-    """Returns the rows of a zone that contain a text.
-
-    Letter case does not matter. Every word of the text must occur in the row's names, zone, tags, condition or reasons.
-    None is every zone, "" is no zone.
+    """Returns the rows of a zone that contain every word of a text, in any letter case, in names, zone, tags, condition
+    or reasons. None is every zone, "" is no zone.
     """
     words = text.casefold().split()
     return tuple(
@@ -210,10 +193,7 @@ def select_rows(rows: Iterable[NodeRow], text: str = "", zone: str | None = None
 
 
 def group_by_zone(rows: Iterable[NodeRow]) -> tuple[ZoneRows, ...]:
-    """Returns the zones by name, each with its rows in order.
-
-    Nodes without a zone come last.
-    """
+    """Returns the zones by name, each with its rows in order; nodes without a zone come last."""
     zones: dict[str, list[NodeRow]] = {}
     for row in rows:
         zones.setdefault(row.zone, []).append(row)

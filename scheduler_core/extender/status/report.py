@@ -31,27 +31,19 @@ class StatusReport:
 
     @property
     def disks(self) -> int:
-        """How many disks there are."""
         return sum(len(row.disks) for row in self.rows)
 
     @property
     def largest_volume(self) -> int | None:
-        """Bytes of the largest volume that some StorageClass can get now.
-
-        It is None without StorageClasses of Longhorn.
-        """
+        """Bytes of the largest volume that some StorageClass can get now, None without StorageClasses of Longhorn."""
         return max(self.largest_volumes.values(), default=None)
 
     def count(self, condition: NodeCondition) -> int:
-        """Returns how many nodes have a condition."""
         return sum(row.condition is condition for row in self.rows)
 
 
 def status_report(state: ClusterState) -> Cooperative[StatusReport]:
-    """Reports a state.
-
-    The cost grows with disks, and with nodes times different StorageClasses.
-    """
+    """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
     rows = yield from node_rows(state)
     largest = yield from largest_volumes(state.view)
     waiting = yield from waiting_pods(state.view)

@@ -39,9 +39,8 @@ class DiskRow:
 
     @property
     def badness(self) -> tuple[bool, bool, float, object, object]:
-        """Sorts disks, worst first.
-
-        First those over Longhorn's limit, then those that take no new replica, then the least share of the limit that is free.
+        """Sorts disks, worst first: those over Longhorn's limit, then those that take no new replica, then by the least
+        share of the limit that is free.
         """
         usage = self.usage
         limit = scheduling_limit_of(usage)
@@ -74,10 +73,7 @@ def sort_disks(disks: Iterable[DiskRow], order: RowOrder) -> tuple[DiskRow, ...]
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:
-    """Returns the sort key of an order by bytes.
-
-    The row with the least key comes first.
-    """
+    """Returns the sort key of an order by bytes; the row with the least key comes first."""
     sizes = {
         RowOrder.WRITTEN: -space.written,
         RowOrder.SCHEDULED: -space.scheduled,

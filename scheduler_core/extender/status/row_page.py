@@ -32,10 +32,7 @@ class RowPage(Generic[_Row]):
 
     @property
     def first(self) -> int:
-        """The number of the page's first row.
-
-        It is counted from 1, and 0 without rows.
-        """
+        """The number of the page's first row, counted from 1; 0 without rows."""
         return (self.number - 1) * self.size + 1 if self.rows else 0
 
     @property
@@ -45,10 +42,7 @@ class RowPage(Generic[_Row]):
 
 
 def page_of(rows: Sequence[_Row], number: int, size: int = PAGE_SIZE) -> RowPage[_Row]:
-    """Returns a page of the rows.
-
-    Beyond the last page it is the last one.
-    """
+    """Returns a page of the rows; beyond the last page, the last one."""
     pages = max(1, -(-len(rows) // size))
     current = min(max(1, number), pages)
     return RowPage(rows[(current - 1) * size : current * size], current, len(rows), size)

@@ -80,10 +80,7 @@ def waiting_pods(view: View) -> Cooperative[tuple[Pod, ...]]:
 
 
 def candidate_nodes(view: View) -> list[str]:
-    """Returns the names of the nodes that pods may run on, sorted.
-
-    A snapshot without Kubernetes nodes has Longhorn's.
-    """
+    """Returns the names of the nodes that pods may run on, sorted; a snapshot without Kubernetes nodes has Longhorn's."""
     return sorted(view.snapshot.nodes or view.snapshot.longhorn_nodes)
 
 
@@ -94,9 +91,8 @@ def waiting_row(
     contenders: Contenders,
     refused: Mapping[str, str],
 ) -> Cooperative[WaitingRow]:
-    """Returns the row of a pod, by the decision of `/filter`.
-
-    `refused`: nodes that kube-scheduler refuses by itself, with its reasons.
+    """Returns the row of a pod, by the decision of `/filter`; `refused`: nodes that kube-scheduler refuses by itself,
+    with its reasons.
     """
     nodes = candidate_nodes(state.view)
     names = [name for name in nodes if name not in refused]
@@ -125,13 +121,10 @@ def waiting_row(
 def _closest_node(
     pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
 ) -> Cooperative[NearestNode | None]:
-    """Returns the node that lacks the fewest bytes.
-
-    Where all lack something else, it is the one that passed most rules. Only the nodes with most free bytes on one disk
-    are compared byte by byte.
-    """
+    """Returns the node that lacks the fewest bytes or, where all lack something else, the one that passed most rules."""
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     order = sort_candidates(state.view, decision)
+    # Only the nodes with most free bytes on one disk are compared byte by byte.
     lacking = [name for name in order[:_COMPARED_NODES] if reasons[name] in LACKING_SPACE]
     if not order:
         return None
@@ -144,8 +137,5 @@ def _closest_node(
 
 
 def _distance(name: str, verdict: Verdict) -> tuple[bool, int, int, str]:
-    """Sorts nodes, the closest first.
-
-    Those whose missing bytes are known come first.
-    """
+    """Sorts nodes, the closest first, those whose missing bytes are known before others."""
     return verdict.missing == 0, verdict.missing, -reason_order(verdict.reason), name

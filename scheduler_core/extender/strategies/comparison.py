@@ -1,7 +1,4 @@
-"""The figures of all runs of a strategy.
-
-They are the least, the median and the most of all orders, and samples over time.
-"""
+"""The figures of all runs of a strategy: the least, the median and the most of all orders, and samples over time."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ from scheduler_core.extender.strategies.tally import Sample
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number in all orders.
-
-    The median is the lower one of two.
-    """
+    """A number in all orders; the median is the lower one of two."""
 
     least: int
     median: int
@@ -29,7 +23,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[int]) -> Spread:
-        """Returns the spread of one number or more."""
         return cls(min(values), median_low(values), max(values))
 
 
@@ -75,10 +68,7 @@ class StrategyComparison:
     strategies: tuple[StrategyFigures, ...]
 
     def sampled_steps(self, limit: int) -> list[int]:
-        """Returns at most `limit` steps that divide the longest run evenly.
-
-        Its first and its last step are included.
-        """
+        """Returns at most `limit` steps that divide the longest run evenly, the first and the last included."""
         end = max(entry.samples[-1].step for entry in self.strategies)
         intervals = max(1, min(limit - 1, end))
         return sorted({end * number // intervals for number in range(intervals + 1)})
@@ -108,9 +98,6 @@ def summarize(name: StrategyName, results: Sequence[RunResult]) -> StrategyFigur
 
 
 def resample(samples: Sequence[Sample], steps: Sequence[int]) -> tuple[Sample, ...]:
-    """Returns the counts after each of some steps.
-
-    `changes` has the counts whenever they changed. The first change is at step 0.
-    """
+    """Returns the counts after each of some steps; `changes` has the counts whenever they changed, first at step 0."""
     changes = [sample.step for sample in samples]
     return tuple(replace(samples[bisect_right(changes, step) - 1], step=step) for step in steps)

@@ -1,7 +1,4 @@
-"""Draws a cluster of any size, and pods with Longhorn volumes.
-
-A source of chance is passed in.
-"""
+"""Draws a cluster of any size, and pods with Longhorn volumes, from a source of chance that is passed in."""
 
 from __future__ import annotations
 
@@ -33,11 +30,9 @@ def draw_volume_sizes(pods: int, volumes: int, choose: Choose) -> list[tuple[int
 
 
 def draw_cluster(nodes: int, capacity: int, choose: Choose) -> Snapshot:
-    """Returns a cluster of nodes with one to three disks.
-
-    The disks are empty, and their limits add up to about `capacity` bytes. Its only StorageClass is that of Longhorn's
-    proposal: best-effort data locality and one replica. Longhorn's settings have their defaults. Each disk has at least
-    1 GiB.
+    """Returns a cluster of nodes with one to three empty disks of at least 1 GiB each, whose limits add up to about
+    `capacity` bytes. Its only StorageClass is that of Longhorn's proposal: best-effort data locality and one replica.
+    Longhorn's settings have their defaults.
     """
     shares = [[_DISK_SHARES[choose(len(_DISK_SHARES))] for _ in range(choose(_MOST_DISKS) + 1)] for _ in range(nodes)]
     unit = capacity / max(1, sum(map(sum, shares)))

@@ -120,10 +120,7 @@ _Event = _Binding | _StatusSync | _ReservationTimeout | _BackoffEnd
 
 
 def arrival_order(situation: Situation, choose: Choose) -> list[PodToPlace]:
-    """Returns the pods without a node in random order.
-
-    The order is the same for every strategy.
-    """
+    """Returns the pods without a node in random order, the same for every strategy."""
     pods = list(situation.all_pods())
     return [pods.pop(choose(len(pods))) for _ in range(len(pods))]
 
@@ -191,10 +188,7 @@ class _Run:
                 return
 
     def _holds_lock(self) -> bool:
-        """Whether the proposal's write lock is held.
-
-        It is released at the pod-scheduling time-out.
-        """
+        """Whether the proposal's write lock is held, which is released at the pod-scheduling time-out."""
         if self._step >= self._locked_until:
             self._locked_by = None
         return self._locked_by is not None
@@ -219,7 +213,6 @@ class _Run:
             self._tally.note_step(self._step)
 
     def _note_change(self) -> None:
-        """Lets refused pods that waited for a change be tried again."""
         self._version += 1
         self._queue.extend(self._unchanged)
         self._unchanged.clear()
@@ -302,10 +295,7 @@ class _Run:
             self._schedule(self._pace.lag, _StatusSync(changes))
 
     def _note_running(self, key: PodKey) -> None:
-        """Notes that a pod runs, if all of its volumes have data.
-
-        Its StatefulSet then creates the next one.
-        """
+        """Notes that a pod runs, if all of its volumes have data; its StatefulSet then creates the next one."""
         if key in self._tally.running or key not in self._bound:
             return
         cluster = self._cluster
@@ -318,7 +308,6 @@ class _Run:
                 self._queue.append(successor)
 
     def result(self) -> RunResult:
-        """Returns the end of the run."""
         self._tally.note_step(self._step)
         reasons = Counter(_summary(reasons) for reasons in self._refusals.values())
         reasons.update(_NOT_CREATED for _ in self._successors)

@@ -1,7 +1,4 @@
-"""Ways to choose the nodes that a pod is offered.
-
-kube-scheduler's own filters come before.
-"""
+"""Ways to choose the nodes that a pod is offered, after kube-scheduler's own filters."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ class Strategy(PodFilter, Protocol):
 
     @property
     def waits_for_binding(self) -> bool:
-        """Whether other pods wait until a pod is bound.
-
-        They wait only for a pod that takes space.
-        """
+        """Whether other pods wait until a pod is bound; they wait only for a pod that takes space."""
 
     def on_binding(self, pod: Pod, node: str) -> None:
         """Notes that a pod that takes space has its node."""
@@ -60,9 +54,8 @@ class Strategy(PodFilter, Protocol):
         """Notes that the node-reservation time-out of a pod has run out."""
 
     def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
-        """Returns the cluster after Longhorn's placement of a volume.
-
-        An admission webhook may change what is written.
+        """Returns the cluster after Longhorn's placement of a volume, of which an admission webhook may change what is
+        written.
         """
 
 
@@ -72,10 +65,7 @@ class _PlainStrategy:
     waits_for_binding: bool = False
 
     def on_binding(self, pod: Pod, node: str) -> None:
-        """Does nothing.
-
-        What is reserved is derived from the cluster, if anything is.
-        """
+        """Does nothing: what is reserved is derived from the cluster, if anything is."""
 
     def on_timeout(self, key: PodKey) -> None:
         """Does nothing: no reservation has a time-out."""
@@ -87,9 +77,8 @@ class _PlainStrategy:
 
 
 class WithoutExtender(_PlainStrategy):
-    """kube-scheduler alone: every node that passes its filters, whatever Longhorn's disks hold.
-
-    CSIStorageCapacity is not compared, because Longhorn does not publish it by default.
+    """kube-scheduler alone: every node that passes its filters, whatever Longhorn's disks hold. CSIStorageCapacity is
+    not compared, because Longhorn does not publish it by default.
     """
 
     def __init__(self, options: FilterOptions) -> None:
@@ -148,7 +137,6 @@ class NodeReservation(_PlainStrategy):
             return True
 
     def on_binding(self, pod: Pod, node: str) -> None:
-        """Reserves the pod's node."""
         self._reservations[pod.namespace, pod.name] = pod, node
 
     def on_timeout(self, key: PodKey) -> None:
@@ -157,26 +145,19 @@ class NodeReservation(_PlainStrategy):
 
 
 class CapacityReservation(_PlainStrategy, PodDecider):
-    """This extender, without the placement guard.
-
-    It offers nodes that hold the pod's volumes together with the demand of pods decided before.
+    """This extender, without the placement guard: offers nodes that hold the pod's volumes together with the demand of
+    pods decided before.
     """
 
 
 class GuardedReservation(CapacityReservation):
-    """This extender with the placement guard.
-
-    The guard keeps Longhorn to the plan of every node.
-    """
+    """This extender with the placement guard, which keeps Longhorn to the plan of every node."""
 
     def __init__(self, options: FilterOptions) -> None:
         super().__init__(options.with_guard())
 
     def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
-        """Returns the later cluster, as the guard lets it be written.
-
-        New replicas are on the disks that the guard chooses.
-        """
+        """Returns the later cluster, with new replicas on the disks that the guard chooses."""
         earlier = {replica.name for replica in before.state.view.replicas_of(volume)}
         for replica in after.state.view.replicas_of(volume):
             if replica.name not in earlier and replica.node_id:

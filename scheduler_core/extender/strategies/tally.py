@@ -1,7 +1,4 @@
-"""What a run counts, step by step.
-
-It counts pods with their volumes, misplaced volumes and overbooked disks.
-"""
+"""What a run counts, step by step: pods with their volumes, misplaced volumes and overbooked disks."""
 
 from __future__ import annotations
 
@@ -67,10 +64,7 @@ class Tally:
         self._samples.append(sample)
 
     def note_placement(self, cluster: PredictedCluster, name: str, *, is_new: bool) -> None:
-        """Notes what placing or removing replicas of a volume led to.
-
-        `is_new`: the volume had no replica before.
-        """
+        """Notes what placing or removing replicas of a volume led to; `is_new`: it had no replica before."""
         replicas = placed_replicas(cluster, name)
         volume = cluster.snapshot.volumes[name]
         on_node = any(replica.node_id == volume.node_id for replica in replicas)
@@ -85,5 +79,4 @@ class Tally:
 
 
 def placed_replicas(cluster: PredictedCluster, name: str) -> list[longhorn.Replica]:
-    """Returns the replicas of a volume that have a node."""
     return [replica for replica in cluster.state.view.replicas_of(name) if replica.node_id]

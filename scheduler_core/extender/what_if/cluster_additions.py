@@ -54,7 +54,6 @@ class Workload:
     in_order: bool = False
 
     def pod_name(self, number: int) -> str:
-        """Returns the name of a pod by its number."""
         return f"{self.name}-{number}"
 
     def pods(self, number: int) -> tuple[kube.Pod, generic.Pod]:
@@ -65,10 +64,7 @@ class Workload:
         return pod, replace(self.generic_pod, name=name, uid=pod.uid, node_name="")
 
     def _claim_name(self, mount: kube.ClaimVolume, pod_name: str) -> str:
-        """Returns the claim that another pod mounts.
-
-        Claims without a template are shared.
-        """
+        """Returns the claim that another pod mounts; claims without a template are shared."""
         if mount.ephemeral:
             return f"{pod_name}-{mount.name}"
         if mount.template is not None and mount.claim.endswith(self.pod.name):
@@ -88,9 +84,8 @@ def _new_uid(namespace: str, name: str) -> str:
 def workload_members(
     kind: str, workload: NamespacedName, pods: Mapping[PodKey, kube.Pod], owners: Mapping[PodKey, str]
 ) -> list[PodKey]:
-    """Returns the live pods of a workload, by their names.
-
-    Pods of earlier changes are included. The last ones are removed first. Of a StatefulSet these are the highest numbers, of other kinds the pods without a node.
+    """Returns the live pods of a workload, those of earlier changes included, by their names, of which the last are
+    removed first.
     """
     namespace, name = workload
     created = re.compile(f"{re.escape(name)}-{MEMBER_NAMES[kind]}")
@@ -103,6 +98,7 @@ def workload_members(
         and (predicted if pod.uid == _new_uid(*key) else created).fullmatch(key[1])
         and owners.get(key) in (None, _POD_OWNERS[kind])
     ]
+    # Of a StatefulSet the highest numbers go first, of other kinds the pods without a node.
     if kind == STATEFUL_SET:
         return sorted(members, key=lambda key: int(key[1].rpartition("-")[2]))
     return sorted(members, key=lambda key: (not pods[key].node_name, key[1]))
@@ -159,10 +155,7 @@ class AddNodes:
     disks: tuple[int, ...] = ()
 
     def apply(self, situation: Situation) -> Situation:
-        """Adds the nodes, with the pods that each node has.
-
-        Pods of DaemonSets are such pods.
-        """
+        """Adds the nodes, with the pods of DaemonSets that each node has."""
         cluster = situation.cluster
         if self.like not in cluster.snapshot.longhorn_nodes:
             raise WhatIfError(f"there is no Longhorn node {self.like}")
@@ -235,10 +228,7 @@ def _empty_disk(disk: longhorn.Disk, uuid: str, size: int) -> longhorn.Disk:
 
 @dataclass(frozen=True, slots=True)
 class AddDisk:
-    """A new empty disk of a Longhorn node.
-
-    It has type and tags of the node's first disk, and nothing is reserved.
-    """
+    """A new empty disk of a Longhorn node, with type and tags of the node's first disk, and nothing reserved."""
 
     node: str
     size: int

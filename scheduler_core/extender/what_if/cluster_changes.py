@@ -36,9 +36,7 @@ class Drain:
     nodes: tuple[str, ...]
 
     def apply(self, situation: Situation) -> Situation:
-        """Cordons the nodes and evicts their pods.
-
-        It also evicts the replicas that the node-drain-policy evicts.
+        """Cordons the nodes and evicts their pods, and the replicas that the node-drain-policy evicts.
 
         Raises:
             WhatIfError: there is no such node
@@ -88,9 +86,8 @@ def _cordon(cluster: PredictedCluster, name: str) -> PredictedCluster:
 
 
 def _request_evictions(cluster: PredictedCluster, nodes: Collection[str]) -> tuple[PredictedCluster, frozenset[str]]:
-    """Evicts replicas of drained nodes where the policy says so (syncReplicaEvictionRequested).
-
-    Returns the cluster, and the volumes of the evicted replicas.
+    """Evicts replicas of drained nodes where the policy says so (syncReplicaEvictionRequested). Returns the cluster,
+    and the volumes of the evicted replicas.
     """
     policy = cluster.state.view.settings.node_drain_policy
     if policy not in (BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA):
@@ -184,7 +181,6 @@ class LoseZone:
     zone: str
 
     def apply(self, situation: Situation) -> Situation:
-        """See `LoseNodes`."""
         return LoseNodes(nodes_in_zone(situation.cluster, self.zone)).apply(situation)
 
 
@@ -263,10 +259,7 @@ class Expand:
 
 
 def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
-    """Returns why the API server refuses larger claims of a StorageClass.
-
-    A class that the source lacks refuses none.
-
+    """Returns why the API server refuses larger claims of a StorageClass; a class that the source lacks refuses none.
     Source: Kubernetes' admission plugin PersistentVolumeClaimResize.
     """
     storage_class = cluster.snapshot.storage_classes.get(claim.spec.storage_class or "")

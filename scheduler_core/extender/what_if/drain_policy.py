@@ -1,6 +1,5 @@
-"""Whether a drain can finish, by Longhorn's node-drain-policy.
-
-Longhorn keeps a PodDisruptionBudget on a node's instance manager until it may go.
+"""Whether a drain can finish, by Longhorn's node-drain-policy: Longhorn keeps a PodDisruptionBudget on a node's
+instance manager until it may go.
 
 Source: controller/instance_manager_controller.go:canDeleteInstanceManagerPDB. The budgets of other pods are not read.
 """
@@ -20,9 +19,8 @@ ALLOW_STOPPED = "allow-if-replica-is-stopped"
 
 
 def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) -> list[str]:
-    """Returns why Longhorn's budget holds up a node's drain.
-
-    It is empty if the budget does not. `gone` are nodes whose instance manager does not run any more.
+    """Returns why Longhorn's budget holds up a node's drain, empty if it does not. `gone` are nodes whose instance
+    manager does not run any more.
     """
     attached = sorted(
         volume.name for volume in cluster.snapshot.volumes.values() if node in (volume.node_id, volume.current_node_id)
@@ -43,10 +41,7 @@ def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) 
 
 
 def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: Collection[str]) -> bool:
-    """Whether no other node has a healthy replica.
-
-    A replica that never had data does not count.
-    """
+    """Whether no other node has a healthy replica; one that never had data does not count."""
     if not replica.healthy_at and not replica.failed_at:
         return False
     others = (other for other in cluster.state.view.replicas_of(replica.volume) if other.node_id != replica.node_id)
@@ -54,6 +49,5 @@ def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: 
 
 
 def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether the replica's volume is attached, so that the replica runs."""
     volume = cluster.snapshot.volumes.get(replica.volume)
     return volume is not None and bool(volume.node_id)

@@ -20,10 +20,7 @@ from scheduler_core.model import longhorn
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """What a node's status does not show yet.
-
-    It is the difference of two versions of the status.
-    """
+    """What a node's status does not show yet: the difference of two versions of the status."""
 
     before: longhorn.Node
     after: longhorn.Node
@@ -43,10 +40,7 @@ class StatusChange:
 def hide_changes(
     before: PredictedCluster, after: PredictedCluster
 ) -> tuple[PredictedCluster, tuple[StatusChange, ...]]:
-    """Returns the later cluster with every Longhorn node's earlier status.
-
-    It also returns what that leaves out.
-    """
+    """Returns the later cluster with every Longhorn node's earlier status, and what that leaves out."""
     earlier = before.snapshot.longhorn_nodes
     changes = tuple(
         StatusChange(earlier[name], node)
@@ -58,10 +52,7 @@ def hide_changes(
 
 
 def show_change(cluster: PredictedCluster, change: StatusChange) -> PredictedCluster:
-    """Returns the cluster whose status shows the change, too.
-
-    What the status shows already stays.
-    """
+    """Returns the cluster whose status shows the change, too; what the status shows already stays."""
     node = cluster.snapshot.longhorn_nodes.get(change.before.name)
     if node is None:
         return cluster

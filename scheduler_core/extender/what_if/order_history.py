@@ -1,7 +1,5 @@
-"""How a predicted order goes on, step by step.
-
-It says what waits, what is misplaced, and what is free. An order calls its observer after every step. `OrderHistory` is
-one: it keeps a limited number of points, evenly spread.
+"""How a predicted order goes on, step by step: what waits, what is misplaced, and what is free. An order calls its
+observer after every step. `OrderHistory` is one, which keeps a limited number of points, evenly spread.
 """
 
 from __future__ import annotations
@@ -64,10 +62,7 @@ class OrderPoint:
 
 
 class OrderHistory:
-    """The points of one order, at most `limit` of them.
-
-    Of longer orders every second, fourth or later step is kept.
-    """
+    """The points of one order, at most `limit` of them; of longer orders every second, fourth or later step is kept."""
 
     def __init__(self, start: PredictedCluster, limit: int = _MAX_POINTS) -> None:
         self._limit = limit
@@ -125,7 +120,6 @@ def _lacks_local_replica(cluster: PredictedCluster, volume: Volume) -> bool:
 
 
 def _free_bytes(cluster: PredictedCluster) -> int:
-    """Returns what Longhorn's rules let the ready disks take in sum."""
     view = cluster.state.view
     free_space = view.indexes.free_space
     return sum(
@@ -138,7 +132,6 @@ def _free_bytes(cluster: PredictedCluster) -> int:
 
 
 def _overbooked_disks(cluster: PredictedCluster) -> int:
-    """Returns how many ready disks have more scheduled than their limit."""
     view = cluster.state.view
     return sum(
         disk.ready and disk.storage_scheduled > scheduling_limit(disk, view.settings)

@@ -1,6 +1,5 @@
-"""The decision about one pod, as the cluster makes it.
-
-First come kube-scheduler's filters, then the extender's, then the choice of a node that is offered.
+"""The decision about one pod, as the cluster makes it: kube-scheduler's filters, the extender's, then the choice of a
+node that is offered.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class PodDecision:
 
 
 class PodFilter(Protocol):
-    """Decides which nodes a pod is offered.
-
-    They are among those that kube-scheduler may choose.
-    """
+    """Decides which nodes a pod is offered, of those that kube-scheduler may choose."""
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
         """Returns the decision about the nodes that passed kube-scheduler's own filters.
@@ -61,10 +57,7 @@ class PodFilter(Protocol):
 
 
 class PodDecider:
-    """The decision of `/filter` about the pods of one order.
-
-    Its caches live as long as the order.
-    """
+    """The decision of `/filter` about the pods of one order, with caches that live as long as the order."""
 
     def __init__(self, options: FilterOptions) -> None:
         self._options = options
@@ -76,16 +69,11 @@ class PodDecider:
     def decide(
         self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
     ) -> Cooperative[PodDecision]:
-        """Returns one of the nodes that kube-scheduler may choose, at random.
-
-        It is one of `names` only, if they are given.
-        """
+        """Returns one of the nodes that kube-scheduler may choose, at random; one of `names` if they are given."""
         return (yield from decide_pod(pod, cluster, self, choose, names))
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
-        """Returns the decision as `/filter` answers it.
-
-        The demand of pods bound before counts.
+        """Returns the decision as `/filter` answers it, in which the demand of pods bound before counts.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -105,9 +93,8 @@ def decide_pod(
     choose: Choose,
     names: Sequence[str] | None = None,
 ) -> Cooperative[PodDecision]:
-    """Returns one of the nodes that pass all filters, at random.
-
-    The filters are those of kube-scheduler and another one. The pod is decided about on `names`, or on all nodes.
+    """Returns one of the nodes that pass kube-scheduler's filters and another one, at random. The pod is decided about
+    on `names`, or on all nodes.
     """
     names = cluster.node_names if names is None else names
     yield
@@ -134,10 +121,7 @@ def decide_pod(
 
 
 def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCluster:
-    """Returns the cluster with the pod on its node.
-
-    Its unbound claims are to be provisioned for that node.
-    """
+    """Returns the cluster with the pod on its node, for which its unbound claims are to be provisioned."""
     changes: ChangesByObject = {}
     for mount in pod.volumes:
         key = (pod.namespace, mount.claim)
@@ -153,10 +137,7 @@ def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCl
 
 
 def attach_volumes(cluster: PredictedCluster, pod: kube.Pod, decision: Decision) -> PredictedCluster:
-    """Returns the cluster with the pod's claims bound.
-
-    Its Longhorn volumes are attached to its node.
-    """
+    """Returns the cluster with the pod's claims bound, and its Longhorn volumes attached to its node."""
     node = pod.node_name
     shared = cluster.shared_volume(pod)
     if shared is not None:
@@ -202,10 +183,7 @@ def _attachment_changes(
 
 
 def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
-    """Returns the volume attached to a node.
-
-    A shared one stays where its share-manager is.
-    """
+    """Returns the volume attached to a node; a shared one stays where its share-manager is."""
     shared = volume.access_mode == "rwx" and not volume.migratable
     target = (volume.node_id if shared else "") or node
     robustness = "healthy" if volume.robustness in ("", "unknown") else volume.robustness
@@ -213,10 +191,7 @@ def _attach(volume: longhorn.Volume, node: str) -> longhorn.Volume:
 
 
 def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster without the attachments that end with the pod.
-
-    These are of volumes that only this pod uses on its node. Its generic ephemeral volumes are deleted, as their claims are with the pod.
-    """
+    """Returns the cluster without the attachments of volumes that only this pod uses on its node."""
     changes: ChangesByObject = {}
     shared = cluster.shared_volume(pod)
     if shared is not None:
@@ -232,12 +207,12 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
     cluster = cluster.update(changes)
     for mount in pod.volumes:
         if mount.ephemeral:
+            # The claims of generic ephemeral volumes are deleted with the pod.
             cluster = _delete_claim(cluster, (pod.namespace, mount.claim))
     return cluster
 
 
 def _delete_claim(cluster: PredictedCluster, key: NamespacedName) -> PredictedCluster:
-    """Returns the cluster without a claim, its volume and its replicas."""
     claim = cluster.snapshot.claims.get(key)
     if claim is None:
         return cluster

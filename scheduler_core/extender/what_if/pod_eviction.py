@@ -1,7 +1,6 @@
-"""Whether a pod may be evicted, by the PodDisruptionBudgets that select it.
-
-The API server refuses an eviction while the status of the pod's budget allows no disruption; the disruption controller writes
-that status. Here both are one step: what is allowed is computed from the pods as they are predicted, so it is never outdated.
+"""Whether a pod may be evicted, by the PodDisruptionBudgets that select it. The API server refuses an eviction while
+the status of the pod's budget allows no disruption; the disruption controller writes that status. Here both are one
+step: what is allowed is computed from the pods as they are predicted, so it is never outdated.
 
 Source: pkg/registry/core/pod/storage/eviction.go, and pkg/controller/disruption/disruption.go of Kubernetes 1.36.
 """
@@ -34,10 +33,7 @@ class SelectedPods:
 
     @cached_property
     def sync_failure(self) -> str:
-        """Why the disruption controller cannot count pods, "" if it can.
-
-        Then it allows no eviction.
-        """
+        """Why the disruption controller cannot count pods, "" if it can; it then allows no eviction."""
         if self.budget.sync_failure or not self.budget.counts_controllers:
             return self.budget.sync_failure
         owners = self.cluster.owners
@@ -55,7 +51,6 @@ class SelectedPods:
 
     @cached_property
     def desired_healthy(self) -> int:
-        """How many pods must stay healthy."""
         return self.budget.desired_healthy(self.expected_count)
 
     def current_healthy(self, is_healthy: IsHealthy) -> int:
@@ -107,10 +102,7 @@ class DisruptionBudgets:
         return pods
 
     def refusal(self, pod: kube.Pod, is_healthy: IsHealthy) -> str:
-        """Returns why the API server refuses to evict a pod.
-
-        It is "" if it evicts the pod.
-        """
+        """Returns why the API server refuses to evict a pod, "" if it evicts the pod."""
         key = (pod.namespace, pod.name)
         budgets = self.of(key)
         if not budgets or ignores_budgets(pod):
@@ -136,20 +128,15 @@ def _selects(budget: DisruptionBudget, pod: generic.Pod) -> bool:
 
 
 def without_expected_pods(cluster: PredictedCluster, pod: generic.Pod) -> PredictedCluster:
-    """Returns the cluster after a workload with such pods was scaled.
-
-    What the disruption controller counted before does not hold any more for the budgets of these pods.
-    """
+    """Returns the cluster after a workload with such pods was scaled."""
     budgets = cluster.snapshot.disruption_budgets.items()
     concerned = {key: budget for key, budget in budgets if key[0] == pod.namespace and _selects(budget, pod)}
+    # What the disruption controller counted before does not hold any more.
     return cluster.update(
         {("disruption_budgets", key): replace(budget, expected_pods=None) for key, budget in concerned.items()}
     )
 
 
 def ignores_budgets(pod: kube.Pod) -> bool:
-    """Whether a pod is evicted whatever its budgets say (canIgnorePDB).
-
-    It is if it does not run yet or any more.
-    """
+    """Whether a pod is evicted whatever its budgets say, because it does not run yet or any more (canIgnorePDB)."""
     return pod.deleting or pod.phase in ("Pending", "Succeeded", "Failed")

@@ -1,7 +1,4 @@
-"""The cluster that a prediction changes.
-
-It is the state of decisions, and what kube-scheduler's own filters read.
-"""
+"""The cluster that a prediction changes: the state of decisions, and what kube-scheduler's own filters read."""
 
 from __future__ import annotations
 
@@ -45,9 +42,7 @@ class WhatIfError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class PredictedCluster:
-    """One version of the predicted cluster.
-
-    Every change makes the next version by the update that production uses.
+    """One version of the predicted cluster. Every change makes the next version by the update that production uses.
 
     Attributes:
         state: what decisions read
@@ -67,14 +62,12 @@ class PredictedCluster:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The objects of this version."""
         return self.state.view.snapshot
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """The nodes that pods may run on, in order.
-
-        Where there are no Kubernetes nodes, they are Longhorn's, without those that are cordoned or gone.
+        """The nodes that pods may run on, in order; without Kubernetes nodes, Longhorn's that are neither cordoned nor
+        gone.
         """
         if self.scheduling.node_names:
             return self.scheduling.node_names
@@ -87,7 +80,6 @@ class PredictedCluster:
         )
 
     def update(self, changes: Changes, after: timedelta = timedelta(0)) -> PredictedCluster:
-        """Returns the cluster after the changes, and after some time."""
         if not changes and not after:
             return self
         return replace(self, state=self.state.update(changes, self.state.view.cluster.now + after))
@@ -117,9 +109,8 @@ class PredictedCluster:
         return self.pods.get(key) or generic.Pod(pod.namespace, pod.name, node_name=pod.node_name, uid=pod.uid)
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
-        """Returns the existing Longhorn volumes of a pod.
-
-        They are in the order of the pod's claims. A share-manager has the volume that it shares.
+        """Returns the existing Longhorn volumes of a pod, in the order of its claims; a share-manager has the volume
+        that it shares.
         """
         shared = self.shared_volume(pod)
         volumes = [shared] if shared is not None else []
@@ -131,16 +122,12 @@ class PredictedCluster:
         return volumes
 
     def shared_volume(self, pod: kube.Pod) -> longhorn.Volume | None:
-        """Returns the volume that a pod shares as its share-manager.
-
-        It is None for other pods.
-        """
+        """Returns the volume that a pod shares as its share-manager, None for other pods."""
         if self.owners.get((pod.namespace, pod.name)) != SHARE_MANAGER:
             return None
         return self.snapshot.volumes.get(pod.name.removeprefix("share-manager-"))
 
     def volume_of_claim(self, claim: kube.Claim) -> longhorn.Volume | None:
-        """Returns the Longhorn volume of a claim, None without one."""
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
 
@@ -151,20 +138,18 @@ class PredictedCluster:
         return f"{NO_DRIVER} ({pod.node_name})" if lacks else ""
 
     def pod_claims(self, pod: kube.Pod) -> PodClaims:
-        """Returns what kube-scheduler's filters read of a pod's claims; those that do not wait for a pod are provisioned.
-
-        The node affinity of a volume that is tied to a zone or region follows from the volume: it may be newer than the cluster's objects.
+        """Returns what kube-scheduler's filters read of a pod's claims; those that do not wait for a pod are
+        provisioned.
         """
         claims = pod_claims(pod, self.snapshot, self.affinities, provisioned=True)
+        # The node affinity of a volume that is tied to a zone or region follows from the volume, which may be newer
+        # than the cluster's objects.
         tied = (volume.topology_requirement for volume in self.volumes_of(pod) if volume.topology_requirement)
         terms = (tuple(map(_node_selector_term, requirement)) for requirement in tied)
         return replace(claims, affinities=(*claims.affinities, *terms))
 
     def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
-        """Returns the node and disk of a placed replica.
-
-        It is None if either is gone.
-        """
+        """Returns the node and disk of a placed replica, None if either is gone."""
         node = self.state.view.cluster.nodes.get(replica.node_id)
         disks = node.disks if node is not None else ()
         disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
@@ -202,12 +187,9 @@ def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
 def cluster_without_scheduling(
     state: ClusterState, earlier: PredictedCluster | None = None
 ) -> Cooperative[PredictedCluster]:
-    """Returns a cluster with no more than decisions read.
-
-    `earlier`, if given, was returned for an earlier state; it saves a look at every pod while no pod has changed.
-
-    kube-scheduler's own filters refuse nothing in it, apart from cordoned nodes. Its caches are not those of the state, because the
-    caches of a running program are for one course of versions only.
+    """Returns a cluster with no more than decisions read, in which kube-scheduler's own filters refuse nothing but
+    cordoned nodes. `earlier`, if given, was returned for an earlier state; it saves a look at every pod while no pod
+    has changed.
 
     Raises:
         WhatIfError: the cluster's disks are allocated through DiskSchedules, which are not predicted
@@ -219,6 +201,7 @@ def cluster_without_scheduling(
         owners = earlier.owners
     else:
         owners = yield from _owners(snapshot.pods)
+    # The caches of a running program are for one course of versions only, so the cluster has its own.
     return PredictedCluster(
         state=ClusterState(state.view, ProfileCache(state.view), state.demand),
         scheduling=GenericClusterState(),
@@ -239,10 +222,7 @@ def _owners(pods: Mapping[PodKey, kube.Pod]) -> Cooperative[HashTrieMap[PodKey, 
 
 
 def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
-    """Returns the node with one disk replaced or added.
-
-    Its disks are in the order of names.
-    """
+    """Returns the node with one disk replaced or added, and its disks in the order of names."""
     disks = {entry.name: entry for entry in node.disks} | {disk.name: disk}
     return replace(node, disks=tuple(disks[name] for name in sorted(disks)))
 
@@ -250,15 +230,12 @@ def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
 def list_replica(
     cluster: PredictedCluster, node: longhorn.Node, disk: longhorn.Disk, name: str, size: int
 ) -> longhorn.Node:
-    """Returns the node with a replica listed on the disk.
-
-    The replica has `size` bytes. None of the disk's other entries change, so a status that the snapshot does not
-    explain stays.
-    """
+    """Returns the node with a replica of `size` bytes listed on the disk."""
     before = disk.scheduled_replicas.get(name, 0)
     listed = {key: entry for key, entry in disk.scheduled_replicas.items() if key != name}
     if size:
         listed[name] = size
+    # None of the disk's other entries change, so a status that the snapshot does not explain stays.
     changed = replace(disk, scheduled_replicas=listed, storage_scheduled=max(0, disk.storage_scheduled + size - before))
     return with_disk(node, with_schedulable_condition(cluster, changed))
 

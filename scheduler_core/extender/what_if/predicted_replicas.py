@@ -1,7 +1,6 @@
-"""Longhorn's steps with a volume's replicas, by its own rules.
-
-It places the replicas of new volumes, rebuilds missing ones, follows data locality, and moves evicted ones. One step at a time, each
-decided by the status of the given cluster, which may lag behind (`lagging_status.py`). Auto-balance and the reuse of failed replicas are not predicted.
+"""Longhorn's steps with a volume's replicas, by its own rules. It places the replicas of new volumes, rebuilds missing
+ones, follows data locality, and moves evicted ones. One step at a time, each decided by the status of the given
+cluster, which may lag behind (`lagging_status.py`). Auto-balance and the reuse of failed replicas are not predicted.
 """
 
 from __future__ import annotations
@@ -61,10 +60,8 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
 
 
 def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Cooperative[ReplicaStep]:
-    """Takes Longhorn's next step for a volume.
-
-    The volume is attached, or a replica of it is evicted. Without a change and without a problem the volume is
-    complete.
+    """Takes Longhorn's next step for a volume that is attached, or of which a replica is evicted. Without a change and
+    without a problem the volume is complete.
     """
     volume = cluster.snapshot.volumes.get(name)
     # What happens to the shards of a sharded volume that exists is not predicted.
@@ -98,7 +95,9 @@ def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Coop
 
 
 def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether a replica is healthy, on a ready disk; every replica of a volume that was never attached is as good as that."""
+    """Whether a replica is healthy, on a ready disk; of a volume that was never attached, every replica is as good as
+    that.
+    """
     place = cluster.disk_of(replica)
     if replica.failed_at or place is None or not place[1].ready:
         return False
@@ -108,10 +107,7 @@ def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
 
 
 def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:
-    """Returns the node that lacks a local replica, "" for none.
-
-    Data locality wants one more replica there.
-    """
+    """Returns the node that lacks the local replica that data locality wants, "" for none."""
     if volume.data_locality != BEST_EFFORT or not volume.current_node_id or volume.robustness != HEALTHY:
         return ""
     node = volume.current_node_id
@@ -147,9 +143,8 @@ def _add_replica(
 
 
 def new_replica_placement(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str = "") -> PlacementResult:
-    """Returns every disk that Longhorn may choose for another replica.
-
-    If there is none, it returns why. `affinity` is the only node that it may be on, "" for any.
+    """Returns every disk that Longhorn may choose for another replica, or why there is none. `affinity` is the only
+    node that it may be on, "" for any.
     """
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
@@ -193,10 +188,7 @@ def _unused_name(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) 
 
 
 def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
-    """Returns the disk with `count` fewer available bytes.
-
-    There are more for a negative count. They are rounded as in Longhorn's status.
-    """
+    """Returns the disk with `count` fewer available bytes, more for a negative count, rounded as in Longhorn's status."""
     available = min(disk.storage_maximum, max(0, disk.storage_available - count)) if count else disk.storage_available
     rounding = available % ROUNDING if count and disk.spec_type == FILESYSTEM else 0
     return replace(disk, storage_available=available - rounding)
@@ -205,13 +197,12 @@ def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
 def _remove_extra_replica(
     cluster: PredictedCluster, volume: longhorn.Volume, replicas: tuple[longhorn.Replica, ...], choose: Choose
 ) -> ReplicaStep:
-    """Removes one replica beyond the volume's number, in Longhorn's order.
-
-    Evicted ones go first, then those that data locality does not want (cleanupExtraHealthyReplicas). Failed ones stay until they are
-    stale (shouldCleanUpFailedReplica), which is not predicted.
+    """Removes one replica beyond the volume's number, in Longhorn's order (cleanupExtraHealthyReplicas). Failed ones
+    stay until they are stale (shouldCleanUpFailedReplica), which is not predicted.
     """
     healthy = [replica for replica in replicas if is_healthy(replica)]
     evicted = [replica for replica in replicas if replica.eviction_requested and not replica.failed_at]
+    # Evicted ones go first, then those that data locality does not want.
     candidates = evicted
     if not candidates and len(healthy) > volume.number_of_replicas:
         elsewhere = [replica for replica in healthy if replica.node_id != volume.current_node_id]
@@ -229,10 +220,7 @@ def _with_robustness(cluster: PredictedCluster, volume: longhorn.Volume, robustn
 
 
 def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> PredictedCluster:
-    """Deletes a replica with its data.
-
-    The status of a node without its longhorn-manager stays as it was.
-    """
+    """Deletes a replica with its data; the status of a node without its longhorn-manager stays as it was."""
     changes: ChangesByObject = {("replicas", replica.name): None}
     place = cluster.disk_of(replica)
     if place is not None and place[0].ready:
@@ -245,10 +233,8 @@ def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> Pred
 
 
 def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str) -> PredictedCluster:
-    """Returns the cluster with a replica on another disk.
-
-    The disk is one of the same node. The replica's data moves, too. `uuid` is that disk's; a node that lacks it is not
-    changed.
+    """Returns the cluster with a replica and its data on another disk of the same node, by `uuid`; a node that lacks it
+    is not changed.
     """
     place = cluster.disk_of(replica)
     target = next((disk for disk in place[0].disks if disk.uuid == uuid), None) if place is not None else None
@@ -266,10 +252,7 @@ def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str
 
 
 def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica]) -> PredictedCluster:
-    """Marks replicas as failed.
-
-    Their volumes become degraded since now, or faulted without a healthy replica.
-    """
+    """Marks replicas as failed; their volumes become degraded since now, or faulted without a healthy replica."""
     now = cluster.state.view.cluster.now.isoformat()
     failing = [replica for replica in replicas if replica.node_id and not replica.failed_at]
     changes: ChangesByObject = {
@@ -293,7 +276,6 @@ def _robustness_changes(cluster: PredictedCluster, names: Iterable[str], now: st
 
 
 def replicas_on_node(cluster: PredictedCluster, name: str) -> list[longhorn.Replica]:
-    """Returns the replicas that are placed on a node, by name."""
     node = cluster.state.view.cluster.nodes.get(name)
     by_disk = cluster.state.view.indexes.replicas_by_disk
     uuids = [disk.uuid for disk in node.disks if disk.uuid] if node is not None else []

@@ -29,7 +29,6 @@ class Certainty(StrEnum):
 
     @classmethod
     def of(cls, count: int, orders: int) -> Certainty:
-        """Returns the word for `count` of `orders`."""
         if count == orders:
             return cls.ALWAYS
         return cls.USUALLY if count else cls.NEVER
@@ -55,7 +54,6 @@ class PodOutcome:
 
     @property
     def certainty(self) -> Certainty:
-        """In how many orders it is placed, as a word."""
         return Certainty.of(self.placed, self.orders)
 
 
@@ -75,7 +73,6 @@ class DrainOutcome:
 
     @property
     def certainty(self) -> Certainty:
-        """In how many orders it finishes, as a word."""
         return Certainty.of(self.finished, self.orders)
 
 
@@ -135,10 +132,7 @@ class Prediction:
 
     @property
     def succeeds(self) -> bool:
-        """Whether everything always gets its place.
-
-        Every pod, every drain, every expansion; and no volume lacks a replica in the end.
-        """
+        """Whether every pod, drain and expansion always succeeds, and no volume lacks a replica in the end."""
         outcomes: tuple[PodOutcome | DrainOutcome, ...] = (*self.pods, *self.drains)
         certain = all(outcome.certainty is Certainty.ALWAYS for outcome in outcomes)
         complete = all(not volume.incomplete for volume in self.volumes)
@@ -146,10 +140,7 @@ class Prediction:
 
 
 def predict(before: Situation, after: Situation, results: Sequence[OrderResult]) -> Prediction:
-    """Summarizes the orders of a situation; `before` is the one without changes.
-
-    `results` has at least one order.
-    """
+    """Summarizes the orders of a situation, of which there is at least one; `before` is the one without changes."""
     copied = [result.copied_bytes for result in results]
     return Prediction(
         orders=len(results),
@@ -164,10 +155,7 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
 
 
 def unlucky_order(results: Sequence[OrderResult]) -> int | None:
-    """Returns the number of the first failing order, None without one.
-
-    In a failing order something does not get its place.
-    """
+    """Returns the number of the first order in which something does not get its place, None without one."""
     failures = (
         number
         for number, result in enumerate(results)
@@ -205,10 +193,7 @@ def _reason(key: PodKey, result: OrderResult) -> str:
 
 
 def refusal_text(reasons: Mapping[str, int]) -> str:
-    """Returns the reasons of a refused pod as one text.
-
-    Each has its number of nodes, unless this is 0.
-    """
+    """Returns the reasons of a refused pod as one text, each with its number of nodes unless this is 0."""
     by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{text} ({format_count(count, 'node')})" if count else text for text, count in by_count)
 
@@ -229,7 +214,6 @@ def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
 
 
 def _disks(nodes: Mapping[str, longhorn.Node], names: Iterable[str]) -> Disks:
-    """Returns the disks of those nodes that exist, by node and name."""
     return {(name, disk.name): disk for name in names if name in nodes for disk in nodes[name].disks}
 
 
@@ -276,5 +260,4 @@ def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, 
 
 
 def _healthy_replicas(name: str, result: OrderResult) -> int:
-    """Returns how many replicas of a volume are healthy in the end."""
     return sum(1 for each in result.cluster.state.view.replicas_of(name) if holds_data(result.cluster, each))

@@ -1,7 +1,6 @@
-"""One possible course of events, in an order that a seed determines.
-
-Pods that no node fits, and evictions that a budget refuses, are tried again whenever something was placed since. When nothing is
-left to do, drains finish or not; the replicas of drained nodes then fail, Longhorn's wait runs out, and they are rebuilt.
+"""One possible course of events, in an order that a seed determines. Pods that no node fits, and evictions that a
+budget refuses, are tried again whenever something was placed since. When nothing is left to do, drains finish or not;
+the replicas of drained nodes then fail, Longhorn's wait runs out, and they are rebuilt.
 """
 
 from __future__ import annotations
@@ -74,9 +73,8 @@ class OrderResult:
 def run_order(
     situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
 ) -> Cooperative[OrderResult]:
-    """Plays one order to its end.
-
-    `choose` makes every choice that depends on chance in the cluster. `observe` is called before the first step and after each.
+    """Plays one order to its end. `choose` makes every choice that depends on chance in the cluster; `observe` is
+    called before the first step and after each.
     """
     run = _Run(situation, options, choose, observe)
     yield from run.find_incomplete_volumes()
@@ -142,7 +140,6 @@ class _Run:
         self._report_progress()
 
     def _report_progress(self) -> None:
-        """Reports a step, with the volumes that it concerned."""
         waiting = len(self._waiting) + len(self._refused) + len(self._to_attach)
         to_evict = len(self._evictions) + len(self._refused_evictions)
         self._observe(OrderProgress(self._cluster, waiting, to_evict, self._copied, tuple(self._changed)))
@@ -173,7 +170,6 @@ class _Run:
             self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
 
     def _show_status(self) -> None:
-        """Lets Longhorn's status show everything that was placed."""
         if not self._unlisted:
             return
         for change in self._unlisted:
@@ -221,7 +217,6 @@ class _Run:
         self._placed_since = True
 
     def _is_healthy(self, key: PodKey) -> bool:
-        """Whether a PodDisruptionBudget counts a pod as healthy."""
         if key in self._cluster.unready:
             return False
         if key in self._moved or self._fewer:
@@ -231,7 +226,6 @@ class _Run:
         return pod is not None and bool(pod.node_name)
 
     def _retry_evictions(self, key: PodKey) -> None:
-        """Lets evictions go on that wait for a pod to run."""
         budgets = self._situation.budgets
         concerned = [entry for entry in self._refused_evictions if {*budgets.of(entry.key)} & {*budgets.of(key)}]
         if concerned:
@@ -254,7 +248,6 @@ class _Run:
         self._placed_since = True
 
     def _predecessors_run(self, entry: PodToPlace) -> bool:
-        """Whether the pods run that a StatefulSet creates before this one."""
         before = entry.after
         while before is not None:
             if not self._runs(before):
@@ -305,9 +298,8 @@ class _Run:
             self._delayed[name] = step.wait
 
     def finish_drains(self) -> bool:
-        """Fails the replicas of the nodes whose drain can finish.
-
-        Notes why others cannot; those that a PodDisruptionBudget holds up go on later. Returns whether a drain finishes.
+        """Fails the replicas of the nodes whose drain can finish, and notes why others cannot; returns whether one
+        finishes.
         """
         finished = len(self._gone)
         held_up: list[str] = []
@@ -319,6 +311,7 @@ class _Run:
             blockers = (*unmanaged, *(refused or drain_blockers(self._cluster, name, self._gone)))
             if blockers:
                 self._blockers[name] = blockers
+                # A drain that a PodDisruptionBudget holds up goes on later.
                 held_up += [name] if refused else []
                 continue
             self._gone.add(name)
@@ -335,14 +328,12 @@ class _Run:
         return len(self._gone) > finished
 
     def _refused_evictions_of(self, node: str) -> list[str]:
-        """Returns a drained node's pods that may not be evicted, with reasons."""
         entries = sorted((entry for entry in self._refused_evictions if entry.left == node), key=lambda each: each.key)
         return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
 
     def wait_for_failed_replicas(self) -> bool:
-        """Lets Longhorn's wait for failed replicas run out.
-
-        It does so once, after the last finished drain. Returns whether there is such a wait.
+        """Lets Longhorn's wait for failed replicas run out, once, after the last finished drain; returns whether there
+        is such a wait.
         """
         if not self._delayed or self._waited_after == len(self._gone):
             return False
@@ -365,7 +356,6 @@ class _Run:
         return volume is not None and self._healthy_replicas(name) < volume.number_of_replicas
 
     def _note_replicas(self, name: str) -> None:
-        """Notes that a volume has fewer healthy replicas than it should."""
         if self._lacks_replicas(name):
             healthy = self._healthy_replicas(name)
             self._fewer[name] = min(healthy, self._fewer.get(name, healthy))
@@ -379,7 +369,6 @@ class _Run:
         return self._cluster.missing_driver(key) if key in self._bound else ""
 
     def result(self) -> OrderResult:
-        """Returns the end of the order."""
         for name in self._fewer:
             if not self._healthy_replicas(name):
                 self._problems[name] = NO_DATA

@@ -1,7 +1,4 @@
-"""The input of every order.
-
-It is what the verbs change, before any pod is decided.
-"""
+"""The input of every order: what the verbs change, before any pod is decided."""
 
 from __future__ import annotations
 
@@ -92,18 +89,12 @@ class Situation:
     waiting: tuple[PodKey, ...] | None = None
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
-        """Every pod without a node, sorted by name.
-
-        Those that wait already are included.
-        """
+        """Every pod without a node, sorted by name, including those that wait already."""
         return tuple(entry for entry in self.affected_pods if entry.key not in self._pending_evictions)
 
     @cached_property
     def affected_pods(self) -> tuple[PodToPlace, ...]:
-        """The pods that need a node, sorted by name.
-
-        They need it now, or once they are evicted.
-        """
+        """The pods that need a node, now or once they are evicted, sorted by name."""
         placed = {entry.key for entry in self.pods}
         pods = self.cluster.snapshot.pods
         candidates = pods.items() if self.waiting is None else ((key, pods.get(key)) for key in self.waiting)
@@ -118,7 +109,6 @@ class Situation:
 
     @cached_property
     def _pending_evictions(self) -> dict[PodKey, PodToPlace]:
-        """The evictions of pods that still run on their drained node."""
         pods = self.cluster.snapshot.pods
         entries = ((entry, pods.get(entry.key)) for entry in self.evictions)
         return {
@@ -126,22 +116,15 @@ class Situation:
         }
 
     def all_evictions(self) -> tuple[PodToPlace, ...]:
-        """The pods that run until their PodDisruptionBudget allows their eviction.
-
-        They are sorted by name.
-        """
+        """The pods that run until their PodDisruptionBudget allows their eviction, sorted by name."""
         return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
 
     @cached_property
     def budgets(self) -> DisruptionBudgets:
-        """The PodDisruptionBudgets, with the pods that they select."""
         return DisruptionBudgets(self.cluster)
 
     def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
-        """Returns the pod that each pod of a StatefulSet waits for.
-
-        It is the next lower one that does not run either. A pod that waits in the snapshot exists already.
-        """
+        """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either."""
         sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
         for entry in entries:
             namespace, name = entry.key
@@ -153,14 +136,13 @@ class Situation:
             entry.key: before.key
             for members in sets.values()
             for (_, before), (_, entry) in pairwise(sorted(members, key=lambda member: member[0]))
+            # A pod that waits in the snapshot exists already.
             if entry.origin is not Origin.WAITING
         }
 
     def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Cooperative[Situation]:
-        """Takes these pods of nodes away; their controllers create them again.
-
-        Pods that belong to one node stay, such as those of DaemonSets. Pods without a controller stay too, and are reported. So do pods
-        with a PodDisruptionBudget, unless their node is `lost`: every order evicts them when the budget allows it.
+        """Takes these pods of nodes away, and their controllers create them again; `lost`: no PodDisruptionBudget keeps
+        them.
         """
         cluster = self.cluster
         moved: list[PodToPlace] = []
@@ -170,10 +152,13 @@ class Situation:
             key = (pod.namespace, pod.name)
             owner = cluster.owners.get(key)
             if owner is None:
+                # Without a controller the pod stays, and is reported.
                 unmanaged.append((pod.key, pod.node_name))
             elif owner not in NODE_BOUND_OWNERS:
+                # All others belong to their node and stay, such as those of DaemonSets.
                 entry = PodToPlace(key, Origin.MOVED, pod.node_name)
                 if not lost and not ignores_budgets(pod) and self.budgets.of(key):
+                    # Every order evicts the pod when its budget allows it.
                     evictions.append(entry)
                     continue
                 cluster = take_away(cluster, pod)
@@ -188,7 +173,6 @@ class Situation:
         )
 
     def with_new_pod(self, pod: kube.Pod, generic_pod: generic.Pod, owner: str) -> Situation:
-        """Adds a pod that is to be placed."""
         entry = PodToPlace(generic_pod.key, Origin.NEW)
         return replace(self, cluster=self.cluster.with_pod(pod, generic_pod, owner), pods=(*self.pods, entry))
 
@@ -223,10 +207,7 @@ class LivePods:
 
 
 def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[LivePods]:
-    """Returns the live pods of nodes, and those without a node.
-
-    It takes one pass over all pods.
-    """
+    """Returns the live pods of nodes, and those without a node, in one pass over all pods."""
     nodes = {"", *names}
     pods: list[tuple[PodKey, kube.Pod]] = []
     for number, (key, pod) in enumerate(cluster.snapshot.pods.items(), start=1):
@@ -239,10 +220,7 @@ def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[Li
 
 
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster with a pod that waits again.
-
-    The pod's volumes are detached.
-    """
+    """Returns the cluster with a pod that waits again, and its volumes detached."""
     detached = detach_volumes(cluster, pod)
     created = (
         replace(detached, unready=detached.unready - {(pod.namespace, pod.name)}) if detached.unready else detached
