@@ -123,7 +123,7 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
         raise CoreError(f"'{text}': the name of a pod is missing; see --help")
     if is_file(text):
         pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
-        selection = "" if kind == "Pod" else _first_created(kind, raw)
+        selection = "" if kind == "Pod" else _first_pod(kind, raw)
         return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot, selection)
     if name and prefix.lower() in POD_PREFIXES:
         return _existing(pod_by_name(text, name, namespace, source), source)
@@ -156,10 +156,10 @@ def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSou
         return _existing(pods[first], source, f"the first of {kind} {key[1]}, {waits}")
     raw = read_workload(resource, key[1], key[0], source)
     pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
-    return ExplainedPod(pod, read_pod(kind, raw), source.snapshot, _first_created(kind, raw))
+    return ExplainedPod(pod, read_pod(kind, raw), source.snapshot, _first_pod(kind, raw))
 
 
-def _first_created(kind: str, raw: Any) -> str:
+def _first_pod(kind: str, raw: Any) -> str:
     # Only a StatefulSet's pods have names that are known before.
     name = "" if kind == "StatefulSet" else ", under a name of its own"
     return f"the first that {kind} {raw['metadata']['name']} creates{name}"

@@ -114,7 +114,7 @@ def _merge_entries(entries: Sequence[dict[str, Any]], wanted: Mapping[str, Any])
 
 def _percentage_edit(text: str, root: yaml.Node, node: yaml.Node | None, percentage: int) -> _Edit:
     if node is None:
-        return _appended(text, root, f"{_PERCENTAGE}: {percentage}\n")
+        return _append(text, root, f"{_PERCENTAGE}: {percentage}\n")
     space = "" if text[node.start_mark.index - 1 : node.start_mark.index].isspace() else " "
     return _Edit(node.start_mark.index, node.end_mark.index, f"{space}{percentage}")
 
@@ -124,7 +124,7 @@ def _extenders_edit(
 ) -> _Edit:
     written = yaml.safe_dump(wanted[_EXTENDERS], sort_keys=False, allow_unicode=True)
     if node is None:
-        return _appended(text, root, f"{_EXTENDERS}:\n{written}")
+        return _append(text, root, f"{_EXTENDERS}:\n{written}")
     if not entries:
         # An empty list, or no value: what is behind it on its line stays.
         end = _line_end(text, node)
@@ -138,7 +138,7 @@ def _extenders_edit(
     return _Edit(text.rfind("\n", 0, own[0].start_mark.index) + 1, _line_end(text, own[-1]), lines)
 
 
-def _appended(text: str, root: yaml.Node, lines: str) -> _Edit:
+def _append(text: str, root: yaml.Node, lines: str) -> _Edit:
     end = _line_end(text, root)
     return _Edit(end, end, lines)
 

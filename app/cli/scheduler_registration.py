@@ -105,7 +105,7 @@ def scheduler_config(
         longhorn_namespace,
         scores,
     )
-    print_result(_text(registration) if merge is None else _merged(merge, registration))
+    print_result(_text(registration) if merge is None else _merge(merge, registration))
     if merge is None and platform in REGISTERED and flags.config not in ("", configuration_path(platform)):
         warn(f"kube-scheduler already reads {flags.config}: copy it here, and print it with --merge {flags.config}")
     for line in (*certificate_steps(registration), *steps(platform, pods, version)):
@@ -148,7 +148,7 @@ def _text(registration: Registration) -> str:
     return head + yaml_text(yaml.safe_dump, printed_configuration(registration))
 
 
-def _merged(file: Path, registration: Registration) -> str:
+def _merge(file: Path, registration: Registration) -> str:
     from app.cli.scheduler_config_merge import merge_configuration
 
     try:

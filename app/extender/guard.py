@@ -171,7 +171,7 @@ class PlacementGuard:
 
     def adopt(self) -> None:
         # The previous leader may have answered a moment ago.
-        self._behind_until = self._clock() + CATCH_UP_SECONDS
+        self._fall_behind()
 
     def clear(self) -> None:
         """Does nothing: a process that leads no more reviews, too."""
@@ -184,8 +184,11 @@ class PlacementGuard:
             now = self._clock()
             # Another process may have answered meanwhile, and the watch may be as late as this is.
             if now - before > 2 * _TICK_SECONDS:
-                self._behind_until = now + CATCH_UP_SECONDS
+                self._fall_behind()
             self._drop_old(now)
+
+    def _fall_behind(self) -> None:
+        self._behind_until = self._clock() + CATCH_UP_SECONDS
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
         """Returns the patch for the object of a review, empty to leave it alone."""
@@ -207,25 +210,28 @@ class PlacementGuard:
                 return await self._decide(request, wanted)
         except TimeoutError:
             # The object will have no note of an answer. Another process may be asked.
-            self._behind_until = self._clock() + CATCH_UP_SECONDS
+            self._fall_behind()
             self._count(GuardOutcome.LATE)
             log.warning("a placement is left alone: its decision took too long", replica=wanted.replica)
             return []
+        except Exception:
+            self._fall_behind()
+            raise
 
     async def _decide(self, request: AdmissionRequest, wanted: Placement) -> JsonPatch:
         started = self._clock()
         settings = self._context.settings()
-        if not isinstance(self._context.contenders(), Competing):
+        contenders = self._context.contenders()
+        if not isinstance(contenders, Competing):
             return []
         alone = self._context.leads() and started >= self._behind_until and not self._is_unseen(wanted.node, started)
-        # What other processes do on other nodes is not read.
-        search = Search(Budget(STEPS_PER_PLACEMENT), settings.guard_other_nodes and alone)
-        contenders = self._context.contenders()
         if not alone:
             contenders, _ = await asyncio.gather(self._contenders(wanted.node), self._read_written(wanted.node))
         while True:
             if not isinstance(contenders, Competing):
                 return []
+            # What other processes do on other nodes is not read.
+            search = Search(Budget(STEPS_PER_PLACEMENT), settings.guard_other_nodes and alone)
             decision = await self._evaluator.run(
                 guard_placement(wanted, self._cache.state(), contenders.ledger, self.allowances, search)
             )

@@ -95,9 +95,8 @@ class GuardEndpoint:
         return [service for service in (self._service, self._standby) if service.may_point_here]
 
     def forget(self) -> None:
-        """Forgets what an earlier role has published, if another process leads."""
+        """Forgets that the leader's port leads here, if another process leads."""
         self._service.forget()
-        self._standby.forget()
 
     def _problem(self, mode: GuardMode) -> str:
         service = self._service if self._leading() else self._standby

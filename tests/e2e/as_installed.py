@@ -27,6 +27,7 @@ from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.placement_latency import PlacementLatency
 from tests.e2e.pod_states import PodState, wait_until_quiet
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.waiting_pods import storage_class
 
 APP: Final = "mix"
 _TWO: Final = "mix-two"
@@ -94,20 +95,10 @@ def _harsh_burst(rig: Rig, seed: int) -> Run:
 
 
 def _classes() -> list[Object]:
-    def storage_class(name: str, **parameters: str) -> Object:
-        return {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {"name": name},
-            "provisioner": "driver.longhorn.io",
-            "volumeBindingMode": "WaitForFirstConsumer",
-            "parameters": {"dataLocality": "best-effort", **parameters},
-        }
-
     return [
         storage_class(_TWO, numberOfReplicas="2"),
         storage_class(_THREE, numberOfReplicas="3", dataLocality="disabled"),
-        storage_class(_TAGGED, numberOfReplicas="1", diskSelector=_TAG),
+        storage_class(_TAGGED, diskSelector=_TAG),
     ]
 
 
@@ -182,19 +173,20 @@ def _fits_somewhere(rig: Rig, nodes: Sequence[str], volumes: Sequence[Volume]) -
             )
             for disk, status in disk_statuses(raw).items()
         ]
-        if _fit(wanted, free):
+        if fit(wanted, free):
             return True
     return False
 
 
-def _fit(wanted: Sequence[tuple[int, bool]], free: Sequence[tuple[int, bool]]) -> bool:
+def fit(wanted: Sequence[tuple[int, bool]], free: Sequence[tuple[int, bool]]) -> bool:
+    """Whether all sizes fit, each on one disk, and those that need the tag on disks that have it; tries every way."""
     if not wanted:
         return True
     (size, needs_tag), *others = wanted
     return any(
         space >= size
         and tagged >= needs_tag
-        and _fit(others, [*free[:index], (space - size, tagged), *free[index + 1 :]])
+        and fit(others, [*free[:index], (space - size, tagged), *free[index + 1 :]])
         for index, (space, tagged) in enumerate(free)
     )
 

@@ -28,6 +28,7 @@ from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
 from scheduler_core.extender.settings import GUARD_OTHER_NODES
 from simulator.objects import DISKS
+from tests.e2e.as_installed import fit
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
@@ -147,19 +148,12 @@ class _Objects:
             ]
             free = [limit - load.get(disk, 0) for disk, limit in disks.items()]
             for index, space in enumerate(free):
-                if space >= size and _fit(promised, [*free[:index], space - size, *free[index + 1 :]]):
+                if space >= size and fit(
+                    [(each, False) for each in promised],
+                    [(each, False) for each in (*free[:index], space - size, *free[index + 1 :])],
+                ):
                     return True
         return False
-
-
-def _fit(sizes: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether all sizes fit, each on one disk; tries every way."""
-    if not sizes:
-        return True
-    return any(
-        space >= sizes[0] and _fit(sizes[1:], [*free[:index], space - sizes[0], *free[index + 1 :]])
-        for index, space in enumerate(free)
-    )
 
 
 def run(folder: Path, repetitions: int) -> list[Round]:

@@ -82,14 +82,14 @@ def _loose(app: str, node: str, volume: Volume) -> list[Object]:
 def storage_classes() -> list[Object]:
     """StorageClasses whose volumes select tags; the volumes of two of them need not be on their pod's node."""
     return [
-        _storage_class(_TAG_OF_NODE, nodeSelector="gold"),
-        _storage_class(_TAG_OF_DISK, diskSelector="fast"),
-        _storage_class(MOVED, numberOfReplicas="2", diskSelector=MOVED),
-        _storage_class(SHIFTED, dataLocality="disabled", diskSelector=SHIFTED, replicaAutoBalance="least-effort"),
+        storage_class(_TAG_OF_NODE, nodeSelector="gold"),
+        storage_class(_TAG_OF_DISK, diskSelector="fast"),
+        storage_class(MOVED, numberOfReplicas="2", diskSelector=MOVED),
+        storage_class(SHIFTED, dataLocality="disabled", diskSelector=SHIFTED, replicaAutoBalance="least-effort"),
     ]
 
 
-def _storage_class(name: str, **parameters: str) -> Object:
+def storage_class(name: str, **parameters: str) -> Object:
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",

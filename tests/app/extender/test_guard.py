@@ -36,8 +36,9 @@ from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.worlds.disk_schedules import disk_schedule
+from tests.worlds.engines import engines
 from tests.worlds.offers import with_offer
-from tests.worlds.placements import NODE, node_with_disks, placement, placement_review, waiting_volume
+from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.virtual_time import virtual_loop, virtually
 
@@ -51,10 +52,13 @@ class SlowEvaluator(Evaluator):
     """Waits before each computation."""
 
     seconds = 0.0
+    error: Exception | None = None
 
     async def run(self, computation: Cooperative[Any]) -> Any:
-        """Waits, then computes."""
+        """Waits, then computes or fails."""
         await asyncio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
         return await super().run(computation)
 
 
@@ -80,12 +84,13 @@ class World:
         self.metrics = Metrics()
         self.loop = virtual_loop()
         self.evaluator = SlowEvaluator(self.cache, FilterOptions(), self.loop.time)
+        self.other_nodes = False
         self.leads = True
         self.record = Ledger()
         self.written: list[Replica] | ApiError = []
         self.reads = 0
         context = GuardContext(
-            lambda: ExtenderSettings(placement_guard=self.mode),
+            lambda: ExtenderSettings(placement_guard=self.mode, guard_other_nodes=self.other_nodes),
             lambda: self.leads,
             self.contenders,
             self.recorded,
@@ -351,6 +356,40 @@ async def test_invented_reviews_make_the_guard_write_no_wrong_disk() -> None:
     # A review that names a real replica is replaced by the real one.
     await world.disk(ON_B)
     assert await world.disk(ON_A) == "a"
+
+
+@virtually
+async def test_after_an_error_the_guard_reads_what_was_written() -> None:
+    """A standby was asked."""
+    world = World()
+    world.evaluator.error = RuntimeError("a defect")
+    with pytest.raises(RuntimeError, match="a defect"):
+        await world.disk(ON_B)
+    world.evaluator.error = None
+    await world.disk(ON_B)
+    assert world.reads == 1
+
+
+@pytest.mark.parametrize(("behind", "node"), [(False, "m"), (True, NODE)])
+def test_a_replica_is_moved_to_another_node_only_by_a_leader_that_has_seen_all_answers(behind: bool, node: str) -> None:
+    """What other processes do there is not read: disk b is promised to y, and m has the only other disk."""
+
+    @virtually
+    async def check() -> None:
+        other = make.longhorn_node("m", {"c": make.disk(10)})
+        other["spec"]["disks"]["c"]["path"] = path_of("c")
+        world = World()
+        world.other_nodes = True
+        world.cache.remove(*waiting_volume("x", 10, age=2))
+        free = [make.volume("vol-x", 10), make.replica("r-x", "vol-x", size=10, healthy=False)]
+        narrow = node_with_disks({"a": make.disk(5), "b": make.disk(20)})
+        world.cache.put(*narrow, other, *engines([NODE, "m"]), *free)
+        if behind:
+            world.guard.adopt()
+        await world.disk(ON_B)
+        assert [place.node for place in world.guard.allowances] == [node]
+
+    check()
 
 
 @virtually

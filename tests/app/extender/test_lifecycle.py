@@ -650,6 +650,16 @@ async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabl
     assert world.lifecycle.refusal().startswith(f"{ENABLED} is false (the default")
 
 
+async def test_a_process_that_does_not_lead_reviews_placements_unless_it_is_disabled_or_not_ready() -> None:
+    """kube-scheduler's requests it refuses."""
+    world = World()
+    assert (world.lifecycle.review_refusal(), bool(world.lifecycle.refusal())) == ("", True)
+    world.cache.problem = "nodes not listed yet"
+    assert world.lifecycle.review_refusal() == "nodes not listed yet"
+    world.config_map.data = {ENABLED: "false"}
+    assert world.lifecycle.review_refusal() == f"{ENABLED} is false"
+
+
 async def test_trouble_is_not_over_while_a_setting_is_refused() -> None:
     """It is once the setting is mended."""
     world = World()

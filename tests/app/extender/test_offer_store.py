@@ -299,3 +299,16 @@ async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
         server.data = "not base64"
         with pytest.raises(RecordError):
             await store.read()
+
+
+async def test_a_process_that_does_not_lead_reads_the_offers_that_the_leader_recorded_last(tmp_path: Path) -> None:
+    """None without a record, and none that cannot be read; the next write is based on no version that was read so."""
+    server = ConfigMapServer()
+    async with store_of(server, tmp_path) as (store, _):
+        assert list(await store.read_offers()) == []
+        record = RecordEncoder().encode(offered(Ledger(), 1), RecordHead("extender-1", 7), time.monotonic())
+        server.put(record.data)
+        for _ in range(2):
+            assert [entry.offered.pod.uid for entry in await store.read_offers()] == ["uid-1"]
+        server.put(b"damaged")
+        assert list(await store.read_offers()) == []

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.offer import make_offer
-from scheduler_core.offers.events import ObservedPod
+from scheduler_core.extender.offer import make_offer, offers_on_node
+from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.ledger import Ledger, step
 from tests import builders as make
 from tests.builders import Object
@@ -45,6 +45,31 @@ def test_without_competing_offers_every_fitting_node_is_offered() -> None:
     offered, answer = make_offer(pod, decision, state.view, competing=0)
     assert offered.nodes == {"a", "c"}
     assert answer.reasons == decision.reasons
+
+
+def test_of_a_record_the_undecided_offers_of_a_node_count() -> None:
+    """Not those of other nodes, of pods that are bound by now, or of pods whose claim is gone."""
+    names = ("here", "elsewhere", "bound", "broken")
+    pods = [
+        make.pod(name, name=f"pod-{name}", uid=f"uid-{name}", node="a" if name == "bound" else "") for name in names
+    ]
+    claims = [make.claim(name, 10) for name in names if name != "broken"]
+    view = make.view(make.storage_class(), claims, pods, nodes_of_size(dict.fromkeys(NODES, 100)))
+    recorded = [
+        RecordedOffer(
+            Offered(
+                ObservedPod(f"uid-{name}", "default", f"pod-{name}"), frozenset("b" if name == "elsewhere" else "a")
+            ),
+            age=1.0,
+            number=number,
+        )
+        for number, name in enumerate(names)
+    ]
+    ledger = offers_on_node(recorded, "a", view, FilterOptions(), now=5.0)
+    assert [(offer.uid, offer.nodes, len(offer.volumes)) for offer in ledger.offers_on("a")] == [
+        ("uid-here", frozenset("a"), 1)
+    ]
+    assert ledger.outstanding == 1
 
 
 def nodes_offered_to_data(*objects: Object | list[Object]) -> frozenset[str]:

@@ -220,6 +220,16 @@ def test_a_demand_that_is_hopeless_is_promised_nothing() -> None:
     assert _outcome(decide(state_of(_node(), FREE_X, kept, Y), ON_B)) == ("not-guarded", "b")
 
 
+def test_of_many_nodes_those_with_most_space_are_considered() -> None:
+    """Longhorn's rules about all nodes of a large cluster would take seconds; the last of these has most space."""
+    others = [make.longhorn_node(f"m{number:03d}", {"c": make.disk(10 + (number == 149))}) for number in range(150)]
+    for closed in others[:-1]:
+        closed["spec"]["allowScheduling"] = False
+    names = [raw["metadata"]["name"] for raw in others]
+    state = state_of(_node(a={"size": 5}), *others, *engines([NODE, *names]), FREE_X, Y)
+    assert decide(state, ON_B, other_nodes=True).allowance.node == names[-1]
+
+
 def test_a_place_that_keeps_what_is_decided_is_better_than_one_that_keeps_offers() -> None:
     """Volume y is decided for n; z was offered m, and may go elsewhere."""
     other = make.longhorn_node("m", {"c": make.disk(10)})
