@@ -90,6 +90,7 @@ def storage_classes() -> list[Object]:
 
 
 def storage_class(name: str, **parameters: str) -> Object:
+    """A class of local volumes with one replica, but for what the parameters say."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
