@@ -240,17 +240,13 @@ def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: Se
         contenders=reservation.contenders,
         recorded=recorded,
         written=WrittenReplicas(shared.client, shared.options.namespace),
+        obstacle=lambda: certificate.problem,
     )
     guard = PlacementGuard(cache, shared.evaluator, context, shared.metrics, monotonic)
 
     cache.subscribe("replicas", guard.note_delivery)
-
-    def is_proven() -> bool:
-        # A webhook that is gone is known before the first placement passes it by.
-        return guard.proven and not certificate.problem
-
-    shared.evaluator.follow_guard(is_proven, lambda: guard.allowances)
-    shared.metrics.guard_proven(is_proven)
+    shared.evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
+    shared.metrics.guard_proven(lambda: guard.proven)
     return guard
 
 

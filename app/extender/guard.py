@@ -85,6 +85,7 @@ class GuardContext:
         contenders: returns the demand and offers of other pods, as far as this process made them
         recorded: returns the demand, and the offers of a node that the leader has recorded
         written: returns the replicas of a node that the API server has
+        obstacle: returns why API servers cannot reach this guard, "" if nothing is known to prevent it
     """
 
     settings: Callable[[], ExtenderSettings]
@@ -92,6 +93,7 @@ class GuardContext:
     contenders: Callable[[], Contenders]
     recorded: Callable[[str], Awaitable[Contenders]]
     written: Callable[[str], Awaitable[Sequence[Replica]]]
+    obstacle: Callable[[], str]
 
 
 class _ReplicaList(Wire):
@@ -148,7 +150,9 @@ class PlacementGuard:
     @property
     def proven(self) -> bool:
         """Whether every placement was answered lately, by any process, and is kept to the plan."""
-        return self._mode is GuardMode.ENFORCE and self._state is GuardState.PROVEN
+        # An obstacle is known before the first placement passes the guard by.
+        enforced = self._mode is GuardMode.ENFORCE and not self._context.obstacle()
+        return enforced and self._state is GuardState.PROVEN
 
     @property
     def allowances(self) -> tuple[Placement, ...]:

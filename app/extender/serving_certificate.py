@@ -190,6 +190,8 @@ class ServingCertificate:
         secret = await self._read_secret()
         if secret.by_cert_manager:
             self._use(decode_serving(secret.content))
+            if self._options.leading():
+                await self._read_webhooks()  # cert-manager writes the caBundle, but not a webhook that is missing
             return
         leading = self._options.leading()
         certificates = await self._certificates(secret, leading=leading)
@@ -257,16 +259,23 @@ class ServingCertificate:
         log.info("serving certificate renewed", expires=certificates.serving.expires.isoformat())
         return certificates
 
-    async def _write_ca_bundle(self, certificates: Certificates) -> None:
+    async def _read_webhooks(self) -> _WebhookConfiguration:
+        """Returns the guard's webhooks of the configuration; both must be there."""
         raw = await self._client.get(self._webhook_path, seconds=CALL_SECONDS)
         configuration = decode_json(MUTATING_WEBHOOKS.kind, raw, _WebhookConfiguration)
-        webhooks = [webhook for webhook in configuration.webhooks or () if webhook.name in WEBHOOKS]
-        missing = WEBHOOKS - {webhook.name for webhook in webhooks}
+        configuration.webhooks = [webhook for webhook in configuration.webhooks or () if webhook.name in WEBHOOKS]
+        missing = WEBHOOKS - {webhook.name for webhook in configuration.webhooks}
         if missing:
             text = f"it has no webhook {min(missing)}; {_MANIFESTS}"
             raise ApiError(f"GET {self._webhook_path}", 404, "NotFound", text)
+        return configuration
+
+    async def _write_ca_bundle(self, certificates: Certificates) -> None:
+        configuration = await self._read_webhooks()
         bundle = b64encode(certificates.bundle).decode()
-        outdated = [webhook.name for webhook in webhooks if webhook.client_config.ca_bundle != bundle]
+        outdated = [
+            webhook.name for webhook in configuration.webhooks or () if webhook.client_config.ca_bundle != bundle
+        ]
         if outdated:
             if not self._options.leading():
                 return

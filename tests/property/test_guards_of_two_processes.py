@@ -44,6 +44,7 @@ class Process:
             self._contenders,
             self._recorded,
             self._replicas,
+            lambda: "",
         )
         clock = virtual_loop().time
         self.guard = PlacementGuard(

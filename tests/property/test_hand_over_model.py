@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.hand_over_model import KILL, LOSE, PAUSE, Design, Model
+from tests.worlds.hand_over_model import Design, Model
+from tests.worlds.hand_over_states import KILL, LOSE, PAUSE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -24,4 +24,4 @@ def leader_context(
     async def recorded(node: str) -> Contenders:
         raise AssertionError(f"the leader reads no record of node {node}")
 
-    return GuardContext(settings, lambda: True, contenders, recorded, written)
+    return GuardContext(settings, lambda: True, contenders, recorded, written, lambda: "")

@@ -258,3 +258,11 @@ def settled_election() -> int:
     while not leaders(number)[0]:
         number = tick(number, 0b10)
     return tick(tick(number, 0), 0)
+
+
+def packs(pods: list[int], loads: list[int]) -> bool:
+    """Whether the volumes of pods fit on a node's disks together: every assignment is tried."""
+    if not pods:
+        return max(loads) <= DISK
+    size = SIZES[pods[0]]
+    return packs(pods[1:], [loads[0] + size, loads[1]]) or packs(pods[1:], [loads[0], loads[1] + size])

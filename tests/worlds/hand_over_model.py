@@ -10,17 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Final, Literal
+from typing import Literal
 
 from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.ledger import offer_width
 from tests.worlds import hand_over_machines as machines
-from tests.worlds.hand_over_machines import DISK, NO_OFFERS, PAIR, PODS, SIZES, Known
-from tests.worlds.hand_over_states import Placed, Process, State, Step, explore, normal
-
-KILL: Final = 1
-PAUSE: Final = 2
-LOSE: Final = 4
+from tests.worlds.hand_over_machines import NO_OFFERS, PAIR, PODS, SIZES, Known
+from tests.worlds.hand_over_states import KILL, LOSE, PAUSE, Placed, Process, State, Step, explore, normal
 
 
 @dataclass(frozen=True)
@@ -53,14 +49,6 @@ class Design:
     fenced: bool = True
     times_out: bool = True
     remembers: bool = True
-
-
-def packs(pods: list[int], loads: list[int]) -> bool:
-    """Whether the volumes of pods fit on a node's disks together: every assignment is tried."""
-    if not pods:
-        return max(loads) <= DISK
-    size = SIZES[pods[0]]
-    return packs(pods[1:], [loads[0] + size, loads[1]]) or packs(pods[1:], [loads[0], loads[1] + size])
 
 
 class Model:
@@ -147,7 +135,7 @@ class Model:
                 loads[disk] += SIZES[other]
             elif other != pod and fact.base:
                 coming.append(other)
-        return packs(coming, loads)
+        return machines.packs(coming, loads)
 
     def _ask(self, state: State) -> Iterator[Step]:
         """kube-scheduler asks about the next pod, and decides for one of the nodes of the answer."""
@@ -248,8 +236,7 @@ class Model:
         here = [placed for other, placed in enumerate(state.placed) if state.decided[other] == node and placed]
         if self.design.stored_first and any(each.stage == "answered" and each.process != number for each in here):
             return
-        led = any(self._answers(state, each) for each in PAIR)
-        unled = state.unled | (0 if led else 1 << node)
+        unled = state.unled | (0 if any(self._answers(state, each) for each in PAIR) else 1 << node)
         reads = self.design.leader_reads if state.processes[number].adopted else self.design.reads
         known = (self.known(state, number, node, seen, reads=reads) for seen in self._shown(state, number))
         for disk, planned in {machines.review(pod, wanted, facts) for facts in known}:
@@ -282,10 +269,8 @@ class Model:
             yield f"{number} is killed", gone
             if self._answers(state, number):
                 record = self._write_record(state, number, final=True).record
-                yield (
-                    f"{number} drains",
-                    gone._replace(record=record, election=machines.release(state.election, number)),
-                )
+                released = machines.release(state.election, number)
+                yield f"{number} drains", gone._replace(record=record, election=released)
 
     def _watch(self, state: State, number: int) -> Iterator[Step]:
         process = state.processes[number]
@@ -333,10 +318,9 @@ class Model:
                 placed = state.placed[pod] if state.decided[pod] == node else None
                 if placed is not None and placed.stage != "asked":
                     loads[placed.disk] += SIZES[pod]
-                elif state.decided[pod] == node:
+                elif state.decided[pod] == node and not state.unled >> node & 1:
                     coming.append(pod)
-            coming = [] if state.unled >> node & 1 else coming
-            if not state.unguarded >> node & 1 and not packs(coming, loads):
+            if not state.unguarded >> node & 1 and not machines.packs(coming, loads):
                 yield f"two plans for the bytes of node {node}: {loads} and pods {coming}"
         for pod, placed in enumerate(state.placed if not state.has_stage("answered") else ()):
             if placed is not None and placed.stage == "asked" and not list(self._end_review(state, pod, placed)):

@@ -9,6 +9,10 @@ from scheduler_core.offers.events import ObservedPod
 from tests.worlds import hand_over_machines as machines
 from tests.worlds.hand_over_machines import DISK, NO_OFFERS, PODS, SIZES
 
+# The faults that may happen once each.
+KILL: Final = 1
+PAUSE: Final = 2
+LOSE: Final = 4
 _NONE: Final = (None,) * len(SIZES)
 
 

@@ -71,6 +71,7 @@ class World:
         record: the offers that the leader recorded
         written: what the API server has; an error is raised
         reads: how often that was read
+        obstacle: why API servers cannot reach the guard
     """
 
     def __init__(self, mode: GuardMode = GuardMode.ENFORCE) -> None:
@@ -89,12 +90,14 @@ class World:
         self.record = Ledger()
         self.written: list[Replica] | ApiError = []
         self.reads = 0
+        self.obstacle = ""
         context = GuardContext(
             lambda: ExtenderSettings(placement_guard=self.mode, guard_other_nodes=self.other_nodes),
             lambda: self.leads,
             self.contenders,
             self.recorded,
             self.read_written,
+            lambda: self.obstacle,
         )
         self.guard = PlacementGuard(self.cache, self.evaluator, context, self.metrics, self.loop.time)
         self.cache.subscribe("replicas", self.guard.note_delivery)
@@ -409,6 +412,18 @@ async def test_the_guard_is_proven_by_a_placement_that_a_watch_shows_as_answered
     packing.append(world.evaluator.options.packing)
     assert packing == [Packing.AUTO, Packing.EXACT]
     assert world.guard.activity.awaited == ()
+
+
+@virtually
+async def test_a_guard_that_cannot_be_reached_is_not_proven() -> None:
+    """A certificate in trouble is known before the first placement passes the guard by."""
+    world = World()
+    await world.prove()
+    world.obstacle = "the certificate has expired"
+    assert not world.guard.proven
+    assert world.evaluator.options.packing is Packing.AUTO
+    world.obstacle = ""
+    assert world.guard.proven
 
 
 @virtually

@@ -332,6 +332,23 @@ async def test_cert_managers_secret_is_only_read(world: World, tmp_path: Path) -
     assert world.api.writes == []
 
 
+@pytest.mark.parametrize(("leads", "problem"), [(True, "it has no webhook"), (False, "")])
+async def test_a_missing_webhook_is_a_problem_of_the_leader_with_cert_manager_too(
+    world: World, tmp_path: Path, leads: bool, problem: str
+) -> None:
+    """cert-manager writes the caBundle of the webhooks that are there, and adds none."""
+    authority = CertificateAuthority.create(tmp_path / "pki")
+    pair = authority.server("guard", (HOST,))
+    world.api.objects[SECRET]["metadata"]["annotations"] = {CERT_MANAGER: "guard"}
+    world.api.data = {CHAIN_KEY: pair.certificate.read_bytes(), SERVING_KEY_KEY: pair.key.read_bytes()}
+    world.api.objects[CONFIGURATION]["webhooks"] = []
+    candidate = await world.candidate(leads=leads)
+    await candidate.check()
+    assert problem in candidate.certificate.problem
+    assert bool(candidate.certificate.problem) is leads
+    assert candidate.certificate.ready
+
+
 @pytest.mark.parametrize(("missing", "written"), [(SECRET, []), (CONFIGURATION, [SECRET])])
 async def test_a_missing_object_is_a_problem_that_names_the_manifests(
     world: World, missing: str, written: list[str]
