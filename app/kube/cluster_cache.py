@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -38,6 +38,8 @@ log = structlog.get_logger("cache")
 # Bounds a single GET on the way to an answer: kube-scheduler waits for it.
 FETCH_TIMEOUT: Final = 2.0
 _REACH_CHECK_INTERVAL: Final = 0.01
+# The rules that read the time count seconds.
+_CLOCK_STEP: Final = timedelta(seconds=0.1)
 ObjectKey = tuple[str, Key]
 ChangeObserver = Callable[[object | None, object | None], None]
 """Receives an object as it was, and as a watch delivers it. None: it did not exist, or was deleted."""
@@ -138,7 +140,10 @@ class ClusterCache:
         state = self._state or self._start()
         if state is None:
             raise RuntimeError("the cache has not been filled")
-        self._state = state.update(self._pending, self._now())
+        now = self._now()
+        if not self._pending and timedelta() <= now - state.view.cluster.now < _CLOCK_STEP:
+            return state
+        self._state = state.update(self._pending, now)
         # Only after the update: if it fails, no change may be lost.
         self._pending = {}
         return self._state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from app.kube.resources import LONGHORN_REPLICAS
@@ -57,7 +57,7 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
     observation.rng.shuffle(unplaced)
     replicas = {replica.name: replica.model for replica in observation.replicas}
     actions: list[Action] = []
-    placements: list[Replacement] = []
+    choices: list[tuple[Replica, Json]] = []
     failures: list[_SchedulingFailure] = []
     retries: list[Action] = []
     for replica in unplaced:
@@ -69,12 +69,12 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
             continue
         choice = observation.rng.choice(result.choices).candidate
         replicas[replica.name] = replace(wanted, node_id=choice.node.name, disk_id=choice.disk.uuid)
-        spec = {**place(observation, choice), "hardNodeAffinity": wanted.hard_node_affinity}
-        misplaced = _is_misplacement(observation, choice.node.name)
+        choices.append((replica, {**place(observation, choice), "hardNodeAffinity": wanted.hard_node_affinity}))
+    if choices:
+        misplaced = _is_misplaced(observation, replicas.values())
         counter = "misplacements" if misplaced else "replicas_placed"
         event = "replica placed on another node than its volume's" if misplaced else "replica placed"
-        placements.append(Replacement(replica, place_labels(spec), spec, event, counter))
-    if placements:
+        placements = (Replacement(replica, place_labels(spec), spec, event, counter) for replica, spec in choices)
         actions.append(ReplaceObjects(LONGHORN_REPLICAS, tuple(placements)))
     actions += _update_condition(observation, tuple(replicas.values()), failures)
     if failures:
@@ -101,11 +101,11 @@ def _write_affinity(replica: Replica, wanted: longhorn.Replica) -> list[Action]:
     return [patch_replica_spec(replica, {"hardNodeAffinity": wanted.hard_node_affinity}, "replica pinned to a node")]
 
 
-def _is_misplacement(observation: VolumeObservation, node: str) -> bool:
-    """Whether a local volume without a local replica gets a replica elsewhere."""
-    model = observation.model
-    local = any(each.node_id == model.node_id and not each.failed_at for each in observation.replica_models)
-    return not observation.locality_disabled and model.node_id not in ("", node) and not local
+def _is_misplaced(observation: VolumeObservation, replicas: Iterable[longhorn.Replica]) -> bool:
+    """Whether no replica of a local volume is on its node."""
+    node = observation.model.node_id
+    local = any(each.node_id == node and not each.failed_at for each in replicas)
+    return not observation.locality_disabled and node != "" and not local
 
 
 def _update_condition(

@@ -29,13 +29,14 @@ async def start_volume(
     replicas: int = 1,
     node: str = "",
     config: Config = QUICK,
+    seed: int = 1,
     **settings: str,
 ) -> World:
     """Starts a node with one disk for each size, and a volume.
 
     The volume `v` is attached on `node`, if one is named. Returns when nothing changes any more.
     """
-    world = World(config)
+    world = World(config, seed)
     await world.start(*sizes, **settings)
     await world.add_volume("v", gib, locality, replicas)
     if node:
@@ -83,6 +84,15 @@ async def test_best_effort_replica_goes_elsewhere_from_a_full_node() -> None:
     waiting = [each.model.hard_node_affinity for each in world.replicas("v") if not each.model.node_id]
     assert waiting == ["a"]
     assert world.controllers.runner.counters["misplacements"] == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_replica_elsewhere_of_a_volume_with_a_local_one_is_no_misplacement(seed: int) -> None:
+    """Whichever of the two is placed first."""
+    world = await start_volume("50Gi", "50Gi", "50Gi", replicas=2, node="a", seed=seed)
+    assert "a" in world.places("v")
+    assert len(world.places("v")) == 2
+    assert world.controllers.runner.counters["misplacements"] == 0
 
 
 async def test_freed_room_gets_a_local_replica_in_place_of_the_distant_one() -> None:

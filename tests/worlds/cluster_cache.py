@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from app.decisions.evaluator import Evaluator
+from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
@@ -40,11 +41,13 @@ def path_of(raw: Object) -> str:
 
 
 class CachedCluster:
-    """The fake API server and the cache."""
+    """The fake API server and the cache, for which it is `time`."""
 
-    def __init__(self, api: FakeApi, cache: ClusterCache) -> None:
+    def __init__(self, api: FakeApi, client: KubeClient, stale_after: float) -> None:
         self.api = api
-        self.cache = cache
+        self.time = NOW
+        timing = Timing(time.monotonic, max)
+        self.cache = ClusterCache(client, LONGHORN_NAMESPACE, timing, lambda: self.time, stale_after)
 
     async def put(self, *objects: Object) -> None:
         """Creates or changes objects."""
@@ -82,9 +85,9 @@ async def cached_cluster(
     for raw in make.flat(*(objects or (two_nodes(),))):
         api.add(path_of(raw), raw)
     async with connect_client(api, folder) as client:
-        cache = ClusterCache(client, LONGHORN_NAMESPACE, Timing(time.monotonic, max), lambda: NOW, stale_after)
-        task = asyncio.create_task(cache.run()) if run else None
-        yield CachedCluster(api, cache)
+        world = CachedCluster(api, client, stale_after)
+        task = asyncio.create_task(world.cache.run()) if run else None
+        yield world
         if task is not None:
             assert not task.done(), task
             task.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,24 @@ async def test_there_is_no_state_before_every_kind_has_been_listed(entry: Watche
         listed.set()
         await asyncio.wait_for(world.cache.wait_for_sync(), 5)
         assert world.cache.problem == ""
+
+
+async def test_reads_share_a_state_until_something_changes_or_time_passes(tmp_path: Path) -> None:
+    """Rules count seconds; a request reads the state several times."""
+    async with cached_cluster(tmp_path) as world:
+        await world.wait_for_sync()
+        first = world.cache.state()
+        world.time += timedelta(milliseconds=99)
+        assert world.cache.state() is first
+        world.time += timedelta(milliseconds=1)
+        later = world.cache.state()
+        assert (later is first, later.view.cluster.now) == (False, world.time)
+        world.time -= timedelta(hours=1)  # the clock was set
+        assert world.cache.state().view.cluster.now == world.time
+        before = world.cache.state()
+        await world.put(make.claim("new", 1))
+        await until("the claim", lambda: world.cache.state() is not before)
+        assert ("default", "new") in world.snapshot.claims
 
 
 async def test_a_cache_that_does_not_run_has_a_problem(tmp_path: Path) -> None:
