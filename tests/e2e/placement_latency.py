@@ -36,13 +36,14 @@ class PlacementLatency:
         return cls(tuple(reviewed), tuple(others))
 
     def __str__(self) -> str:
-        if not self.reviewed or not self.others:
-            return f"{len(self.reviewed)} of {len(self.reviewed) + len(self.others)} updates of replicas were reviewed"
+        if not self.reviewed:
+            return f"none of {len(self.others)} updates of replicas was reviewed"
         longest = sorted(self.reviewed)[int(0.99 * len(self.reviewed))]
-        medians = [statistics.median(each) for each in (self.reviewed, self.others)]
+        others = f"{len(self.others)} other updates of replicas"
         return (
-            f"{len(self.reviewed)} reviewed placements took {medians[0]:.1f} ms at the API server (median; 99 % at most {longest:.1f}), "
-            f"{len(self.others)} other updates of replicas {medians[1]:.1f} ms"
+            f"{len(self.reviewed)} reviewed placements took {statistics.median(self.reviewed):.1f} ms at the API server "
+            f"(median; 99 % at most {longest:.1f}), {others}"
+            + (f" {statistics.median(self.others):.1f} ms" if self.others else "")
         )
 
 

@@ -37,7 +37,11 @@ def test_only_updates_of_replicas_count() -> None:
 @pytest.mark.parametrize(
     ("latency", "text"),
     [
-        (PlacementLatency((), (1.0,)), "0 of 1 updates of replicas were reviewed"),
+        (PlacementLatency((), (1.0,)), "none of 1 updates of replicas was reviewed"),
+        (
+            PlacementLatency((20.0,), ()),
+            "1 reviewed placements took 20.0 ms at the API server (median; 99 % at most 20.0), 0 other updates of replicas",
+        ),
         (
             PlacementLatency((20.0, 15.0, 16.0), (9.0, 8.0)),
             (
@@ -48,5 +52,5 @@ def test_only_updates_of_replicas_count() -> None:
     ],
 )
 def test_medians_are_compared(latency: PlacementLatency, text: str) -> None:
-    """Without both kinds there is nothing to compare."""
+    """Where every update was reviewed there is nothing to compare with."""
     assert str(latency) == text
