@@ -237,14 +237,17 @@ class World:
         return all(fits(after_move(self.objects, remedy.steps[0], target)) for target in move.targets)
 
 
-@st.composite
-def worlds(draw: st.DrawFn, *, elsewhere: float = 0.2) -> World:
+def worlds(*, elsewhere: float = 0.2) -> st.SearchStrategy[World]:
+    """What `draw_world` draws."""
+    return st.integers(0, 2**32).map(lambda seed: draw_world(random.Random(seed), elsewhere))  # noqa: S311
+
+
+def draw_world(chance: random.Random, elsewhere: float = 0.2) -> World:
     """One to three nodes with one or two disks, and a pod.
 
     Any disk may be closed or full, and the pod has one or two claims. `elsewhere` is the probability of volumes with
     replicas that may go to other nodes than the pod.
     """
-    chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(1, 3))]
     objects: list[Object] = [
         setting("storage-over-provisioning-percentage", chance.choice(("100", "100", "150", "200"))),
@@ -280,13 +283,16 @@ def worlds(draw: st.DrawFn, *, elsewhere: float = 0.2) -> World:
     return World(objects)
 
 
-@st.composite
-def full_worlds(draw: st.DrawFn) -> World:
+def full_worlds() -> st.SearchStrategy[World]:
+    """What `draw_full_world` draws."""
+    return st.integers(0, 2**32).map(lambda seed: draw_full_world(random.Random(seed)))  # noqa: S311
+
+
+def draw_full_world(chance: random.Random) -> World:
     """Two or three nodes with full disks, and a waiting pod.
 
     Each has one open disk, full of the replicas of running pods. The pod has one claim.
     """
-    chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 3))]
     listed: dict[str, dict[str, float]] = {name: {} for name in names}
     objects: list[Object] = [storage_class("alone"), setting("storage-minimal-available-percentage", "0")]
