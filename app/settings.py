@@ -36,54 +36,34 @@ class BestEffort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files in PEM form, with which the service's port speaks HTTPS.
+    """Files in PEM form, with which the service's port speaks HTTPS."""
 
-    Attributes:
-        certificate: the server's, and those that lead to its authority
-        private_key: of the server
-        client_ca: the authorities of callers; "" for callers without certificates
-    """
-
-    certificate: str
-    private_key: str
-    client_ca: str = ""
+    certificate: str  # the server's, and those that lead to its authority
+    private_key: str  # of the server
+    client_ca: str = ""  # the authorities of callers; "" for callers without certificates
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an administrator may choose about the service.
+    """What an administrator may choose about the service."""
 
-    Attributes:
-        host: address to listen on; loopback by default, because plain HTTP authenticates no caller
-        port: TCP port to listen on; 0 picks a free one
-        max_body: the largest body of a request, in bytes; 5,000 full nodes of 10 kB are 50 MB
-        request_memory: what all requests together may hold, in bytes
-        options: how pods are decided about
-        enforcement: what happens to a refusal; over a snapshot only, in a cluster it may change while the process runs
-        policy: a policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter
-        alone: whether a pod is evaluated without the demand of other pods; over a snapshot only
-        plugins: modules with rules that the policy may name
-        disk_metrics: whether /metrics has the space of every disk
-        tls: None for plain HTTP
-        status_page: whether there are pages for people
-        allowed_hosts: names by which the service is called, besides its own
-        probe_port: TCP port with /healthz and /readyz alone, without TLS; 0 picks a free one, None: no such port
-    """
-
-    host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
-    max_body: int = DEFAULT_MAX_BODY
-    request_memory: int = DEFAULT_REQUEST_MEMORY
-    options: FilterOptions = field(default_factory=FilterOptions)
+    host: str = DEFAULT_HOST  # address to listen on; loopback by default, because plain HTTP authenticates no caller
+    port: int = DEFAULT_PORT  # TCP port to listen on; 0 picks a free one
+    max_body: int = DEFAULT_MAX_BODY  # the largest body of a request, in bytes; 5,000 full nodes of 10 kB are 50 MB
+    request_memory: int = DEFAULT_REQUEST_MEMORY  # what all requests together may hold, in bytes
+    options: FilterOptions = field(default_factory=FilterOptions)  # how pods are decided about
+    # What happens to a refusal; over a snapshot only, in a cluster it may change while the process runs.
     enforcement: Enforcement = Enforcement.ENFORCE
+    # A policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter.
     policy: str | None = None
-    alone: bool = False
-    plugins: tuple[str, ...] = ()
-    disk_metrics: bool = True
-    tls: TlsFiles | None = None
+    alone: bool = False  # whether a pod is evaluated without the demand of other pods; over a snapshot only
+    plugins: tuple[str, ...] = ()  # modules with rules that the policy may name
+    disk_metrics: bool = True  # whether /metrics has the space of every disk
+    tls: TlsFiles | None = None  # None for plain HTTP
+    # TCP port with /healthz and /readyz alone, without TLS; 0 picks a free one, None: no such port.
     probe_port: int | None = None
-    allowed_hosts: Sequence[str] = ()
-    status_page: bool = True
+    allowed_hosts: Sequence[str] = ()  # names by which the service is called, besides its own
+    status_page: bool = True  # whether there are pages for people
 
 
 class Reservation(StrEnum):
@@ -99,36 +79,23 @@ class Reservation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """How to reach the cluster, and the identity of this process there.
+    """How to reach the cluster, and the identity of this process there."""
 
-    Attributes:
-        identity: holder of the Lease; unique among the candidates
-        namespace: of Longhorn, the Lease, the Service and the ConfigMap
-        kubeconfig: a kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config
-        context: a context of the kubeconfig; None: its current one
-        advertise: the IP address kube-scheduler reaches this process at; "" if the Service is not used
-        memory: which the process may use, in bytes; None: as `memory_limit` says
-        node_name: the node this process runs on, for the heartbeat metric and the EndpointSlice
-        reservation: how pods are kept from taking the same space
-        nudge: whether a refused pod is nudged once it fits; only with CAPACITY
-        stale_after: seconds without a message from the API server about some kind after which nothing is decided
-        timing: how long a Lease lasts, and how often it is renewed
-        environment: the extender's own settings given by flag or environment variable
-        guard_port: the port on which the placement guard is reached; 0 if it could not be opened
-        guard_problem: why it could not be opened, or ""
-    """
-
-    identity: str
-    namespace: str = DEFAULT_NAMESPACE
+    identity: str  # holder of the Lease; unique among the candidates
+    namespace: str = DEFAULT_NAMESPACE  # of Longhorn, the Lease, the Service and the ConfigMap
+    # A kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config.
     kubeconfig: str | None = None
-    context: str | None = None
-    advertise: str = ""
-    memory: int | None = None
-    node_name: str = ""
-    reservation: Reservation = Reservation.CAPACITY
-    nudge: bool = True
+    context: str | None = None  # a context of the kubeconfig; None: its current one
+    advertise: str = ""  # the IP address kube-scheduler reaches this process at; "" if the Service is not used
+    memory: int | None = None  # which the process may use, in bytes; None: as `memory_limit` says
+    node_name: str = ""  # the node this process runs on, for the heartbeat metric and the EndpointSlice
+    reservation: Reservation = Reservation.CAPACITY  # how pods are kept from taking the same space
+    nudge: bool = True  # whether a refused pod is nudged once it fits; only with CAPACITY
+    # Seconds without a message from the API server about some kind after which nothing is decided.
     stale_after: float = DEFAULT_STALE_AFTER
+    # How long a Lease lasts, and how often it is renewed.
     timing: ElectionTiming = field(default_factory=ElectionTiming)
+    # The extender's own settings given by flag or environment variable.
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    guard_port: int = 0
-    guard_problem: str = ""
+    guard_port: int = 0  # the port on which the placement guard is reached; 0 if it could not be opened
+    guard_problem: str = ""  # why it could not be opened, or ""

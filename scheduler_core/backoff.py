@@ -16,15 +16,10 @@ _MAX_DOUBLINGS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Doubling pauses between `shortest` and `longest` seconds.
+    """Doubling pauses between `shortest` and `longest` seconds."""
 
-    Attributes:
-        shortest: the pause before the first repetition
-        longest: the upper bound of every pause
-    """
-
-    shortest: float
-    longest: float
+    shortest: float  # the pause before the first repetition
+    longest: float  # the upper bound of every pause
 
     def delay(self, attempt: int) -> float:
         """Seconds to wait before repetition number `attempt`; 0 is the first repetition."""
@@ -33,17 +28,11 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """Limits a rate: at most `burst` + `rate` * t times in any t seconds.
+    """Limits a rate: at most `burst` + `rate` * t times in any t seconds."""
 
-    Attributes:
-        rate: times per second in the long run
-        burst: times at once after a pause
-        full_at: when the bucket will be full again
-    """
-
-    rate: float
-    burst: int
-    full_at: float = -math.inf
+    rate: float  # times per second in the long run
+    burst: int  # times at once after a pause
+    full_at: float = -math.inf  # when the bucket will be full again
 
     @property
     def ready_at(self) -> float:

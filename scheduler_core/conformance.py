@@ -27,18 +27,14 @@ class InputError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class Runner(Generic[_Schema]):
-    """``python -m MODULE FILE...`` for one kind of recorded decisions.
-
-    Attributes:
-        schema: what every line must have; it is checked first, to distinguish a malformed line from a fault of the engine
-        find_problem: returns what else is wrong with a line, "" for nothing
-        check: returns the difference between a recorded decision and the engine's, which str() shows, or None
-    """
+    """``python -m MODULE FILE...`` for one kind of recorded decisions."""
 
     module: str
     description: str
+    # What every line must have; it is checked first, to distinguish a malformed line from a fault of the engine.
     schema: type[_Schema]
-    find_problem: Callable[[_Schema], str]
+    find_problem: Callable[[_Schema], str]  # returns what else is wrong with a line, "" for nothing
+    # Returns the difference between a recorded decision and the engine's, which str() shows, or None.
     check: Callable[[Vector], object | None]
 
     def read(self, path: Path) -> Iterator[Vector]:

@@ -25,30 +25,19 @@ _State = TypeVar("_State")
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """The services and limits of one application.
-
-    Attributes:
-        max_body: the largest body of a request, in bytes
-        budget: the memory that all requests together may hold
-        lifecycle: of a live cluster; None for a snapshot file
-        observes: returns whether refusals are only counted and logged now
-        callers: from where /filter is called
-        decisions: the latest decisions
-        node_losses: which nodes can be lost; None if that is not predicted
-        status: what the status page reads; None without a status page
-    """
+    """The services and limits of one application."""
 
     evaluator: Evaluator
     verbs: Verbs
     metrics: Metrics
-    max_body: int
-    budget: MemoryBudget
-    lifecycle: ExtenderLifecycle | None = None
-    observes: Callable[[], bool] = lambda: False
-    callers: RecentCallers = field(default_factory=RecentCallers)
-    decisions: DecisionLog = field(default_factory=DecisionLog)
-    node_losses: NodeLosses | None = None
-    status: StatusSources | None = None
+    max_body: int  # the largest body of a request, in bytes
+    budget: MemoryBudget  # the memory that all requests together may hold
+    lifecycle: ExtenderLifecycle | None = None  # of a live cluster; None for a snapshot file
+    observes: Callable[[], bool] = lambda: False  # returns whether refusals are only counted and logged now
+    callers: RecentCallers = field(default_factory=RecentCallers)  # from where /filter is called
+    decisions: DecisionLog = field(default_factory=DecisionLog)  # the latest decisions
+    node_losses: NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
+    status: StatusSources | None = None  # what the status page reads; None without a status page
 
 
 def state_of(request: Request, kind: type[_State]) -> _State:

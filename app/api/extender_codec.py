@@ -102,32 +102,22 @@ _NONE: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ExtenderArgs:
-    """A pod and the nodes to decide about.
-
-    Attributes:
-        candidates: names of the nodes, in the order of the request
-        runs: where full nodes are in the body; None if the answer has names
-        whole: the pod as the rules of a policy file read it; None without a file
-    """
+    """A pod and the nodes to decide about."""
 
     pod: Pod
-    candidates: Sequence[str]
-    runs: NodeRuns | None = None
-    whole: WholePod | None = None
+    candidates: Sequence[str]  # names of the nodes, in the order of the request
+    runs: NodeRuns | None = None  # where full nodes are in the body; None if the answer has names
+    whole: WholePod | None = None  # the pod as the rules of a policy file read it; None without a file
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionArgs:
-    """A pod and the victims on each node.
-
-    Attributes:
-        victims: UIDs of the pods and number of PDB violations, by name of the node
-        whole: as in ExtenderArgs
-    """
+    """A pod and the victims on each node."""
 
     pod: Pod
+    # UIDs of the pods and number of PDB violations, by name of the node.
     victims: Mapping[str, tuple[tuple[str, ...], int]]
-    whole: WholePod | None = None
+    whole: WholePod | None = None  # as in ExtenderArgs
 
 
 def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> Cooperative[ExtenderArgs]:

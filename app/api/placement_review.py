@@ -54,17 +54,12 @@ class PlacementReviewer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
-    """What the route needs.
-
-    Attributes:
-        refusal: returns why this process reviews no placement now, or ""
-        budget: the memory that all requests of the process together may hold
-    """
+    """What the route needs."""
 
     reviewer: PlacementReviewer
-    refusal: Availability
+    refusal: Availability  # returns why this process reviews no placement now, or ""
     metrics: Metrics
-    budget: MemoryBudget
+    budget: MemoryBudget  # the memory that all requests of the process together may hold
 
 
 def guard_application(state: AdmissionState) -> FastAPI:

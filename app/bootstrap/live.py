@@ -74,41 +74,26 @@ class _Shared:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """How pods are kept from taking the same space.
-
-    Attributes:
-        tasks: what works while this process leads
-        outstanding: returns what /state shows of demand and offers
-        store: where offers are recorded for a successor
-        contenders: returns the demand and offers of other pods
-        has_adopted: returns whether this process makes the offers
-    """
+    """How pods are kept from taking the same space."""
 
     reservations: Reservations
-    tasks: tuple[LeaderTask, ...] = ()
-    outstanding: Callable[[], OutstandingState] = OutstandingState
-    store: OfferStore | None = None
-    contenders: Callable[[], Contenders] = no_contenders
-    has_adopted: Callable[[], bool] = lambda: False
+    tasks: tuple[LeaderTask, ...] = ()  # what works while this process leads
+    outstanding: Callable[[], OutstandingState] = OutstandingState  # returns what /state shows of demand and offers
+    store: OfferStore | None = None  # where offers are recorded for a successor
+    contenders: Callable[[], Contenders] = no_contenders  # returns the demand and offers of other pods
+    has_adopted: Callable[[], bool] = lambda: False  # returns whether this process makes the offers
 
 
 @dataclass(frozen=True, slots=True)
 class LiveExtender:
-    """The extender of a live cluster, in which nothing runs before `ExtenderLifecycle.run`.
+    """The extender of a live cluster, in which nothing runs before `ExtenderLifecycle.run`."""
 
-    Attributes:
-        app: what kube-scheduler calls
-        guard_app: what API servers call, with TLS
-        guard_tls: returns what `guard_app` uses; its certificate comes later
-        tls: returns what `app` uses; None for plain HTTP
-    """
-
-    app: FastAPI
-    guard_app: FastAPI
-    guard_tls: Callable[[], ssl.SSLContext]
+    app: FastAPI  # what kube-scheduler calls
+    guard_app: FastAPI  # what API servers call, with TLS
+    guard_tls: Callable[[], ssl.SSLContext]  # returns what `guard_app` uses; its certificate comes later
     lifecycle: ExtenderLifecycle
     client: KubeClient
-    tls: Callable[[], ssl.SSLContext] | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None  # returns what `app` uses; None for plain HTTP
 
 
 async def live_application(options: LiveOptions, settings: Settings, port: int) -> LiveExtender:

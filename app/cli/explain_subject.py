@@ -44,33 +44,23 @@ WORKLOADS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ClusterSource:
-    """A cluster, from a snapshot file or live.
-
-    Attributes:
-        file: the snapshot file; None for a live cluster
-        kubeconfig, context: how to reach the live cluster
-    """
+    """A cluster, from a snapshot file or live."""
 
     snapshot: Snapshot
     objects: SchedulingObjects
-    file: str | None = None
-    kubeconfig: str | None = None
-    context: str | None = None
+    file: str | None = None  # the snapshot file; None for a live cluster
+    kubeconfig: str | None = None  # how to reach the live cluster
+    context: str | None = None  # how to reach the live cluster
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPod:
-    """A pod as both kinds of rules read it.
-
-    Attributes:
-        snapshot: the cluster with the other objects of the pod's file
-        selection: why it is this pod, where something else was named; otherwise ""
-    """
+    """A pod as both kinds of rules read it."""
 
     pod: kube.Pod
     generic_pod: generic.Pod
-    snapshot: Snapshot
-    selection: str = ""
+    snapshot: Snapshot  # the cluster with the other objects of the pod's file
+    selection: str = ""  # why it is this pod, where something else was named; otherwise ""
 
 
 def read_source(

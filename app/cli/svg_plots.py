@@ -21,14 +21,10 @@ _NICE: Final = (1, 2, 5)
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A quantity after each step.
-
-    Attributes:
-        values: pairs of a step and the value, by step
-    """
+    """A quantity after each step."""
 
     name: str
-    values: Sequence[tuple[int, int]]
+    values: Sequence[tuple[int, int]]  # pairs of a step and the value, by step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +45,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LinePlot:
-    """Several series over the same steps.
-
-    Attributes:
-        description: what it shows, in words
-        x_ticks, y_ticks: of the horizontal and of the vertical axis
-    """
+    """Several series over the same steps."""
 
     title: str
-    description: str
+    description: str  # what it shows, in words
     lines: tuple[Line, ...]
-    x_ticks: tuple[AxisValue, ...]
-    y_ticks: tuple[AxisValue, ...]
+    x_ticks: tuple[AxisValue, ...]  # of the horizontal and of the vertical axis
+    y_ticks: tuple[AxisValue, ...]  # of the horizontal and of the vertical axis
     width: int = WIDTH
     height: int = HEIGHT
     left: int = _LEFT
@@ -71,16 +62,11 @@ class LinePlot:
 
 @dataclass(frozen=True, slots=True)
 class SizeBar:
-    """A quantity as the widths of a bar.
+    """A quantity as the widths of a bar."""
 
-    Attributes:
-        least, most: of the bar's filled part, over all orders
-        limit: where the limit is
-    """
-
-    least: float
-    most: float
-    limit: float
+    least: float  # of the bar's filled part, over all orders
+    most: float  # of the bar's filled part, over all orders
+    limit: float  # where the limit is
     width: int = _BAR_WIDTH
 
 

@@ -43,21 +43,13 @@ _UNLIMITED_WIDTH: Final = 2**12
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a table shows, as the terminal leaves room.
+    """What a table shows, as the terminal leaves room."""
 
-    Attributes:
-        reasons: whether a state has its reason
-        state_width: where states are folded; None: nowhere
-        letters: of a bar's parts
-        grouped: whether zones have lines of their own
-        bar: width of the bars; 0 for none
-    """
-
-    reasons: bool
-    state_width: int | None
-    letters: str
-    grouped: bool
-    bar: int = 0
+    reasons: bool  # whether a state has its reason
+    state_width: int | None  # where states are folded; None: nowhere
+    letters: str  # of a bar's parts
+    grouped: bool  # whether zones have lines of their own
+    bar: int = 0  # width of the bars; 0 for none
 
     @classmethod
     def of(cls, answer: UsageListAnswer, console: Console, *, grouped: bool) -> _Layout:

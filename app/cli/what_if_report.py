@@ -22,15 +22,10 @@ _GOOD: Final = "always"
 
 @dataclass(frozen=True, slots=True)
 class ReportHead:
-    """What the prediction was asked.
+    """What the prediction was asked."""
 
-    Attributes:
-        verbs: the options that change the cluster, as on the command line
-        source: the snapshot file, or the cluster
-    """
-
-    verbs: Sequence[str]
-    source: str
+    verbs: Sequence[str]  # the options that change the cluster, as on the command line
+    source: str  # the snapshot file, or the cluster
     time: datetime
 
 

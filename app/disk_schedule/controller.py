@@ -18,29 +18,18 @@ _WORKERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ControllerContext:
-    """What the controllers of one process share.
+    """What the controllers of one process share."""
 
-    Attributes:
-        namespace: Longhorn's namespace
-        cache: the informers
-        writer: reads and writes single objects
-        observer: is notified of what the queues do
-        events: receives what a person must know about an object
-        orphans_after: seconds after which a request is withdrawn whose replica, or backing image, was never seen to exist
-        clock: monotonic seconds
-        now: the time of day
-        random: a number in [0, 1)
-    """
-
-    namespace: str
-    cache: ControllerCache
-    writer: ObjectWriter
-    observer: QueueObserver
-    events: Recorder
+    namespace: str  # Longhorn's namespace
+    cache: ControllerCache  # the informers
+    writer: ObjectWriter  # reads and writes single objects
+    observer: QueueObserver  # is notified of what the queues do
+    events: Recorder  # receives what a person must know about an object
+    # Seconds after which a request is withdrawn whose replica, or backing image, was never seen to exist.
     orphans_after: float
-    clock: Callable[[], float]
-    now: Callable[[], datetime]
-    random: Callable[[], float]
+    clock: Callable[[], float]  # monotonic seconds
+    now: Callable[[], datetime]  # the time of day
+    random: Callable[[], float]  # a number in [0, 1)
 
     @property
     def timestamp(self) -> str:

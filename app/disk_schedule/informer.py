@@ -32,18 +32,12 @@ _VOLUME_LABEL: Final = "longhornvolume"
 
 @dataclass(frozen=True, slots=True)
 class InformerObject(Generic[_Value]):
-    """An object at one version.
+    """An object at one version."""
 
-    Attributes:
-        name: the object's name
-        version: its resourceVersion
-        value: what it says, or why it cannot be read
-        raw: the bytes it was read from, without managedFields; empty for kinds that are not written from this cache
-    """
-
-    name: str
-    version: str
-    value: _Value | Fault
+    name: str  # the object's name
+    version: str  # its resourceVersion
+    value: _Value | Fault  # what it says, or why it cannot be read
+    # The bytes it was read from, without managedFields; empty for kinds that are not written from this cache.
     raw: bytes = _NO_BYTES
 
 

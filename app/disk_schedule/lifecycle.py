@@ -54,32 +54,22 @@ _OBSERVING: Final = (NodeController, Mirror)
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    """What an administrator may choose.
+    """What an administrator may choose."""
 
-    Attributes:
-        namespace: Longhorn's namespace
-        mirror: record what Longhorn allocates by itself, and decide nothing
-        stale_after: seconds without a message from the API server about some kind after which nothing is decided
-        orphans_after: see `ControllerContext`
-    """
-
-    namespace: str
-    mirror: bool
-    stale_after: float
-    orphans_after: float = ORPHAN_SECONDS
+    namespace: str  # Longhorn's namespace
+    mirror: bool  # record what Longhorn allocates by itself, and decide nothing
+    stale_after: float  # seconds without a message from the API server about some kind after which nothing is decided
+    orphans_after: float = ORPHAN_SECONDS  # see `ControllerContext`
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """How to reach the cluster, and the identity of this process there.
-
-    Attributes:
-        timing: of the Lease; None: no Lease is needed, and other processes may reconcile at the same time
-    """
+    """How to reach the cluster, and the identity of this process there."""
 
     identity: str
     kubeconfig: str | None
     context: str | None
+    # Of the Lease; None: no Lease is needed, and other processes may reconcile at the same time.
     timing: ElectionTiming | None
 
 

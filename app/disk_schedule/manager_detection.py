@@ -26,19 +26,13 @@ _DEFINITION: Final = DISK_SCHEDULES.label
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Objects of longhorn-manager that forbid every write.
+    """Objects of longhorn-manager that forbid every write."""
 
-    Attributes:
-        label: the objects' name in problems
-        decode: returns an object's key, and as value its name if it is one of them
-        refusal: says why nothing is written while objects with these names exist, or ""
-    """
-
-    label: str
+    label: str  # the objects' name in problems
     resource: Resource
     selectors: Mapping[str, str]
-    decode: Decode[str]
-    refusal: Callable[[set[str]], str]
+    decode: Decode[str]  # returns an object's key, and as value its name if it is one of them
+    refusal: Callable[[set[str]], str]  # says why nothing is written while objects with these names exist, or ""
 
 
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:

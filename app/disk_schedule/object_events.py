@@ -47,18 +47,12 @@ class NoEvents:
 
 @dataclass(slots=True)
 class _RecordedEvent:
-    """An Event as it should be written.
-
-    Attributes:
-        created: whether the API server has it
-        written_at: seconds of the clock
-        waits: whether a newer message waits to be written
-    """
+    """An Event as it should be written."""
 
     event: ObjectEvent
-    created: bool = False
-    written_at: float = -float("inf")
-    waits: bool = False
+    created: bool = False  # whether the API server has it
+    written_at: float = -float("inf")  # seconds of the clock
+    waits: bool = False  # whether a newer message waits to be written
 
 
 class ObjectEventRecorder:

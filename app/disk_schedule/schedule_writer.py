@@ -41,32 +41,20 @@ _WATCH_TIMEOUT: Final = 2.0
 
 @dataclass(slots=True)
 class _Disk:
-    """The writes of one disk that wait.
+    """The writes of one disk that wait."""
 
-    Attributes:
-        lock: held by the writer
-        changes: what the next writer applies
-    """
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    changes: list[_Change] = field(default_factory=list["_Change"])
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the writer
+    changes: list[_Change] = field(default_factory=list["_Change"])  # what the next writer applies
 
 
 @dataclass(slots=True)
 class _Change:
-    """A change of a request.
-
-    Attributes:
-        write: the change
-        decided_from: request and answer in the version that it was decided from
-        done: whether it was carried out, or failed
-        error: why it failed
-    """
+    """A change of a request."""
 
     write: SetRequirement
-    decided_from: tuple[object, ...]
-    done: bool = False
-    error: ApiError | None = None
+    decided_from: tuple[object, ...]  # request and answer in the version that it was decided from
+    done: bool = False  # whether it was carried out, or failed
+    error: ApiError | None = None  # why it failed
 
 
 class ScheduleWriter:

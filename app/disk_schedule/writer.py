@@ -63,15 +63,12 @@ class NotNowError(CoreError):
 class ReadObjects:
     """The objects that a decision was made from. A write stores its response here, for the next write of the same
     object.
-
-    Attributes:
-        schedules: the DiskSchedules that the decision was made from, by disk UUID
-        volume: the volume, as bytes
-        objects: Replicas and BackingImages by kind and name, as bytes
     """
 
+    # The DiskSchedules that the decision was made from, by disk UUID.
     schedules: dict[str, InformerObject[DiskSchedule]]
     volume: bytes | None = None
+    # Replicas and BackingImages by kind and name, as bytes.
     objects: dict[tuple[RequestKind, str], bytes] = field(default_factory=dict[tuple[RequestKind, str], bytes])
 
 

@@ -82,17 +82,11 @@ class Pem:
 
 @dataclass(frozen=True, slots=True)
 class ServingPair:
-    """A certificate that a server shows, and its key.
+    """A certificate that a server shows, and its key."""
 
-    Attributes:
-        certificate: the server's own
-        chain: PEM; the certificate, and those that lead to its authority
-        key: PEM
-    """
-
-    certificate: x509.Certificate
-    chain: bytes = field(repr=False)
-    key: bytes = field(repr=False)
+    certificate: x509.Certificate  # the server's own
+    chain: bytes = field(repr=False)  # PEM; the certificate, and those that lead to its authority
+    key: bytes = field(repr=False)  # PEM
 
     @property
     def expires(self) -> datetime:
@@ -133,15 +127,11 @@ class ServingPair:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """An authority and the serving certificate that it signed.
+    """An authority and the serving certificate that it signed."""
 
-    Attributes:
-        authorities: the one that signs, then those that signed before and may still be needed
-        authority_key: of the one that signs
-    """
-
+    # The one that signs, then those that signed before and may still be needed.
     authorities: tuple[x509.Certificate, ...]
-    authority_key: ec.EllipticCurvePrivateKey = field(repr=False)
+    authority_key: ec.EllipticCurvePrivateKey = field(repr=False)  # of the one that signs
     serving: ServingPair
 
     @property

@@ -40,16 +40,11 @@ _MAX_REPORTS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class DrainReport:
-    """What the drain of a node leads to.
-
-    Attributes:
-        prediction: None if there is none
-        problem: why there is none
-    """
+    """What the drain of a node leads to."""
 
     node: str
-    prediction: Prediction | None = None
-    problem: str = ""
+    prediction: Prediction | None = None  # None if there is none
+    problem: str = ""  # why there is none
 
 
 class DrainReporter:

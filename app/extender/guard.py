@@ -77,23 +77,16 @@ class _Allowance:
 
 @dataclass(frozen=True, slots=True)
 class GuardContext:
-    """What the guard reads of its process at each placement.
+    """What the guard reads of its process at each placement."""
 
-    Attributes:
-        settings: returns the settings in force
-        leads: returns whether this process makes the offers
-        contenders: returns the demand and offers of other pods, as far as this process made them
-        recorded: returns the demand, and the offers of a node that the leader has recorded
-        written: returns the replicas of a node that the API server has
-        obstacle: returns why API servers cannot reach this guard, "" if nothing is known to prevent it
-    """
-
-    settings: Callable[[], ExtenderSettings]
-    leads: Callable[[], bool]
+    settings: Callable[[], ExtenderSettings]  # returns the settings in force
+    leads: Callable[[], bool]  # returns whether this process makes the offers
+    # Returns the demand and offers of other pods, as far as this process made them.
     contenders: Callable[[], Contenders]
+    # Returns the demand, and the offers of a node that the leader has recorded.
     recorded: Callable[[str], Awaitable[Contenders]]
-    written: Callable[[str], Awaitable[Sequence[Replica]]]
-    obstacle: Callable[[], str]
+    written: Callable[[str], Awaitable[Sequence[Replica]]]  # returns the replicas of a node that the API server has
+    obstacle: Callable[[], str]  # returns why API servers cannot reach this guard, "" if nothing is known to prevent it
 
 
 class _ReplicaList(Wire):

@@ -100,17 +100,11 @@ class _State(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read.
+    """What to read."""
 
-    Attributes:
-        namespace: of Longhorn and of the extender
-        probe: how to probe; None: no probe pod is created
-        url: where the leader is reached directly; "": through the API server
-    """
-
-    namespace: str
-    probe: ProbeOptions | None
-    url: str = ""
+    namespace: str  # of Longhorn and of the extender
+    probe: ProbeOptions | None  # how to probe; None: no probe pod is created
+    url: str = ""  # where the leader is reached directly; "": through the API server
 
 
 class InstallationReader:

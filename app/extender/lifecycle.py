@@ -50,27 +50,19 @@ _REACH_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ExtenderParts:
-    """The parts of a live extender.
-
-    Attributes:
-        publisher: None without an address to point the Service to
-        environment: the extender's own settings given by flag or environment variable
-        offer_store: where a leader records its offers for its successor, None if it makes none
-        policy_problem: returns why the policy in force cannot be evaluated, or ""
-        guard: None without a placement guard
-        background: tasks that run whether this process leads or not, such as the caches of a policy
-    """
+    """The parts of a live extender."""
 
     cache: ClusterCache
     config_map: ConfigMapCache
     elector: Elector
-    publisher: EndpointPublisher | None
+    publisher: EndpointPublisher | None  # None without an address to point the Service to
     metrics: Metrics
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # the extender's own settings given by flag or environment variable
     node_name: str
-    policy_problem: Availability = ALWAYS_AVAILABLE
-    offer_store: OfferStore | None = None
-    guard: GuardEndpoint | None = None
+    policy_problem: Availability = ALWAYS_AVAILABLE  # returns why the policy in force cannot be evaluated, or ""
+    offer_store: OfferStore | None = None  # where a leader records its offers for its successor, None if it makes none
+    guard: GuardEndpoint | None = None  # None without a placement guard
+    # Tasks that run whether this process leads or not, such as the caches of a policy.
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
 
 

@@ -39,27 +39,18 @@ _OFFER_ENDS: Final = tuple(kind.value for kind in OutcomeKind if kind is not Out
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """Numbers of what is outstanding at one time.
+    """Numbers of what is outstanding at one time."""
 
-    Attributes:
-        demands: number of demands by the lower-case name of their `DemandSource`; a missing name counts as 0
-        offers: pods that were offered nodes and whose decision was not seen yet
-        hopeless_demands: demands that do not fit together with older ones
-        misplaced_volumes: volumes that Longhorn placed on other nodes when they were new, and that are still not on their pod's node
-        overbooked_disks: disks that placements overbooked, and that are still overbooked
-        stuck_pods: bound pods that have waited for their volumes for a minute
-        waiting_pods: refused pods that are retried when they fit
-        oldest_wait: seconds since the first refusal of the one that waits longest, 0 without one
-    """
-
+    # Number of demands by the lower-case name of their `DemandSource`; a missing name counts as 0.
     demands: Mapping[str, int]
-    offers: int
-    hopeless_demands: int
+    offers: int  # pods that were offered nodes and whose decision was not seen yet
+    hopeless_demands: int  # demands that do not fit together with older ones
+    # Volumes that Longhorn placed on other nodes when they were new, and that are still not on their pod's node.
     misplaced_volumes: int
-    overbooked_disks: int
-    stuck_pods: int
-    waiting_pods: int
-    oldest_wait: float
+    overbooked_disks: int  # disks that placements overbooked, and that are still overbooked
+    stuck_pods: int  # bound pods that have waited for their volumes for a minute
+    waiting_pods: int  # refused pods that are retried when they fit
+    oldest_wait: float  # seconds since the first refusal of the one that waits longest, 0 without one
 
 
 class _OutstandingCollector(Collector):

@@ -109,16 +109,11 @@ class NudgeCounter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Everything that a decision depends on; equal inputs give equal decisions.
-
-    Attributes:
-        offers: the offers of other pods, by identity; None if pods do not compete
-        ended_nudges: how many nudges have ended
-    """
+    """Everything that a decision depends on; equal inputs give equal decisions."""
 
     version: int
-    offers: object
-    ended_nudges: int
+    offers: object  # the offers of other pods, by identity; None if pods do not compete
+    ended_nudges: int  # how many nudges have ended
 
     def same_as(self, other: _Inputs | None) -> bool:
         if other is None or self.offers is not other.offers:

@@ -78,16 +78,11 @@ _MAX_TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A decision with its offer.
-
-    Attributes:
-        number: of the offer made for it, 0 for none
-        waiting: whether waiting for other pods' decisions may change it
-    """
+    """A decision with its offer."""
 
     decision: Decision
-    number: int = 0
-    waiting: bool = False
+    number: int = 0  # of the offer made for it, 0 for none
+    waiting: bool = False  # whether waiting for other pods' decisions may change it
 
 
 class RequestObserver(Protocol):

@@ -66,24 +66,15 @@ class _FollowEnd(Enum):
 
 @dataclass(slots=True)
 class _FollowedPod:
-    """A pod whose volumes Longhorn is to place; times are seconds of the clock.
+    """A pod whose volumes Longhorn is to place; times are seconds of the clock."""
 
-    Attributes:
-        pod: as it was at the decision
-        node: the node that was decided
-        offered_at: when the pod was offered nodes
-        decided_at: when the decision was seen
-        seen: whether a view had the pod; a pod that no view had yet is not gone
-        checked_at: when it was checked last
-        checked: the pod, the Longhorn node and the demand on it at the last check
-    """
-
-    pod: Pod
-    node: str
-    offered_at: float
-    decided_at: float
-    seen: bool = False
-    checked_at: float = -math.inf
+    pod: Pod  # as it was at the decision
+    node: str  # the node that was decided
+    offered_at: float  # when the pod was offered nodes
+    decided_at: float  # when the decision was seen
+    seen: bool = False  # whether a view had the pod; a pod that no view had yet is not gone
+    checked_at: float = -math.inf  # when it was checked last
+    # The pod, the Longhorn node and the demand on it at the last check.
     checked: tuple[object, ...] = (None, None, None)
 
     def late(self, now: float) -> bool:

@@ -37,21 +37,13 @@ _DELETE_TIMEOUT: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """How to probe.
+    """How to probe."""
 
-    Attributes:
-        namespace: an existing namespace; "": one of its own, which is removed
-        scheduler_name: spec.schedulerName of the pod; "": that of a new pod with a claim
-        seconds: how long to wait for kube-scheduler
-        warn: receives what could not be removed
-        requests_extender: whether the pod requests the extender's resource
-    """
-
-    namespace: str = ""
-    scheduler_name: str = ""
-    seconds: float = 30.0
-    warn: Callable[[str], None] = lambda _: None
-    requests_extender: bool = True
+    namespace: str = ""  # an existing namespace; "": one of its own, which is removed
+    scheduler_name: str = ""  # spec.schedulerName of the pod; "": that of a new pod with a claim
+    seconds: float = 30.0  # how long to wait for kube-scheduler
+    warn: Callable[[str], None] = lambda _: None  # receives what could not be removed
+    requests_extender: bool = True  # whether the pod requests the extender's resource
 
 
 class Probe:

@@ -46,18 +46,12 @@ def proxy_call(client: KubeClient, pod: InstalledPod, scheme: str = "http", port
 
 @dataclass(frozen=True, slots=True)
 class CallerFiles:
-    """What a caller of an extender with TLS needs: `tlsConfig` of the file that registers the extender.
+    """What a caller of an extender with TLS needs: `tlsConfig` of the file that registers the extender."""
 
-    Attributes:
-        ca: authorities of the extender's certificate, "" for those of the system
-        certificate, private_key: of the caller, "" for none
-        server_name: the name in the extender's certificate, "" for the host of the URL
-    """
-
-    ca: str = ""
-    certificate: str = ""
-    private_key: str = ""
-    server_name: str = ""
+    ca: str = ""  # authorities of the extender's certificate, "" for those of the system
+    certificate: str = ""  # of the caller, "" for none
+    private_key: str = ""  # of the caller, "" for none
+    server_name: str = ""  # the name in the extender's certificate, "" for the host of the URL
 
     def context(self) -> ssl.SSLContext:
         """Returns what connections use.

@@ -27,18 +27,14 @@ class PublishedService:
     Args:
         publisher: None without an address to point the Service to; then there is nothing to do
         leading: returns whether this process leads
-
-    Attributes:
-        problem: why the Service could not be written the last time, or ""
-        may_point_here: whether an earlier process in this pod may have left the Service pointing here
     """
 
     def __init__(self, publisher: EndpointPublisher | None, leading: Callable[[], bool]) -> None:
         self._publisher = publisher
         self._leading = leading
-        self.problem = ""
+        self.problem = ""  # why the Service could not be written the last time, or ""
         # Only this pod's own address is ever removed.
-        self.may_point_here = True
+        self.may_point_here = True  # whether an earlier process in this pod may have left the Service pointing here
         # The term in which the Service points here.
         self._term: int | None = None
         self._retry_at = 0.0

@@ -26,31 +26,19 @@ class Candidates:
 
 @dataclass(slots=True, eq=False)
 class RefusedPod:
-    """A pod that was refused.
+    """A pod that was refused."""
 
-    Attributes:
-        pod: as kube-scheduler sent it
-        candidates: where it was refused the last time
-        selected_node: the node that its claims had selected when it was refused the last time, "" for none
-        since: when it was refused first
-        last: when it was refused last
-        backoff: when it may be nudged again
-        retry_by: when kube-scheduler should have retried it after its last nudge; before that it is left alone
-        nudges: number of its nudges
-        seen: whether a view has had it
-        pending: whether it is to be reviewed even if nothing changes
-    """
-
-    pod: Pod
-    candidates: Candidates
-    since: float
+    pod: Pod  # as kube-scheduler sent it
+    candidates: Candidates  # where it was refused the last time
+    since: float  # when it was refused first
     last: float
-    selected_node: str = ""
-    backoff: NudgeBackoff = field(default_factory=NudgeBackoff)
+    selected_node: str = ""  # the node that its claims had selected when it was refused the last time, "" for none
+    backoff: NudgeBackoff = field(default_factory=NudgeBackoff)  # when it may be nudged again
+    # When kube-scheduler should have retried it after its last nudge; before that it is left alone.
     retry_by: float = -math.inf
-    nudges: int = 0
-    seen: bool = False
-    pending: bool = False
+    nudges: int = 0  # number of its nudges
+    seen: bool = False  # whether a view has had it
+    pending: bool = False  # whether it is to be reviewed even if nothing changes
 
     @property
     def ready_at(self) -> float:

@@ -97,19 +97,12 @@ class _WebhookConfiguration(Wire):
 
 @dataclass(frozen=True, slots=True)
 class CertificateOptions:
-    """Where and when the certificate is needed.
+    """Where and when the certificate is needed."""
 
-    Attributes:
-        namespace: of Secret and Service
-        wanted: returns whether the guard is switched on; otherwise nothing is read or written
-        leading: returns whether this process leads; only the leader writes
-        now: returns the time
-    """
-
-    namespace: str
-    wanted: Callable[[], bool]
-    leading: Callable[[], bool]
-    now: Callable[[], datetime]
+    namespace: str  # of Secret and Service
+    wanted: Callable[[], bool]  # returns whether the guard is switched on; otherwise nothing is read or written
+    leading: Callable[[], bool]  # returns whether this process leads; only the leader writes
+    now: Callable[[], datetime]  # returns the time
 
     @property
     def host(self) -> str:
@@ -117,11 +110,7 @@ class CertificateOptions:
 
 
 class ServingCertificate:
-    """Owner of the certificate that the placement guard's server shows.
-
-    Attributes:
-        ssl_context: what new connections use; its certificate is replaced by a newer one
-    """
+    """Owner of the certificate that the placement guard's server shows."""
 
     def __init__(self, client: KubeClient, options: CertificateOptions, metrics: Metrics) -> None:
         self._client = client
@@ -129,7 +118,7 @@ class ServingCertificate:
         self._metrics = metrics
         self._secret_path = SECRETS.path(options.namespace, NAME)
         self._webhook_path = MUTATING_WEBHOOKS.path(name=NAME)
-        self.ssl_context = server_context()
+        self.ssl_context = server_context()  # what new connections use; its certificate is replaced by a newer one
         self._loaded: ServingPair | None = None
         # An authority that API servers are to trust before it signs what this server shows.
         self._next: Certificates | None = None

@@ -32,17 +32,12 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedDecision:
-    """The decision about one pod, and the explanation of some nodes.
-
-    Attributes:
-        texts: the reason of every node, the closest node first; cordoned nodes come last
-        explanation: of the nodes that are shown and not cordoned, in their order
-    """
+    """The decision about one pod, and the explanation of some nodes."""
 
     state: ClusterState
     decision: Decision
-    texts: Mapping[str, str]
-    explanation: Explanation
+    texts: Mapping[str, str]  # the reason of every node, the closest node first; cordoned nodes come last
+    explanation: Explanation  # of the nodes that are shown and not cordoned, in their order
 
 
 class StatusReporter:

@@ -26,20 +26,16 @@ def _no_caches() -> Mapping[str, CacheStatus]:
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """What the pages read.
-
-    Attributes:
-        node_losses: returns what the loss of each node would lead to, as far as that is known
-        losses_seconds_left: returns how long the prediction for the other nodes will take; 0 if that is not known
-        caches: returns the status of every cache of the live cluster; none for a snapshot file
-        identity: of this process; "" for a snapshot file
-    """
+    """What the pages read."""
 
     reporter: StatusReporter
     drains: DrainReporter
     remedies: RemedyReporter
+    # Returns what the loss of each node would lead to, as far as that is known.
     node_losses: Callable[[], Mapping[str, NodeLossOutcome]]
+    # Returns the status of every cache of the live cluster; none for a snapshot file.
     caches: Callable[[], Mapping[str, CacheStatus]] = _no_caches
-    identity: str = ""
+    identity: str = ""  # of this process; "" for a snapshot file
+    # Returns how long the prediction for the other nodes will take; 0 if that is not known.
     losses_seconds_left: Callable[[], float] = float
     now: Callable[[], datetime] = _now

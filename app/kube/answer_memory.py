@@ -24,9 +24,6 @@ class AnswerTooLargeError(Exception):
 class AnswerMemory:
     """The memory for the answers to one client.
 
-    Attributes:
-        event: the most bytes of one event of a watch
-
     Args:
         process: what this process may use in all, in bytes; None: the limit of its container
         resident: what it uses, in bytes
@@ -35,7 +32,7 @@ class AnswerMemory:
     def __init__(self, process: int | None = None, resident: Callable[[], int] = resident_memory) -> None:
         self._process = memory_limit() if process is None else process
         self._resident = resident
-        self.event = max(_MIN_EVENT, self._process // _EVENT)
+        self.event = max(_MIN_EVENT, self._process // _EVENT)  # the most bytes of one event of a watch
         self._received = 0
 
     async def read(self, response: aiohttp.ClientResponse) -> bytes:

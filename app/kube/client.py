@@ -65,17 +65,12 @@ class ConnectError(CoreError):
 
 
 class ApiError(CoreError):
-    """The API server refused a call, or did not answer.
-
-    Attributes:
-        status: the HTTP status; 0 without an answer
-        reason: Kubernetes' machine-readable reason, such as ``Conflict``; "" if there is none
-    """
+    """The API server refused a call, or did not answer."""
 
     def __init__(self, call: str, status: int, reason: str, message: str) -> None:
         super().__init__(f"{call}: {message}")
-        self.status = status
-        self.reason = reason
+        self.status = status  # the HTTP status; 0 without an answer
+        self.reason = reason  # Kubernetes' machine-readable reason, such as ``Conflict``; "" if there is none
 
     @property
     def unreachable(self) -> bool:
@@ -103,15 +98,10 @@ class ApiError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How many calls a client makes, as in kube-scheduler's ``clientConnection``.
+    """How many calls a client makes, as in kube-scheduler's ``clientConnection``."""
 
-    Attributes:
-        qps: calls per second in the long run
-        burst: calls at once after a pause
-    """
-
-    qps: float
-    burst: int
+    qps: float  # calls per second in the long run
+    burst: int  # calls at once after a pause
 
 
 # Those of kube-scheduler.
@@ -180,14 +170,11 @@ class KubeClient:
 
     Args:
         limits: how many calls are made, as client-go's clients limit themselves; None: no limit
-
-    Attributes:
-        memory: for answers
     """
 
     def __init__(self, api: ApiClient, limits: CallLimits | None = None, memory: AnswerMemory | None = None) -> None:
         self._api = api
-        self.memory = memory or AnswerMemory()
+        self.memory = memory or AnswerMemory()  # for answers
         self._limits = limits
         self._bucket = None if limits is None else TokenBucket(limits.qps, limits.burst)
 

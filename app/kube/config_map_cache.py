@@ -14,14 +14,10 @@ from scheduler_core.convert.meta import decode_json
 
 
 class ConfigMapCache:
-    """Keeps the data of one ConfigMap.
-
-    Attributes:
-        data: another mapping after every change
-    """
+    """Keeps the data of one ConfigMap."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str, timing: Timing) -> None:
-        self.data: Mapping[str, str] = {}
+        self.data: Mapping[str, str] = {}  # another mapping after every change
         self._reflector = Reflector(
             client,
             CONFIG_MAPS,

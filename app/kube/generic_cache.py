@@ -100,17 +100,12 @@ def _decode_controller(kind: GenericKind[Controller], raw: bytes | msgspec.Raw) 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One kind: its resource, its decoder, and how changes update the state.
-
-    Attributes:
-        put: returns the state with a new or changed object
-        drop: returns the state without the object of a key
-    """
+    """One kind: its resource, its decoder, and how changes update the state."""
 
     resource: Resource
     decode: Decode[Any]
-    put: Callable[[GenericClusterState, Any], GenericClusterState]
-    drop: Callable[[GenericClusterState, Any], GenericClusterState]
+    put: Callable[[GenericClusterState, Any], GenericClusterState]  # returns the state with a new or changed object
+    drop: Callable[[GenericClusterState, Any], GenericClusterState]  # returns the state without the object of a key
 
 
 def _controller_kind(resource: Resource, kind: GenericKind[Controller]) -> _Kind:

@@ -28,14 +28,10 @@ class _List(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list, valid until the next page is requested.
-
-    Attributes:
-        resource_version: the list's resourceVersion; a watch begins at that of the last page
-    """
+    """One page of a list, valid until the next page is requested."""
 
     items: list[msgspec.Raw]
-    resource_version: str
+    resource_version: str  # the list's resourceVersion; a watch begins at that of the last page
 
 
 async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QUERY) -> AsyncIterator[Page]:

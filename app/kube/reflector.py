@@ -91,25 +91,19 @@ class _WatchEnd(Enum):
 
 @dataclass(slots=True)
 class CacheStatus:
-    """The freshness of one cache, for readiness and metrics. Only its reflector writes it.
-
-    Attributes:
-        disconnected_at: since when, on the reflector's clock, the cache may be behind; None while a watch is connected
-        last_line_at: when the last line of a watch came, or the watch began
-        problem: the last problem, "" if there is none
-        resource_version: what the cache has reached, by its list, by events and by bookmarks
-        changed_version: the version of the list or of the newest event, which the watch of any process delivers, too
-        unreadable: the objects that were left out because they cannot be decoded, and why
-    """
+    """The freshness of one cache, for readiness and metrics. Only its reflector writes it."""
 
     phase: Phase = Phase.STARTING
+    # Since when, on the reflector's clock, the cache may be behind; None while a watch is connected.
     disconnected_at: float | None = None
-    last_line_at: float = 0.0
-    problem: str = ""
-    resource_version: str = ""
+    last_line_at: float = 0.0  # when the last line of a watch came, or the watch began
+    problem: str = ""  # the last problem, "" if there is none
+    resource_version: str = ""  # what the cache has reached, by its list, by events and by bookmarks
+    # The version of the list or of the newest event, which the watch of any process delivers, too.
     changed_version: str = ""
     lists: int = 0
     events: int = 0
+    # The objects that were left out because they cannot be decoded, and why.
     unreadable: dict[Key | None, str] = field(default_factory=dict)
 
     def behind(self, now: float) -> float:
@@ -146,17 +140,11 @@ class _RelistError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The clock and the randomness of a reflector.
+    """The clock and the randomness of a reflector."""
 
-    Attributes:
-        clock: monotonic seconds
-        between: returns a random number of seconds between two bounds
-        silence: after this many seconds without a line a watch counts as dead
-    """
-
-    clock: Callable[[], float]
-    between: Callable[[float, float], float]
-    silence: float = SILENCE_TIMEOUT
+    clock: Callable[[], float]  # monotonic seconds
+    between: Callable[[float, float], float]  # returns a random number of seconds between two bounds
+    silence: float = SILENCE_TIMEOUT  # after this many seconds without a line a watch counts as dead
 
 
 class Reflector(Generic[_Value]):

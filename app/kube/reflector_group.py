@@ -15,21 +15,16 @@ MAX_UNREADABLE_LISTED: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A reflector of a group.
-
-    Attributes:
-        label: its name in problems
-        required: whether the API server must know the kind; otherwise an unknown kind counts as empty
-        hint: what to do if the API server does not know a required kind, "" for nothing in particular; None if such
-            a kind counts as not listed yet
-        unreadable: the beginning of the problem, if one object that cannot be read makes the whole kind unusable; None if it does
-            not
-    """
+    """A reflector of a group."""
 
     reflector: Reflector[Any]
-    label: str
-    required: bool = True
+    label: str  # its name in problems
+    required: bool = True  # whether the API server must know the kind; otherwise an unknown kind counts as empty
+    # What to do if the API server does not know a required kind, "" for nothing in particular; None if such a kind
+    # counts as not listed yet.
     hint: str | None = None
+    # The beginning of the problem, if one object that cannot be read makes the whole kind unusable; None if it does
+    # not.
     unreadable: str | None = None
 
 

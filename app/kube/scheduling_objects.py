@@ -33,20 +33,15 @@ SCHEDULING_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SchedulingObjects:
-    """A cluster as kube-scheduler's filters read it.
-
-    Attributes:
-        affinities: the required node affinity of PersistentVolumes, by name
-        workloads: undecoded Deployments, StatefulSets and the like, by kind, namespace and name
-        owners: the kind of each pod's controller; pods without one are left out
-        unready: pods whose condition Ready is not True; a running pod without conditions counts as ready
-    """
+    """A cluster as kube-scheduler's filters read it."""
 
     state: GenericClusterState
     pods: Mapping[PodKey, Pod]
-    affinities: Mapping[str, VolumeAffinity]
+    affinities: Mapping[str, VolumeAffinity]  # the required node affinity of PersistentVolumes, by name
+    # Undecoded Deployments, StatefulSets and the like, by kind, namespace and name.
     workloads: Mapping[tuple[str, str, str], Any]
-    owners: Mapping[PodKey, str]
+    owners: Mapping[PodKey, str]  # the kind of each pod's controller; pods without one are left out
+    # Pods whose condition Ready is not True; a running pod without conditions counts as ready.
     unready: frozenset[PodKey] = frozenset()
 
     @classmethod

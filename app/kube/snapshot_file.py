@@ -46,14 +46,10 @@ class SnapshotFileError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """A snapshot read from a file.
-
-    Attributes:
-        warnings: what was ignored or looks wrong, as sentences for the administrator
-    """
+    """A snapshot read from a file."""
 
     snapshot: Snapshot
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what was ignored or looks wrong, as sentences for the administrator
 
 
 def load_snapshot(source: str) -> LoadedSnapshot:

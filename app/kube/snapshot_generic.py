@@ -30,18 +30,12 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class LoadedCluster:
-    """The content of a snapshot file.
-
-    Attributes:
-        pods: all pods, by namespace and name
-        snapshot: what Longhorn's rules read; empty unless requested
-        warnings: what was ignored or looks wrong, as sentences for the administrator
-    """
+    """The content of a snapshot file."""
 
     state: GenericClusterState
-    pods: Mapping[PodKey, PendingPod]
-    snapshot: Snapshot
-    warnings: tuple[str, ...]
+    pods: Mapping[PodKey, PendingPod]  # all pods, by namespace and name
+    snapshot: Snapshot  # what Longhorn's rules read; empty unless requested
+    warnings: tuple[str, ...]  # what was ignored or looks wrong, as sentences for the administrator
 
 
 def load_cluster(source: str, policy: Policy, *, longhorn: bool) -> LoadedCluster:

@@ -12,14 +12,10 @@ from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 
 @dataclass(frozen=True, slots=True)
 class WatchedKind:
-    """One kind that decisions read.
-
-    Attributes:
-        required: whether nothing can be decided in a cluster without this kind
-    """
+    """One kind that decisions read."""
 
     resource: Resource
-    required: bool = True
+    required: bool = True  # whether nothing can be decided in a cluster without this kind
 
     @property
     def kind(self) -> SnapshotKind:

@@ -143,15 +143,10 @@ class _Call(Generic[_Result]):
 
 @dataclass(frozen=True, slots=True)
 class _Suspension:
-    """A rule that is not called for a while.
+    """A rule that is not called for a while."""
 
-    Attributes:
-        attempts: how often in a row it was given up
-        until: seconds of the clock
-    """
-
-    attempts: int
-    until: float
+    attempts: int  # how often in a row it was given up
+    until: float  # seconds of the clock
 
 
 class PluginThreads:

@@ -34,21 +34,13 @@ _Call = TypeVar("_Call")
 
 @dataclass(slots=True)
 class _QueuedCall(Generic[_Call]):
-    """A call that is not written yet.
+    """A call that is not written yet."""
 
-    Attributes:
-        call: what is to be written
-        urgent: whether it goes before calls that are not
-        stamp: identifies the valid entry of the heaps among all entries of the key
-        attempts: how often it was tried
-        refusals: how many of the attempts the API server answered
-    """
-
-    call: _Call
-    urgent: bool
-    stamp: int = 0
-    attempts: int = 0
-    refusals: int = 0
+    call: _Call  # what is to be written
+    urgent: bool  # whether it goes before calls that are not
+    stamp: int = 0  # identifies the valid entry of the heaps among all entries of the key
+    attempts: int = 0  # how often it was tried
+    refusals: int = 0  # how many of the attempts the API server answered
 
 
 class ApiDispatcher(Generic[_Key, _Call]):

@@ -31,14 +31,10 @@ EventKey = tuple[str, str, str]
 
 @dataclass(slots=True)
 class _SimilarReports:
-    """The messages of one pod and reason.
-
-    Attributes:
-        last: seconds of the latest report
-    """
+    """The messages of one pod and reason."""
 
     messages: set[str] = field(default_factory=set)
-    last: float = -float("inf")
+    last: float = -float("inf")  # seconds of the latest report
 
 
 class EventCorrelator:

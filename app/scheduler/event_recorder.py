@@ -35,16 +35,11 @@ _MAX_NAME: Final = 230
 
 @dataclass(slots=True)
 class _RecordedEvent:
-    """An Event as it should be written.
-
-    Attributes:
-        created: whether the API server has the Event object
-        written_at: seconds of the clock
-    """
+    """An Event as it should be written."""
 
     event: ObjectEvent
-    created: bool = False
-    written_at: float = -float("inf")
+    created: bool = False  # whether the API server has the Event object
+    written_at: float = -float("inf")  # seconds of the clock
 
 
 class EventRecorder:

@@ -42,23 +42,16 @@ LEASE: Final = "longhorn-generic-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """How a process finds the cluster, and its identity there.
-
-    Attributes:
-        namespace: of the Lease, and of Longhorn's objects
-        options: how Longhorn's rules decide
-        lease: the Lease's name
-        limits: of Bindings, conditions and watches, and again of Events
-    """
+    """How a process finds the cluster, and its identity there."""
 
     identity: str
-    namespace: str
+    namespace: str  # of the Lease, and of Longhorn's objects
     kubeconfig: str | None
     context: str | None
     timing: ElectionTiming
-    options: FilterOptions
-    lease: str = LEASE
-    limits: CallLimits = DEFAULT_LIMITS
+    options: FilterOptions  # how Longhorn's rules decide
+    lease: str = LEASE  # the Lease's name
+    limits: CallLimits = DEFAULT_LIMITS  # of Bindings, conditions and watches, and again of Events
 
 
 class SchedulerLifecycle(Program):

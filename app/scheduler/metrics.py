@@ -19,14 +19,10 @@ ERROR: Final = "error"
 
 
 class SchedulerMetrics:
-    """The metrics of one process.
-
-    Attributes:
-        registry: has these metrics and no others
-    """
+    """The metrics of one process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry()  # has these metrics and no others
         self._attempts = Counter(
             f"{PREFIX}_attempts_total",
             "Attempts to schedule a pod, by what came of them",

@@ -56,41 +56,26 @@ _POLL_INTERVAL: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """What an administrator chooses.
+    """What an administrator chooses."""
 
-    Attributes:
-        name: the `spec.schedulerName` of this scheduler's pods
-        policy: the policy without a file
-        select_host: picks one of equally good nodes
-        stale_after: seconds without an answer of the API server, after which nothing is decided
-        file: the policy file, which is read again when it changes
-        unsupported: what becomes of constraints that the policy does not read
-    """
-
-    name: str
-    policy: Policy
-    select_host: SelectHost
-    stale_after: float
-    file: PolicyFile | None = None
-    unsupported: UnsupportedMode = UnsupportedMode.REFUSE
+    name: str  # the `spec.schedulerName` of this scheduler's pods
+    policy: Policy  # the policy without a file
+    select_host: SelectHost  # picks one of equally good nodes
+    stale_after: float  # seconds without an answer of the API server, after which nothing is decided
+    file: PolicyFile | None = None  # the policy file, which is read again when it changes
+    unsupported: UnsupportedMode = UnsupportedMode.REFUSE  # what becomes of constraints that the policy does not read
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerParts:
-    """What a scheduler works with.
-
-    Attributes:
-        timing: its clock also times the back-offs
-        leads: whether this process leads; asked before every write
-        new_longhorn_cache: see `PolicyInputs`
-    """
+    """What a scheduler works with."""
 
     client: KubeClient
-    timing: Timing
-    leads: Callable[[], bool]
+    timing: Timing  # its clock also times the back-offs
+    leads: Callable[[], bool]  # whether this process leads; asked before every write
     recorder: EventRecorder
     metrics: SchedulerMetrics
-    new_longhorn_cache: Callable[[], LonghornCache] | None = None
+    new_longhorn_cache: Callable[[], LonghornCache] | None = None  # see `PolicyInputs`
 
 
 class GenericScheduler:

@@ -34,22 +34,14 @@ _ActiveQueue = list[tuple[_SortKey, int]]
 
 @dataclass(slots=True)
 class _QueuedPod:
-    """A pod that needs a node.
-
-    Attributes:
-        stamp: identifies the valid entry of the heaps among all entries of the pod
-        due: when it is to be tried; None during an attempt
-        attempts: how many attempts have failed
-        last_attempt: when the latest of them failed
-        changed: whether something that may help has changed during the attempt
-    """
+    """A pod that needs a node."""
 
     pending: PendingPod
-    stamp: int
-    due: float | None
-    attempts: int = 0
-    last_attempt: float = _NEVER
-    changed: bool = False
+    stamp: int  # identifies the valid entry of the heaps among all entries of the pod
+    due: float | None  # when it is to be tried; None during an attempt
+    attempts: int = 0  # how many attempts have failed
+    last_attempt: float = _NEVER  # when the latest of them failed
+    changed: bool = False  # whether something that may help has changed during the attempt
 
     @property
     def sort_key(self) -> _SortKey:

@@ -30,23 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPod:
-    """A pod with its node.
-
-    Attributes:
-        score: the node's total
-        scores: what each priority gives the node, unweighted, by its name in the policy
-        best: how many nodes have the same total, this one included
-        refused: number of nodes per reason; a node with several reasons counts for each
-        unsupported: constraints that the policy did not read
-    """
+    """A pod with its node."""
 
     pod: str
     node: str
-    score: int
-    scores: Mapping[str, int]
-    best: int
-    refused: Mapping[str, int]
-    unsupported: tuple[UnsupportedConstraint, ...] = ()
+    score: int  # the node's total
+    scores: Mapping[str, int]  # what each priority gives the node, unweighted, by its name in the policy
+    best: int  # how many nodes have the same total, this one included
+    refused: Mapping[str, int]  # number of nodes per reason; a node with several reasons counts for each
+    unsupported: tuple[UnsupportedConstraint, ...] = ()  # constraints that the policy did not read
 
     def data(self) -> dict[str, Any]:
         """Returns what is printed."""
@@ -63,16 +55,11 @@ class PlacedPod:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedPod:
-    """A pod that no node fits.
-
-    Attributes:
-        message: why, as one line
-        reasons: number of nodes per reason
-    """
+    """A pod that no node fits."""
 
     pod: str
-    message: str
-    reasons: Mapping[str, int]
+    message: str  # why, as one line
+    reasons: Mapping[str, int]  # number of nodes per reason
 
     def data(self) -> dict[str, Any]:
         return {"pod": self.pod, "message": self.message, "reasons": dict(self.reasons)}

@@ -37,37 +37,24 @@ MAX_VOLUMES_LISTED: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class OutstandingState:
-    """Demand, offers and refused pods; empty unless reservations are by capacity.
+    """Demand, offers and refused pods; empty unless reservations are by capacity."""
 
-    Attributes:
-        demand: of the current view; None for none
-        ledger: after a tick just now, because ages are counted until then
-        report: the latest report; a demand that it does not have yet is not hopeless
-        overbookings: the latest report on overbooked disks
-        waiting: refused pods, in the order of the answer
-    """
-
-    demand: DemandIndex | None = None
-    ledger: Ledger = field(default_factory=Ledger)
+    demand: DemandIndex | None = None  # of the current view; None for none
+    ledger: Ledger = field(default_factory=Ledger)  # after a tick just now, because ages are counted until then
+    # The latest report; a demand that it does not have yet is not hopeless.
     report: PlacementReport = field(default_factory=PlacementReport)
-    overbookings: OverbookingReport = field(default_factory=OverbookingReport)
-    waiting: Sequence[WaitingPod] = ()
+    overbookings: OverbookingReport = field(default_factory=OverbookingReport)  # the latest report on overbooked disks
+    waiting: Sequence[WaitingPod] = ()  # refused pods, in the order of the answer
 
 
 @dataclass(frozen=True, slots=True)
 class GuardActivity:
-    """What the placement guard did since this process leads.
+    """What the placement guard did since this process leads."""
 
-    Attributes:
-        health: what may be relied on; None while the guard is off or this process does not lead
-        awaited: placements that it allowed and that no watch has shown yet, oldest first
-        outcomes: how many placements it answered, by outcome
-        observations: how many placements a watch has shown, by what they showed
-    """
-
-    health: GuardState | None = None
-    awaited: tuple[Placement, ...] = ()
-    outcomes: Mapping[str, int] = field(default_factory=dict[str, int])
+    health: GuardState | None = None  # what may be relied on; None while the guard is off or this process does not lead
+    awaited: tuple[Placement, ...] = ()  # placements that it allowed and that no watch has shown yet, oldest first
+    outcomes: Mapping[str, int] = field(default_factory=dict[str, int])  # how many placements it answered, by outcome
+    # How many placements a watch has shown, by what they showed.
     observations: Mapping[str, int] = field(default_factory=dict[str, int])
 
 

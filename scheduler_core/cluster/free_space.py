@@ -25,17 +25,13 @@ _NO_GROWTH: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class FreeSpace(dict[str, DiskSpace]):
-    """The space left on a node's disks, by name.
-
-    Attributes:
-        free: bytes that all disks can still take in sum
-    """
+    """The space left on a node's disks, by name."""
 
     __slots__ = ("free",)
 
     def __init__(self, disks: Mapping[str, DiskSpace]) -> None:
         super().__init__(disks)
-        self.free = sum(max(0, disk.free) for disk in disks.values())
+        self.free = sum(max(0, disk.free) for disk in disks.values())  # bytes that all disks can still take in sum
 
 
 def free_space_of(

@@ -57,19 +57,15 @@ def _request(persistent_volume: str, snapshot: Snapshot) -> int:
 
 @dataclass(slots=True)
 class Growth:
-    """The growth that counts.
-
-    Attributes:
-        space_of: returns a disk by its UUID, and its space without growth; None if no node has it
-        volumes: the volumes that grow, with their new size, by name
-        by_disk: bytes that they grow by, by disk UUID
-    """
+    """The growth that counts."""
 
     snapshot: Snapshot
     settings: Settings
+    # Returns a disk by its UUID, and its space without growth; None if no node has it.
     space_of: Callable[[str], tuple[longhorn.Disk, DiskSpace] | None]
+    # The volumes that grow, with their new size, by name.
     volumes: dict[str, longhorn.Volume] = field(default_factory=dict[str, longhorn.Volume])
-    by_disk: Counter[str] = field(default_factory=Counter[str])
+    by_disk: Counter[str] = field(default_factory=Counter[str])  # bytes that they grow by, by disk UUID
 
     def add(self, name: str, size: int, replicas: Replicas) -> None:
         """Adds the growth of a volume to a size, if every disk has space for it."""

@@ -43,14 +43,10 @@ _REBUILDING_FIELDS: Final = frozenset({"settings", "backing_images"})
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A view and its difference to the previous view.
-
-    Attributes:
-        changed_nodes: names of the nodes whose disk profiles may have changed; None for all
-    """
+    """A view and its difference to the previous view."""
 
     view: View
-    changed_nodes: frozenset[str] | None
+    changed_nodes: frozenset[str] | None  # names of the nodes whose disk profiles may have changed; None for all
 
 
 def empty_snapshot() -> Snapshot:

@@ -36,35 +36,25 @@ ClaimRef = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """Look-ups over a snapshot, all derived from it.
+    """Look-ups over a snapshot, all derived from it."""
 
-    Attributes:
-        unlisted_replicas: by disk UUID, the placed replicas that the node's status does not list yet, or lists smaller
-        free_space: by Longhorn node, the bytes that each disk can still take
-        volumes_by_claim_ref: by the claim that a PersistentVolume's claimRef names, the names of such volumes, sorted
-        available_volumes: by storage class, the free PersistentVolumes that a claim may be bound to, smallest first
-        pods_by_claim: the pods that mount a claim, sorted by name
-        pods_to_schedule: how many pods with claims kube-scheduler has neither decided about nor refused yet
-        replicas_by_disk: by disk UUID, the replicas whose spec names that disk, sorted by name
-        node_of_disk: by disk UUID, the Longhorn node that lists the disk
-        volumes_by_handle: by Longhorn volume, the names of its PersistentVolumes, sorted
-        requested_sizes: by Longhorn volume, the size that its claim requests beyond what it has
-        growing_volumes: by name, the volumes whose growth counts, with their new size
-        growth: by disk UUID, the bytes that they grow by
-    """
-
+    # By disk UUID, the placed replicas that the node's status does not list yet, or lists smaller.
     unlisted_replicas: HashTrieMap[str, Replicas]
-    free_space: Mapping[str, FreeSpace]
+    free_space: Mapping[str, FreeSpace]  # by Longhorn node, the bytes that each disk can still take
+    # By the claim that a PersistentVolume's claimRef names, the names of such volumes, sorted.
     volumes_by_claim_ref: HashTrieMap[ClaimRef, tuple[str, ...]]
+    # By storage class, the free PersistentVolumes that a claim may be bound to, smallest first.
     available_volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
-    pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]
-    pods_to_schedule: int
+    pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]  # the pods that mount a claim, sorted by name
+    pods_to_schedule: int  # how many pods with claims kube-scheduler has neither decided about nor refused yet
+    # By disk UUID, the replicas whose spec names that disk, sorted by name.
     replicas_by_disk: HashTrieMap[str, Replicas]
-    node_of_disk: HashTrieMap[str, str]
+    node_of_disk: HashTrieMap[str, str]  # by disk UUID, the Longhorn node that lists the disk
+    # By Longhorn volume, the names of its PersistentVolumes, sorted.
     volumes_by_handle: HashTrieMap[str, tuple[str, ...]]
-    requested_sizes: HashTrieMap[str, int]
-    growing_volumes: HashTrieMap[str, longhorn.Volume]
-    growth: HashTrieMap[str, int]
+    requested_sizes: HashTrieMap[str, int]  # by Longhorn volume, the size that its claim requests beyond what it has
+    growing_volumes: HashTrieMap[str, longhorn.Volume]  # by name, the volumes whose growth counts, with their new size
+    growth: HashTrieMap[str, int]  # by disk UUID, the bytes that they grow by
 
     @classmethod
     def of(cls, cluster: Cluster) -> Indexes:
@@ -143,15 +133,11 @@ def count_growth(
 class View:
     """A snapshot prepared for deciding. Everything that a request reads comes from one view, so the request never sees
     the cluster change.
-
-    Attributes:
-        version: grows with every change; 0 for a snapshot file
-        cluster: the same snapshot as Longhorn's placement rules read it
     """
 
-    version: int
+    version: int  # grows with every change; 0 for a snapshot file
     snapshot: Snapshot
-    cluster: Cluster
+    cluster: Cluster  # the same snapshot as Longhorn's placement rules read it
     default_storage_class: kube.StorageClass | None
     indexes: Indexes
 

@@ -45,18 +45,13 @@ class DemandSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Space that one volume will take on one node.
-
-    Attributes:
-        pod: the pod that runs or will run there, as ``namespace/name``; "" without a pod
-        since: RFC 3339 time the claim was created, "" without a claim
-    """
+    """Space that one volume will take on one node."""
 
     volume: PodVolume
     node: str
     source: DemandSource
-    pod: str = ""
-    since: str = ""
+    pod: str = ""  # the pod that runs or will run there, as ``namespace/name``; "" without a pod
+    since: str = ""  # RFC 3339 time the claim was created, "" without a claim
 
     @property
     def order(self) -> tuple[str, str, str]:

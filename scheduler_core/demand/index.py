@@ -32,20 +32,14 @@ _BY_AGE: Final = attrgetter("order")
 
 @dataclass(frozen=True, slots=True)
 class DemandIndex:
-    """The demand of one view.
+    """The demand of one view."""
 
-    Attributes:
-        by_node: the demands on each node, oldest first
-        unplaced: volumes that demand no node, but may take space on any
-        changelog: which nodes' demand changed
-    """
-
-    by_node: HashTrieMap[str, tuple[Demand, ...]]
+    by_node: HashTrieMap[str, tuple[Demand, ...]]  # the demands on each node, oldest first
     _by_subject: HashTrieMap[Subject, Demand]
     _volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
     _attachments: HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]
-    unplaced: UnplacedVolumes = _NO_UNPLACED
-    changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)
+    unplaced: UnplacedVolumes = _NO_UNPLACED  # volumes that demand no node, but may take space on any
+    changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)  # which nodes' demand changed
 
     @classmethod
     def of(cls, view: View, unplaced: UnplacedVolumes = _NO_UNPLACED) -> DemandIndex:

@@ -31,17 +31,12 @@ Subject = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class UnplacedVolume:
-    """An unplaced volume and when it was first seen.
-
-    Attributes:
-        key: identifies the volume, as `evaluation.competitors.identity` does
-        becomes: for a claim, the Longhorn volume that will be provisioned for it
-    """
+    """An unplaced volume and when it was first seen."""
 
     volume: PodVolume
     since: datetime
-    key: str
-    becomes: str = ""
+    key: str  # identifies the volume, as `evaluation.competitors.identity` does
+    becomes: str = ""  # for a claim, the Longhorn volume that will be provisioned for it
 
     @property
     def age(self) -> tuple[datetime, str]:
@@ -58,20 +53,15 @@ _LARGEST_FIRST: Final = attrgetter("largest_first")
 
 @dataclass(frozen=True, slots=True)
 class UnplacedVolumes:
-    """The unplaced volumes of one view.
+    """The unplaced volumes of one view."""
 
-    Attributes:
-        counted: the volumes that count, first seen first; depends on when earlier views were taken
-        by_size: the same volumes, largest first
-        by_key: the same volumes by key
-        replicas: number of replicas that they have in sum
-        all: every unplaced volume, however long it has been unplaced
-    """
-
+    # The volumes that count, first seen first; depends on when earlier views were taken.
     counted: tuple[UnplacedVolume, ...] = field(default=(), compare=False)
-    by_size: tuple[UnplacedVolume, ...] = field(default=(), compare=False)
+    by_size: tuple[UnplacedVolume, ...] = field(default=(), compare=False)  # the same volumes, largest first
+    # The same volumes by key.
     by_key: HashTrieMap[str, UnplacedVolume] = field(default_factory=HashTrieMap, compare=False)
-    replicas: int = field(default=0, compare=False)
+    replicas: int = field(default=0, compare=False)  # number of replicas that they have in sum
+    # Every unplaced volume, however long it has been unplaced.
     all: HashTrieSet[Subject] = field(default_factory=HashTrieSet)
     _claims_by_future_volume: HashTrieMap[str, str] = field(default_factory=HashTrieMap, compare=False)
 

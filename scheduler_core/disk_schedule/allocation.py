@@ -33,18 +33,13 @@ _HOLDS_NOTHING: Final = Allocation(AllocationState.REJECTED, 0)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much may be granted on a disk.
+    """How much may be granted on a disk."""
 
-    Attributes:
-        available: storageAvailable in bytes; None if it is not known: then requests stay as they are
-        reason: why every request is refused, whatever its size, as a condition's reason; "" if requests may be granted
-        message: the same as a sentence
-        deferred: whether requests stay as they are although there is a reason, because a successor decides soon
-    """
-
-    available: int | None
+    available: int | None  # storageAvailable in bytes; None if it is not known: then requests stay as they are
+    # Why every request is refused, whatever its size, as a condition's reason; "" if requests may be granted.
     reason: str = ""
-    message: str = ""
+    message: str = ""  # the same as a sentence
+    # Whether requests stay as they are although there is a reason, because a successor decides soon.
     deferred: bool = False
 
     @property
@@ -80,19 +75,14 @@ def allocate(
 
 
 class _Draft:
-    """The allocations of a disk while its requests are served.
-
-    Attributes:
-        held: the allocations by kind and name
-        total: the sum of all that is held, in bytes
-        lacking: bytes that occupants with data do not hold yet, by kind and name
-    """
+    """The allocations of a disk while its requests are served."""
 
     def __init__(
         self, spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
     ) -> None:
-        self.held = dict(_current_allocations(spec, status))
-        self.total = sum(entry.size for entry in self.held.values())
+        self.held = dict(_current_allocations(spec, status))  # the allocations by kind and name
+        self.total = sum(entry.size for entry in self.held.values())  # the sum of all that is held, in bytes
+        # Bytes that occupants with data do not hold yet, by kind and name.
         self.lacking = {
             (kind, name): occupant.size - self.size((kind, name))
             for kind in RequestKind

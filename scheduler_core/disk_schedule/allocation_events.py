@@ -17,15 +17,10 @@ RELEASED: Final = "Released"
 
 @dataclass(frozen=True, slots=True)
 class AllocationEvent:
-    """What happened to some requests.
+    """What happened to some requests."""
 
-    Attributes:
-        reason: GRANTED, REJECTED or RELEASED
-        message: names and bytes, and the disk's numbers
-    """
-
-    reason: str
-    message: str
+    reason: str  # GRANTED, REJECTED or RELEASED
+    message: str  # names and bytes, and the disk's numbers
 
     @property
     def normal(self) -> bool:

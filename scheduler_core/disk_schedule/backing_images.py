@@ -18,40 +18,28 @@ from scheduler_core.model.quantity import format_bytes, format_count
 
 @dataclass(frozen=True, slots=True)
 class ImageSnapshot:
-    """Input of a decision about a backing image.
-
-    Attributes:
-        image: the backing image and its copies
-        schedules: all DiskSchedules, by disk UUID
-        nodes: the Longhorn nodes, by name; one that cannot be read may list any disk
-        needed_disks: UUIDs of disks with replicas that use the image: a copy must be there, so it is requested until granted
-        candidates: UUIDs of disks that Longhorn's rules (tags, eviction, readiness) allow for further copies, best first
-        space: what a newcomer can get on each disk, by UUID
-    """
+    """Input of a decision about a backing image."""
 
     image: BackingImageCopies
-    schedules: Mapping[str, DiskSchedule]
+    schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
+    # The Longhorn nodes, by name; one that cannot be read may list any disk.
     nodes: Mapping[str, NodeLookup] = field(default_factory=dict[str, NodeLookup])
+    # UUIDs of disks with replicas that use the image: a copy must be there, so it is requested until granted.
     needed_disks: frozenset[str] = frozenset()
+    # UUIDs of disks that Longhorn's rules (tags, eviction, readiness) allow for further copies, best first.
     candidates: Sequence[str] = ()
+    # What a newcomer can get on each disk, by UUID.
     space: Mapping[str, DiskSpace] = field(default_factory=dict[str, DiskSpace])
 
 
 @dataclass(frozen=True, slots=True)
 class ImageDecision:
-    """What to do about a backing image.
+    """What to do about a backing image."""
 
-    Attributes:
-        writes: in order; the first that fails ends them
-        ready: UUIDs of the disks that the image may be copied to
-        requeue: no watch may bring the change that helps: reconcile again after a back-off
-        shortage: which copies have no room, and what the disks have left, as a sentence; "" if all have
-    """
-
-    writes: tuple[Write, ...] = ()
-    ready: frozenset[str] = frozenset()
-    requeue: bool = False
-    shortage: str = ""
+    writes: tuple[Write, ...] = ()  # in order; the first that fails ends them
+    ready: frozenset[str] = frozenset()  # UUIDs of the disks that the image may be copied to
+    requeue: bool = False  # no watch may bring the change that helps: reconcile again after a back-off
+    shortage: str = ""  # which copies have no room, and what the disks have left, as a sentence; "" if all have
 
 
 def decide_image(snapshot: ImageSnapshot) -> ImageDecision:

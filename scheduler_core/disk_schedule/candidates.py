@@ -28,32 +28,21 @@ _MIN_IN_UNUSED_ZONES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class DiskChoice:
-    """The disk where a replica requests space, or why there is none.
+    """The disk where a replica requests space, or why there is none."""
 
-    Attributes:
-        candidate: the disk; None if there is none
-        explanation: what is free on the disks and why they are refused, as a sentence; "" if there is a candidate
-        undecided: whether a node that cannot be read might have room
-    """
-
-    candidate: DiskCandidate | None
+    candidate: DiskCandidate | None  # the disk; None if there is none
+    # What is free on the disks and why they are refused, as a sentence; "" if there is a candidate.
     explanation: str = ""
-    undecided: bool = False
+    undecided: bool = False  # whether a node that cannot be read might have room
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementView:
-    """What a choice of disks is made from.
+    """What a choice of disks is made from."""
 
-    Attributes:
-        cluster: what Longhorn's placement rules read
-        schedules: all DiskSchedules, by disk UUID
-        space: what a newcomer can get on each disk, by UUID
-    """
-
-    cluster: Cluster
-    schedules: Mapping[str, DiskSchedule]
-    space: DiskSpaces
+    cluster: Cluster  # what Longhorn's placement rules read
+    schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
+    space: DiskSpaces  # what a newcomer can get on each disk, by UUID
 
 
 def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
@@ -136,16 +125,12 @@ def _is_first_choice(
 
 
 class _Needs:
-    """The bytes that a replica needs on a disk, with its backing image.
-
-    Attributes:
-        size: bytes of the replica alone
-    """
+    """The bytes that a replica needs on a disk, with its backing image."""
 
     def __init__(self, view: PlacementView, volume: Volume, replica: Replica) -> None:
         self._view = view
         self._replica = replica
-        self.size = replica.size or volume.size
+        self.size = replica.size or volume.size  # bytes of the replica alone
         image = view.cluster.backing_image(volume.backing_image) if volume.backing_image else None
         self._image = image.name if image else ""
         self._image_size = image.real_size if image else 0

@@ -19,21 +19,13 @@ from scheduler_core.model.quantity import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """What a newcomer can get on one disk.
+    """What a newcomer can get on one disk."""
 
-    Attributes:
-        node: the node's name
-        disk: the disk's name on its node
-        free: bytes that are available and not taken; may be negative; 0 if nothing is granted at all
-        problem: why nothing is granted whatever its size, as a sentence; "" if what fits is granted
-        undecided: whether that is not known, because the node cannot be read
-    """
-
-    node: str
-    disk: str
-    free: int
-    problem: str = ""
-    undecided: bool = False
+    node: str  # the node's name
+    disk: str  # the disk's name on its node
+    free: int  # bytes that are available and not taken; may be negative; 0 if nothing is granted at all
+    problem: str = ""  # why nothing is granted whatever its size, as a sentence; "" if what fits is granted
+    undecided: bool = False  # whether that is not known, because the node cannot be read
 
     def grants(self, size: int) -> bool:
         return not self.problem and size <= self.free

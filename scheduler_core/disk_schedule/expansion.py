@@ -40,17 +40,11 @@ from scheduler_core.model.quantity import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What to do about a volume's growth.
+    """What to do about a volume's growth."""
 
-    Attributes:
-        writes: in order; the first that fails ends them
-        condition: the condition while the volume grows, None if it does not
-        requeue: no watch may bring the change that helps: reconcile again after a back-off
-    """
-
-    writes: tuple[Write, ...] = ()
-    condition: Condition | None = None
-    requeue: bool = False
+    writes: tuple[Write, ...] = ()  # in order; the first that fails ends them
+    condition: Condition | None = None  # the condition while the volume grows, None if it does not
+    requeue: bool = False  # no watch may bring the change that helps: reconcile again after a back-off
 
 
 def expand(
@@ -166,17 +160,11 @@ def _granted_condition(volume: Volume) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class _Causes:
-    """Why disks refuse a growth.
+    """Why disks refuse a growth."""
 
-    Attributes:
-        schedules: all DiskSchedules, by disk UUID
-        space: what is left on each disk, by UUID
-        full_disks: UUIDs of disks that would refuse a request
-    """
-
-    schedules: Mapping[str, DiskSchedule]
-    space: Mapping[str, DiskSpace]
-    full_disks: Collection[str] = ()
+    schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
+    space: Mapping[str, DiskSpace]  # what is left on each disk, by UUID
+    full_disks: Collection[str] = ()  # UUIDs of disks that would refuse a request
 
     def describe(self, uuid: str, node: str, lacking: int) -> str:
         """Says why a disk cannot grant some more bytes."""

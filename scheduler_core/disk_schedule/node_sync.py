@@ -55,15 +55,10 @@ Change = Create | UpdateSpec | Delete | Recreate
 
 @dataclass(frozen=True, slots=True)
 class DiskSync:
-    """The changes that node sync wants.
+    """The changes that node sync wants."""
 
-    Attributes:
-        changes: what to write, in order of the names
-        problems: what is wrong with the nodes, as sentences
-    """
-
-    changes: tuple[Change, ...] = ()
-    problems: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()  # what to write, in order of the names
+    problems: tuple[str, ...] = ()  # what is wrong with the nodes, as sentences
 
 
 def sync_disks(

@@ -26,17 +26,11 @@ NOT_STARTED: Final = frozenset({"", "pending"})
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A replica, or a copy of a backing image, that is placed on a disk.
+    """A replica, or a copy of a backing image, that is placed on a disk."""
 
-    Attributes:
-        size: bytes it needs there, without a growth
-        has_data: whether it may have data there, so that it never leaves for lack of space
-        backing_image: the backing image that a replica needs on its disk; "" for none
-    """
-
-    size: int
-    has_data: bool = True
-    backing_image: str = ""
+    size: int  # bytes it needs there, without a growth
+    has_data: bool = True  # whether it may have data there, so that it never leaves for lack of space
+    backing_image: str = ""  # the backing image that a replica needs on its disk; "" for none
 
     @property
     def waits_for(self) -> str:

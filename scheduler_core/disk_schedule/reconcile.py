@@ -46,17 +46,12 @@ NodeLookup = Node | Fault | None
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """What to write for a DiskSchedule, in this order.
+    """What to write for a DiskSchedule, in this order."""
 
-    Attributes:
-        status: the next status, None if it is up to date
-        remove_finalizer: whether to remove Longhorn's finalizer, so that the object goes
-        deferrable: whether the status may be written later, because it only follows a small change of the free space, by which
-            no decision differs
-    """
-
-    status: DiskScheduleStatus | None = None
-    remove_finalizer: bool = False
+    status: DiskScheduleStatus | None = None  # the next status, None if it is up to date
+    remove_finalizer: bool = False  # whether to remove Longhorn's finalizer, so that the object goes
+    # Whether the status may be written later, because it only follows a small change of the free space, by which no
+    # decision differs.
     deferrable: bool = False
 
 

@@ -31,25 +31,17 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAllocation:
-    """A replica together with its request and allocation.
-
-    Attributes:
-        replica: the replica
-        current_size: the bytes it needs without growing: its own size; if it has none, what is requested for it, and before
-            that the volume's size
-        stage: how far the allocation of its current size is
-        has_request: whether its disk's DiskSchedule has a request for it
-        requested: the bytes of that request, None if there is none that can be read
-        allocation: what its disk granted or rejected, None while the request is pending
-        obstacle: why a replica that holds its bytes cannot use them: the condition of its volume; None if it can
-    """
+    """A replica together with its request and allocation."""
 
     replica: Replica
+    # The bytes it needs without growing: its own size; if it has none, what is requested for it, and before that the
+    # volume's size.
     current_size: int
-    stage: Stage
-    has_request: bool = False
-    requested: int | None = None
-    allocation: Allocation | None = None
+    stage: Stage  # how far the allocation of its current size is
+    has_request: bool = False  # whether its disk's DiskSchedule has a request for it
+    requested: int | None = None  # the bytes of that request, None if there is none that can be read
+    allocation: Allocation | None = None  # what its disk granted or rejected, None while the request is pending
+    # Why a replica that holds its bytes cannot use them: the condition of its volume; None if it can.
     obstacle: Condition | None = None
 
     @property

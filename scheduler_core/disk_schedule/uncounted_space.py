@@ -17,15 +17,10 @@ from scheduler_core.model.longhorn import Disk, Replica
 
 @dataclass(frozen=True, slots=True)
 class DiskAccounting:
-    """What counts on a disk in addition to `storageScheduled`.
+    """What counts on a disk in addition to `storageScheduled`."""
 
-    Attributes:
-        uncounted: bytes to add to storageScheduled for Longhorn's own two rules
-        free: bytes the DiskSchedule would still grant: its own limit, in addition to those rules; may be negative
-    """
-
-    uncounted: int
-    free: int
+    uncounted: int  # bytes to add to storageScheduled for Longhorn's own two rules
+    free: int  # bytes the DiskSchedule would still grant: its own limit, in addition to those rules; may be negative
 
 
 def account(disk: Disk, schedule: DiskSchedule, unlisted_replicas: Iterable[Replica]) -> DiskAccounting:
@@ -51,15 +46,10 @@ def account(disk: Disk, schedule: DiskSchedule, unlisted_replicas: Iterable[Repl
 
 @dataclass(frozen=True, slots=True)
 class _KindTotals:
-    """Totals of one kind of object on a disk.
+    """Totals of one kind of object on a disk."""
 
-    Attributes:
-        uncounted: bytes that Longhorn's status lacks
-        total: bytes in all, by the DiskSchedule's measure
-    """
-
-    uncounted: int
-    total: int
+    uncounted: int  # bytes that Longhorn's status lacks
+    total: int  # bytes in all, by the DiskSchedule's measure
 
     @classmethod
     def of(

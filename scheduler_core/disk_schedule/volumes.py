@@ -48,29 +48,18 @@ _PLACING_TIME: Final = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class VolumeSnapshot:
-    """Input of a decision about a volume.
+    """Input of a decision about a volume."""
 
-    Attributes:
-        cluster: what Longhorn's placement rules read
-        volume: the volume
-        replicas: all of the volume
-        schedules: all DiskSchedules, by disk UUID
-        space: what a newcomer can get on each disk, by UUID
-        condition: the volume's condition DiskAllocation, None if it has none
-        image_fault: why the volume's backing image cannot be read; "" if it can, or does not exist
-        created: when the volume was created, RFC 3339; "" if that does not matter, because it has a condition
-        requested_disks: the UUIDs of the DiskSchedules that have requests for the volume's replicas, by the replica's name; None
-            to look into each DiskSchedule
-    """
-
-    cluster: Cluster
+    cluster: Cluster  # what Longhorn's placement rules read
     volume: Volume
     replicas: tuple[Replica, ...]
-    schedules: Mapping[str, DiskSchedule]
-    space: DiskSpaces
-    condition: Condition | None = None
-    image_fault: str = ""
-    created: str = ""
+    schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
+    space: DiskSpaces  # what a newcomer can get on each disk, by UUID
+    condition: Condition | None = None  # the volume's condition DiskAllocation, None if it has none
+    image_fault: str = ""  # why the volume's backing image cannot be read; "" if it can, or does not exist
+    created: str = ""  # when the volume was created, RFC 3339; "" if that does not matter, because it has a condition
+    # The UUIDs of the DiskSchedules that have requests for the volume's replicas, by the replica's name; None to look
+    # into each DiskSchedule.
     requested_disks: Mapping[str, AbstractSet[str]] | None = None
 
     def disks_with_request(self, replica: str) -> AbstractSet[str]:
@@ -94,17 +83,12 @@ class VolumeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class VolumeDecision:
-    """What to do about a volume.
+    """What to do about a volume."""
 
-    Attributes:
-        writes: in order; the first that fails ends them
-        ready: the names of the replicas whose space is granted, so that their instances may be created
-        requeue: no watch may bring the change that helps: reconcile again after a back-off
-    """
-
-    writes: tuple[Write, ...] = ()
+    writes: tuple[Write, ...] = ()  # in order; the first that fails ends them
+    # The names of the replicas whose space is granted, so that their instances may be created.
     ready: frozenset[str] = frozenset()
-    requeue: bool = False
+    requeue: bool = False  # no watch may bring the change that helps: reconcile again after a back-off
 
 
 def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
@@ -231,19 +215,12 @@ def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAl
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """The attempt to place a volume's replicas.
+    """The attempt to place a volume's replicas."""
 
-    Attributes:
-        writes: what places the first replica that can be placed
-        without_disk: names of the replicas before it for which there is no disk
-        explanation: what they need and what the disks have, as a sentence
-        undecided: whether a node that cannot be read might have room for them
-    """
-
-    writes: tuple[Write, ...] = ()
-    without_disk: tuple[str, ...] = ()
-    explanation: str = ""
-    undecided: bool = False
+    writes: tuple[Write, ...] = ()  # what places the first replica that can be placed
+    without_disk: tuple[str, ...] = ()  # names of the replicas before it for which there is no disk
+    explanation: str = ""  # what they need and what the disks have, as a sentence
+    undecided: bool = False  # whether a node that cannot be read might have room for them
 
 
 def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> _Placement:

@@ -15,18 +15,12 @@ class SetRequirement:
     A request is withdrawn after its object has left the disk, and caches of two kinds are not equally new. So the caller reads
     the Replica (or BackingImage) from the API server, after the DiskSchedule version that it is about to change, and leaves the
     request alone if the object is on this disk and not being deleted.
-
-    Attributes:
-        disk: the disk's UUID, which is the DiskSchedule's name
-        kind: what `name` is
-        name: the Replica or BackingImage
-        size: bytes
     """
 
-    disk: str
-    kind: RequestKind
-    name: str
-    size: int
+    disk: str  # the disk's UUID, which is the DiskSchedule's name
+    kind: RequestKind  # what `name` is
+    name: str  # the Replica or BackingImage
+    size: int  # bytes
 
 
 @dataclass(frozen=True, slots=True)

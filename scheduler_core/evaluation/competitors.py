@@ -37,16 +37,11 @@ def volumes_key(volumes: Volumes) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """The pod that is evaluated; its own volumes and offer do not count as competitors.
-
-    Attributes:
-        volumes: identities of its volumes, also those that they had as unbound claims
-        priority: holds of a lower priority do not count against it
-    """
+    """The pod that is evaluated; its own volumes and offer do not count as competitors."""
 
     uid: str
-    volumes: frozenset[str]
-    priority: int = 0
+    volumes: frozenset[str]  # identities of its volumes, also those that they had as unbound claims
+    priority: int = 0  # holds of a lower priority do not count against it
 
     @classmethod
     def of(cls, uid: str, volumes: Iterable[PodVolume], priority: int = 0) -> Requester:
@@ -60,34 +55,22 @@ NO_REQUESTER: Final = Requester("", frozenset())
 
 @dataclass(frozen=True, slots=True)
 class Competitors:
-    """Other pods' volumes that fit on one node together.
+    """Other pods' volumes that fit on one node together."""
 
-    Attributes:
-        demanded: volumes that will be placed there, and roaming ones, which will be placed on some node
-        offered: volumes that may be placed there
-        group: equal for nodes with equal competitors
-        demand_group: the same without what is only offered
-        total: bytes of all volumes
-        offered_total: bytes of the volumes that may be placed there
-        largest: bytes of the largest volume
-        left_out: volumes of the node's demand and offers that do not fit there together with these, each with an open disk; outdated
-            status may still lead one of them to a disk
-        volume_class: the class of all volumes, if they are new volumes of one class; None where volumes are left out
-        items: the sizes of all volumes, if `volume_class` is not None
-        bytes_by_class: bytes of all volumes by their class
-    """
-
-    demanded: Volumes
-    offered: Volumes
-    group: int
-    demand_group: int
-    total: int = 0
-    offered_total: int = 0
-    largest: int = 0
+    demanded: Volumes  # volumes that will be placed there, and roaming ones, which will be placed on some node
+    offered: Volumes  # volumes that may be placed there
+    group: int  # equal for nodes with equal competitors
+    demand_group: int  # the same without what is only offered
+    total: int = 0  # bytes of all volumes
+    offered_total: int = 0  # bytes of the volumes that may be placed there
+    largest: int = 0  # bytes of the largest volume
+    # Volumes of the node's demand and offers that do not fit there together with these, each with an open disk;
+    # outdated status may still lead one of them to a disk.
     left_out: Volumes = ()
+    # The class of all volumes, if they are new volumes of one class; None where volumes are left out.
     volume_class: ReplicaRequest | None = None
-    items: Items | None = None
-    bytes_by_class: tuple[tuple[ReplicaRequest, int], ...] = ()
+    items: Items | None = None  # the sizes of all volumes, if `volume_class` is not None
+    bytes_by_class: tuple[tuple[ReplicaRequest, int], ...] = ()  # bytes of all volumes by their class
 
     @property
     def volumes(self) -> Volumes:

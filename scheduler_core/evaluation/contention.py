@@ -69,23 +69,16 @@ class ContentionQuery:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """The cached competitors of one node.
-
-    Attributes:
-        identities: of every demanded and offered volume, fitting or not
-        uids: of the pods that have the offers
-        priority: the lowest one of a hold, infinite without holds
-        given_up_at: steps of the budget that did not suffice to find out; None if the result is exact
-    """
+    """The cached competitors of one node."""
 
     demands: tuple[Demand, ...]
     offers: tuple[Offer, ...]
     free_space: object
-    identities: frozenset[str]
-    uids: frozenset[str]
-    priority: float
+    identities: frozenset[str]  # of every demanded and offered volume, fitting or not
+    uids: frozenset[str]  # of the pods that have the offers
+    priority: float  # the lowest one of a hold, infinite without holds
     competitors: Competitors
-    given_up_at: int | None = None
+    given_up_at: int | None = None  # steps of the budget that did not suffice to find out; None if the result is exact
 
     def is_current(
         self, demands: tuple[Demand, ...], offers: tuple[Offer, ...], free_space: object, budget: Budget

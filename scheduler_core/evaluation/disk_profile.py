@@ -33,21 +33,16 @@ _PROFILES_PER_PAUSE: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class OpenDisk:
-    """A disk that is open to at least one class. Sizes are bytes, as in `longhorn.space.DiskSpace`.
-
-    Attributes:
-        headroom: only if the volumes bring data (`VolumeClasses.rewrites`); otherwise 0, because an open disk has some
-        classes: bit mask of the `VolumeClasses.requests`, then `VolumeClasses.optional`, that the disk is open to
-        copies: (backing image, real size) of the images that a volume would first have to copy here
-        uncounted: bytes that are no longer free, though Longhorn's status does not show it yet
-    """
+    """A disk that is open to at least one class. Sizes are bytes, as in `longhorn.space.DiskSpace`."""
 
     uuid: str
     free: int
+    # Only if the volumes bring data (`VolumeClasses.rewrites`); otherwise 0, because an open disk has some.
     headroom: int
-    classes: int
+    classes: int  # bit mask of the `VolumeClasses.requests`, then `VolumeClasses.optional`, that the disk is open to
+    # (backing image, real size) of the images that a volume would first have to copy here.
     copies: tuple[tuple[str, int], ...] = ()
-    uncounted: int = 0
+    uncounted: int = 0  # bytes that are no longer free, though Longhorn's status does not show it yet
 
 
 class Profile:

@@ -41,20 +41,14 @@ _Version = tuple[ChangeLog, ChangeLog, ChangeLog]
 
 @dataclass(frozen=True, slots=True)
 class NodeQuery:
-    """A pod and what its fit on nodes depends on.
-
-    Attributes:
-        required: what the pod's local volumes require
-        examine_safety: whether order safety and stale safety matter
-        optional: the pod's other volumes, as they matter to these
-    """
+    """A pod and what its fit on nodes depends on."""
 
     competition: ContentionQuery
     contention: Contention
     resolution: Resolution
-    required: Requirements
-    examine_safety: bool
-    optional: OptionalVolumes
+    required: Requirements  # what the pod's local volumes require
+    examine_safety: bool  # whether order safety and stale safety matter
+    optional: OptionalVolumes  # the pod's other volumes, as they matter to these
 
     @property
     def version(self) -> _Version:
@@ -76,23 +70,14 @@ class _NodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class _Results:
-    """The cached results for some requirements.
+    """The cached results for some requirements."""
 
-    Attributes:
-        version: the change logs when they were computed
-        by_node: the reasons that equivalent pods share
-        competitors: the volumes of other pods that were counted for them, on nodes with any
-        order: the nodes of the last request
-        reasons: the reasons of the last request, in its order
-        own_nodes: nodes whose reasons hold for the last request's pod alone
-    """
-
-    version: _Version
-    by_node: Mapping[str, Reason]
-    competitors: Mapping[str, Competitors]
-    order: _NodeOrder
-    reasons: Sequence[Reason]
-    own_nodes: frozenset[str]
+    version: _Version  # the change logs when they were computed
+    by_node: Mapping[str, Reason]  # the reasons that equivalent pods share
+    competitors: Mapping[str, Competitors]  # the volumes of other pods that were counted for them, on nodes with any
+    order: _NodeOrder  # the nodes of the last request
+    reasons: Sequence[Reason]  # the reasons of the last request, in its order
+    own_nodes: frozenset[str]  # nodes whose reasons hold for the last request's pod alone
 
     def changed_nodes(self, version: _Version) -> frozenset[str] | None:
         """Names of the nodes that changed since, None if that is not recorded."""
@@ -101,19 +86,13 @@ class _Results:
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """What the cache has for a request.
-
-    Attributes:
-        by_node, competitors: copies without the nodes that changed
-        reasons: in the order of the request; those of `missing` nodes are to be replaced
-        missing: the nodes to evaluate now
-    """
+    """What the cache has for a request."""
 
     order: _NodeOrder
-    by_node: dict[str, Reason]
-    competitors: dict[str, Competitors]
-    reasons: list[Reason]
-    missing: list[str]
+    by_node: dict[str, Reason]  # copies without the nodes that changed
+    competitors: dict[str, Competitors]  # copies without the nodes that changed
+    reasons: list[Reason]  # in the order of the request; those of `missing` nodes are to be replaced
+    missing: list[str]  # the nodes to evaluate now
 
 
 def _weight(results: _Results) -> int:

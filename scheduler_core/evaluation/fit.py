@@ -39,17 +39,14 @@ _STEPS_PER_VARIANT: Final = 20
 class UnfinishedSearches:
     """The steps that searches for some requirements spent without an answer. A later request goes on from there
     (`packing/budget.py`).
-
-    Attributes:
-        packing: by free bytes and the disks that each volume may use
-        copying: by profile, for profiles that lack a backing image
-        orders: by free bytes, ascending
-        orders_by_profile: by profile, where more than sizes decides
     """
 
+    # By free bytes and the disks that each volume may use.
     packing: dict[Instance, int] = field(default_factory=dict[Instance, int])
+    # By profile, for profiles that lack a backing image.
     copying: dict[Profile, int] = field(default_factory=dict[Profile, int])
-    orders: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
+    orders: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])  # by free bytes, ascending
+    # By profile, where more than sizes decides.
     orders_by_profile: dict[Profile, int] = field(default_factory=dict[Profile, int])
 
     def __len__(self) -> int:

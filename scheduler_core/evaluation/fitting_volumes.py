@@ -18,17 +18,11 @@ VolumesFit = Callable[[Sequence[PodVolume]], Cooperative[bool]]
 
 
 class FittingVolumes(NamedTuple):
-    """Competing volumes that fit together, by identity.
+    """Competing volumes that fit together, by identity."""
 
-    Attributes:
-        demanded: the volumes that will be placed there, those of holds included
-        volumes: in addition those that may be placed there
-        left_out: all others, the hopeless ones included
-    """
-
-    demanded: dict[str, PodVolume]
-    volumes: dict[str, PodVolume]
-    left_out: Sequence[PodVolume] = ()
+    demanded: dict[str, PodVolume]  # the volumes that will be placed there, those of holds included
+    volumes: dict[str, PodVolume]  # in addition those that may be placed there
+    left_out: Sequence[PodVolume] = ()  # all others, the hopeless ones included
 
 
 def all_volumes(competing: CompetingVolumes) -> FittingVolumes:

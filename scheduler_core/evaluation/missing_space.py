@@ -31,41 +31,27 @@ _FIXED_STEPS_PER_PROBE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class MissingSpace:
-    """The bytes that one disk lacks for all required volumes.
+    """The bytes that one disk lacks for all required volumes."""
 
-    Attributes:
-        size: bytes that the disk would have to have more left to schedule; 0 if no amount on a single disk is enough
-        exact: whether `size` is the least that helps; otherwise the least is `size` or more
-    """
-
-    size: int
-    exact: bool
+    size: int  # bytes that the disk would have to have more left to schedule; 0 if no amount on a single disk is enough
+    exact: bool  # whether `size` is the least that helps; otherwise the least is `size` or more
 
 
 @dataclass(frozen=True, slots=True)
 class _Capacities:
-    """What a disk may be filled with.
+    """What a disk may be filled with."""
 
-    Attributes:
-        values: bytes, ascending
-        gap: by how much the least that helps may be below the least of the values that helps; 0 if all sums are among them
-    """
-
-    values: Sequence[int]
+    values: Sequence[int]  # bytes, ascending
+    # By how much the least that helps may be below the least of the values that helps; 0 if all sums are among them.
     gap: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What is proven of the least extra bytes on one disk.
+    """What is proven of the least extra bytes on one disk."""
 
-    Attributes:
-        lower: fewer do not help
-        upper: these help; None if no probe proves that any does
-    """
-
-    lower: int
-    upper: int | None
+    lower: int  # fewer do not help
+    upper: int | None  # these help; None if no probe proves that any does
 
 
 def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[MissingSpace]:

@@ -25,19 +25,15 @@ VolumesByOffer = Sequence[tuple[Offer, Sequence[PodVolume]]]
 
 
 class JointOffers:
-    """All offers of a node together.
-
-    Attributes:
-        volumes: the offers with their volumes, None if the volumes that need space differ between nodes
-        identities: of all volumes, whether they need space on the node or not
-        uids: of the pods that have the offers
-        priority: the lowest one of a hold, infinite without holds
-    """
+    """All offers of a node together."""
 
     def __init__(self, offers: Sequence[Offer], volumes: Sequence[Sequence[PodVolume]], *, uniform: bool) -> None:
+        # The offers with their volumes, None if the volumes that need space differ between nodes.
         self.volumes = tuple(zip(offers, volumes, strict=True)) if uniform else None
+        # Of all volumes, whether they need space on the node or not.
         self.identities = frozenset(map(identity, chain.from_iterable(volumes)))
-        self.uids = frozenset(offer.uid for offer in offers)
+        self.uids = frozenset(offer.uid for offer in offers)  # of the pods that have the offers
+        # The lowest one of a hold, infinite without holds.
         self.priority = min((offer.priority for offer in offers if offer.priority is not None), default=math.inf)
         self._competitors: Competitors | None = None
 
@@ -142,17 +138,11 @@ def without_matched_claims(demands: Sequence[Demand], offers: Iterable[Offer], n
 
 
 class CompetingVolumes(NamedTuple):
-    """The volumes that compete for a node.
+    """The volumes that compete for a node."""
 
-    Attributes:
-        demanded: will be placed there
-        offered: may be placed there, by offer
-        held: preemption makes room for them there, by hold
-    """
-
-    demanded: Sequence[PodVolume]
-    offered: Sequence[Sequence[PodVolume]]
-    held: Sequence[Sequence[PodVolume]]
+    demanded: Sequence[PodVolume]  # will be placed there
+    offered: Sequence[Sequence[PodVolume]]  # may be placed there, by offer
+    held: Sequence[Sequence[PodVolume]]  # preemption makes room for them there, by hold
 
     def without(self, identities: frozenset[str]) -> CompetingVolumes:
         """Returns the volumes without some of them."""

@@ -28,14 +28,10 @@ Optional = tuple[OptionalVolume, ...]
 
 @dataclass(frozen=True, slots=True)
 class OptionalVolumes:
-    """A pod's volumes without data locality that have unplaced replicas.
+    """A pod's volumes without data locality that have unplaced replicas."""
 
-    Attributes:
-        default: what a node can get of them
-        by_node: the same for nodes that differ, because of placed replicas or disks under pressure
-    """
-
-    default: Optional = ()
+    default: Optional = ()  # what a node can get of them
+    # The same for nodes that differ, because of placed replicas or disks under pressure.
     by_node: Mapping[str, Optional] = field(default_factory=dict[str, Optional])
 
     def on(self, name: str) -> Optional:

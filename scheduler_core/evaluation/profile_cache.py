@@ -52,20 +52,16 @@ class _VersionedTable:
 
 
 class ProfileCache:
-    """The profile tables of a view and their results.
-
-    Attributes:
-        changelog: which nodes' profiles may have changed
-        unfinished_placements: by pod, the steps that searches for places spent in vain, by what is to be placed (`whole_pod.py`)
-    """
+    """The profile tables of a view and their results."""
 
     def __init__(self, view: View) -> None:
-        self.changelog = ChangeLog()
+        self.changelog = ChangeLog()  # which nodes' profiles may have changed
         self._view = view
         self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
         self._latest_tables: LruMap[VolumeClasses, _VersionedTable] = LruMap(MAX_TABLES)
         self._results: LruMap[tuple[bool, object], Results] = LruMap(_MAX_WEIGHT, _weight)
         self._unfinished: LruMap[object, UnfinishedSearches] = LruMap(MAX_UNFINISHED, len)
+        # By pod, the steps that searches for places spent in vain, by what is to be placed (`whole_pod.py`).
         self.unfinished_placements: LruMap[object, dict[int, int]] = LruMap(MAX_UNFINISHED, len)
 
     def table(self, classes: VolumeClasses) -> Cooperative[ProfileTable]:

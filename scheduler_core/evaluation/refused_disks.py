@@ -27,17 +27,11 @@ _NODES_PER_PAUSE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class _RefusedPlace:
-    """A node or disk that does not take a volume.
+    """A node or disk that does not take a volume."""
 
-    Attributes:
-        closeness: how many rules it passed
-        missing: the bytes that it lacks; 0 where another rule refuses it
-        place: names, which only break ties
-    """
-
-    closeness: int
-    missing: int
-    place: tuple[str, str]
+    closeness: int  # how many rules it passed
+    missing: int  # the bytes that it lacks; 0 where another rule refuses it
+    place: tuple[str, str]  # names, which only break ties
     detail: str
 
     @property

@@ -25,18 +25,12 @@ DEGRADED_SETTING: Final = "allow-volume-creation-with-degraded-availability"
 
 @dataclass(frozen=True, slots=True)
 class DomainShortage:
-    """A volume with more replicas to place than there are nodes, or zones, for them.
-
-    Attributes:
-        available: how many nodes or zones can take a replica
-        setting: Longhorn's setting by which replicas must not share them
-        by_volume: whether the volume's own field says so, over the setting
-    """
+    """A volume with more replicas to place than there are nodes, or zones, for them."""
 
     need: ReplicaNeed
-    available: int
-    setting: str
-    by_volume: bool
+    available: int  # how many nodes or zones can take a replica
+    setting: str  # Longhorn's setting by which replicas must not share them
+    by_volume: bool  # whether the volume's own field says so, over the setting
 
     @property
     def sentence(self) -> str:

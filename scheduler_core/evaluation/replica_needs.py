@@ -25,16 +25,11 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 @dataclass(frozen=True)
 class ReplicaNeed:
-    """The replicas of one volume that need a place.
-
-    Attributes:
-        count: how many, one on the pod's node included if the volume needs space there
-        soft: whether they may share nodes, zones and disks
-    """
+    """The replicas of one volume that need a place."""
 
     volume: PodVolume
-    count: int
-    soft: SoftAntiAffinity
+    count: int  # how many, one on the pod's node included if the volume needs space there
+    soft: SoftAntiAffinity  # whether they may share nodes, zones and disks
 
     @cached_property
     def required(self) -> Requirements:

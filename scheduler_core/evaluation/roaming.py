@@ -38,14 +38,10 @@ Version = tuple[ChangeLog, ChangeLog]
 
 @dataclass(frozen=True, slots=True)
 class RoamingVolume:
-    """A volume that does not fit on the node where it is demanded or offered.
-
-    Attributes:
-        offer: the offer that it belongs to; None if it is demanded
-    """
+    """A volume that does not fit on the node where it is demanded or offered."""
 
     volume: PodVolume
-    offer: Offer | None = None
+    offer: Offer | None = None  # the offer that it belongs to; None if it is demanded
 
     def counts_in(self, ledger: Ledger) -> bool:
         """Whether the ledger has the offer; true for demand."""
@@ -96,14 +92,10 @@ def older_version(first: Version | None, second: Version) -> Version | None:
 
 
 class RoamingVolumes:
-    """The roaming volumes of all nodes, and since when they roam.
-
-    Attributes:
-        version: the cluster that they were found in, None if that is not known
-    """
+    """The roaming volumes of all nodes, and since when they roam."""
 
     def __init__(self) -> None:
-        self.version: Version | None = None
+        self.version: Version | None = None  # the cluster that they were found in, None if that is not known
         self._by_node: dict[str, tuple[RoamingVolume, ...]] = {}
         self._since: dict[str, tuple[datetime, bool]] = {}
 

@@ -29,21 +29,14 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 @dataclass(frozen=True, slots=True)
 class NodeEvaluation:
-    """A node with what a pod's volumes need there.
+    """A node with what a pod's volumes need there."""
 
-    Attributes:
-        required: the local volumes without a kept replica on this node, and those of competitors
-        refused: why the node does not fit whatever the sizes, or None
-        disks: the open disks, in the order of the profile
-        allowed: for some volumes, then optional ones, by index, the bit mask of disks that anti-affinity leaves them
-        competing_claims: the claims of competitors, which plans leave out
-    """
-
-    required: Requirements
-    refused: Refused | None = None
-    disks: tuple[OpenDisk, ...] = ()
+    required: Requirements  # the local volumes without a kept replica on this node, and those of competitors
+    refused: Refused | None = None  # why the node does not fit whatever the sizes, or None
+    disks: tuple[OpenDisk, ...] = ()  # the open disks, in the order of the profile
+    # For some volumes, then optional ones, by index, the bit mask of disks that anti-affinity leaves them.
     allowed: fit.AllowedDisks = field(default_factory=dict[int, int])
-    competing_claims: frozenset[str] = frozenset()
+    competing_claims: frozenset[str] = frozenset()  # the claims of competitors, which plans leave out
 
     @property
     def profile(self) -> Profile:

@@ -16,19 +16,14 @@ _MAX_PLACEMENTS: Final = 1024
 
 
 class ClusterState:
-    """One version of the cluster with what is derived from it. Only `update` makes the next version.
-
-    Attributes:
-        view: the cluster itself
-        profiles: the view's disk profiles, and the results computed for them
-        placements: whether pods have a placement in this view, by the pods' needs and the case (`whole_pod.py`)
-    """
+    """One version of the cluster with what is derived from it. Only `update` makes the next version."""
 
     __slots__ = ("_demand", "placements", "profiles", "view")
 
     def __init__(self, view: View, profiles: ProfileCache, demand: DemandIndex | None) -> None:
-        self.view = view
-        self.profiles = profiles
+        self.view = view  # the cluster itself
+        self.profiles = profiles  # the view's disk profiles, and the results computed for them
+        # Whether pods have a placement in this view, by the pods' needs and the case (`whole_pod.py`).
         self.placements: LruMap[object, PackingAnswer] = LruMap(_MAX_PLACEMENTS)
         self._demand = demand
 

@@ -24,41 +24,26 @@ _Keys = frozenset[str]
 
 
 class VolumesAnywhere(NamedTuple):
-    """Volumes of other pods that may go to any node.
+    """Volumes of other pods that may go to any node."""
 
-    Attributes:
-        roaming: count on every node where they fit
-        unplaced: one node's share of the others
-    """
-
-    roaming: Volumes
-    unplaced: Volumes
+    roaming: Volumes  # count on every node where they fit
+    unplaced: Volumes  # one node's share of the others
 
 
 class OwnCompetitors(NamedTuple):
-    """The competitors of nodes without the volumes that may go anywhere.
+    """The competitors of nodes without the volumes that may go anywhere."""
 
-    Attributes:
-        names: all nodes
-        by_node: those of nodes with any
-        shared: nodes that have the same ones for every requester
-    """
-
-    names: Iterable[str]
+    names: Iterable[str]  # all nodes
     by_node: Mapping[str, Competitors]
-    shared: Collection[str]
+    shared: Collection[str]  # nodes that have the same ones for every requester
 
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """The competitors of nodes without and with some volumes that may go anywhere; None for no competitors.
-
-    Attributes:
-        changelog: of the profiles that they were computed with
-    """
+    """The competitors of nodes without and with some volumes that may go anywhere; None for no competitors."""
 
     anywhere: VolumesAnywhere
-    changelog: ChangeLog
+    changelog: ChangeLog  # of the profiles that they were computed with
     by_node: dict[str, tuple[Competitors | None, Competitors | None]]
 
 

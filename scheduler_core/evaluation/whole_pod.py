@@ -160,16 +160,10 @@ def _is_roomy(pod: WholePod) -> Cooperative[bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Disks:
-    """The disks that can take a replica that may go to other nodes.
+    """The disks that can take a replica that may go to other nodes."""
 
-    Attributes:
-        free: bytes by node and disk UUID
-        by_claim: the disks that each volume's replicas may use
-        nodes: the nodes that have one of the disks
-    """
-
-    free: Mapping[_Place, int]
-    by_claim: Mapping[str, frozenset[_Place]]
+    free: Mapping[_Place, int]  # bytes by node and disk UUID
+    by_claim: Mapping[str, frozenset[_Place]]  # the disks that each volume's replicas may use
     nodes: frozenset[str]
 
 
@@ -263,13 +257,9 @@ def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
 
 @dataclass(frozen=True, order=True)
 class _Problem:
-    """The replicas to place if the pod runs on a node.
+    """The replicas to place if the pod runs on a node."""
 
-    Attributes:
-        free: bytes by disk
-    """
-
-    free: tuple[int, ...]
+    free: tuple[int, ...]  # bytes by disk
     groups: tuple[ReplicaGroup, ...]
 
 

@@ -43,42 +43,27 @@ _REQUEST_BY_DISK_TYPE: Final = {
 
 
 class DiskUsage(NamedTuple):
-    """The space of one disk, in bytes.
-
-    Attributes:
-        maximum: size of the disk (storageMaximum)
-        reserved: what Longhorn leaves to others (storageReserved)
-        scheduled: sizes of the replicas and images in Longhorn's status (storageScheduled)
-        promised: sizes that are not in that status yet: placed replicas, and growth that claims request
-        free: what replicas may still take by the rules; negative while the limit is exceeded
-        written: what files take, those of other programs included (storageMaximum - storageAvailable)
-        closed_by: why the disk takes no new replica of any size, None if it does
-    """
+    """The space of one disk, in bytes."""
 
     node: str
     disk: str
-    maximum: int
-    reserved: int
-    scheduled: int
-    promised: int
-    free: int
-    written: int
-    closed_by: Refused | None
+    maximum: int  # size of the disk (storageMaximum)
+    reserved: int  # what Longhorn leaves to others (storageReserved)
+    scheduled: int  # sizes of the replicas and images in Longhorn's status (storageScheduled)
+    promised: int  # sizes that are not in that status yet: placed replicas, and growth that claims request
+    free: int  # what replicas may still take by the rules; negative while the limit is exceeded
+    written: int  # what files take, those of other programs included (storageMaximum - storageAvailable)
+    closed_by: Refused | None  # why the disk takes no new replica of any size, None if it does
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityReport:
-    """The space of a cluster at one time.
+    """The space of a cluster at one time."""
 
-    Attributes:
-        disks: by node and name; none if they were left out
-        demand: by node, bytes of volumes that will take space there and have no replica there yet
-        largest_volumes: by Longhorn's StorageClasses, bytes of the largest new volume of which some node can take a replica now;
-            0 if nothing fits. Demand, offers and further replicas are not counted
-    """
-
-    disks: tuple[DiskUsage, ...]
-    demand: Mapping[str, int]
+    disks: tuple[DiskUsage, ...]  # by node and name; none if they were left out
+    demand: Mapping[str, int]  # by node, bytes of volumes that will take space there and have no replica there yet
+    # By Longhorn's StorageClasses, bytes of the largest new volume of which some node can take a replica now; 0 if
+    # nothing fits. Demand, offers and further replicas are not counted.
     largest_volumes: Mapping[str, int]
 
     @classmethod
@@ -142,15 +127,10 @@ def _disk_refusal(view: View, request: ReplicaRequest, disk: longhorn.Disk, spac
 
 
 class StorageClassNeeds(NamedTuple):
-    """What the new volumes of a StorageClass need.
+    """What the new volumes of a StorageClass need."""
 
-    Attributes:
-        classes: what they require of a node, None if Longhorn refuses them on every node
-        smallest: bytes of the smallest one
-    """
-
-    classes: VolumeClasses | None
-    smallest: int
+    classes: VolumeClasses | None  # what they require of a node, None if Longhorn refuses them on every node
+    smallest: int  # bytes of the smallest one
 
 
 def storage_class_needs(view: View) -> dict[str, StorageClassNeeds]:

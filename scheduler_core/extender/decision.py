@@ -53,23 +53,16 @@ class Packing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """What an administrator may choose about decisions.
+    """What an administrator may choose about decisions."""
 
-    Attributes:
-        packing: which nodes with room are offered
-        require_best_effort: whether a best-effort volume needs local space, or only prefers it
-        steps: how many search steps one request may use (`packing/budget.py`)
-        rank_safety: whether order safety and stale safety are examined even if they do not decide which nodes are offered
-        match_volumes: whether the scheduler binds unbound claims to existing PersistentVolumes first, as kube-scheduler does
-        guarded: whether the placement guard keeps the plan of every node
-    """
-
-    packing: Packing = Packing.AUTO
-    require_best_effort: bool = True
-    steps: int = STEPS_PER_REQUEST
+    packing: Packing = Packing.AUTO  # which nodes with room are offered
+    require_best_effort: bool = True  # whether a best-effort volume needs local space, or only prefers it
+    steps: int = STEPS_PER_REQUEST  # how many search steps one request may use (`packing/budget.py`)
+    # Whether the scheduler binds unbound claims to existing PersistentVolumes first, as kube-scheduler does.
     match_volumes: bool = True
+    # Whether order safety and stale safety are examined even if they do not decide which nodes are offered.
     rank_safety: bool = False
-    guarded: bool = False
+    guarded: bool = False  # whether the placement guard keeps the plan of every node
 
     def with_guard(self) -> FilterOptions:
         """Returns the options while the placement guard keeps the plan of every node."""
@@ -97,19 +90,12 @@ class ExcludedNodes:
 
 @dataclass(frozen=True, slots=True)
 class Competing:
-    """Demand and offers of other pods, whose volumes are packed jointly with the pod's.
+    """Demand and offers of other pods, whose volumes are packed jointly with the pod's."""
 
-    Attributes:
-        demand: derived from the view that the pod is evaluated on
-        ledger: the outstanding offers; an offer's volumes are `PodVolume`s
-        contention: caches the competitors of each node
-        equivalence: caches the results for equivalent pods
-    """
-
-    demand: DemandIndex
-    ledger: Ledger
-    contention: Contention
-    equivalence: EquivalenceCache
+    demand: DemandIndex  # derived from the view that the pod is evaluated on
+    ledger: Ledger  # the outstanding offers; an offer's volumes are `PodVolume`s
+    contention: Contention  # caches the competitors of each node
+    equivalence: EquivalenceCache  # caches the results for equivalent pods
 
     @classmethod
     def without_offers(cls, state: ClusterState) -> Competing:
@@ -126,27 +112,24 @@ NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to one request: the pod's volumes, and one reason per candidate in the order of the request.
-
-    Attributes:
-        gave_up: number of searches, for a packing or for order safety, that ended without an answer
-        competitors: by node, the volumes of other pods that were counted
-        unsafe: by node that fits though it is not stale-safe, the reason that it would have otherwise, as far as that was examined
-        volume_classes: of the volumes that take space on the pod's node; empty without competing pods
-        profiles: by node, what it offers to these classes; empty without competing pods
-        resolutions: by node, the volumes that its reason is about, where nodes differ in them (`volumes/volume_binding.py`)
-        scores: what the priorities of a policy file give to candidates; empty without a file
-    """
+    """The answer to one request: the pod's volumes, and one reason per candidate in the order of the request."""
 
     resolution: Resolution
     candidates: Sequence[str]
     reasons: Sequence[Reason]
-    gave_up: int = 0
+    gave_up: int = 0  # number of searches, for a packing or for order safety, that ended without an answer
+    # By node, the volumes of other pods that were counted.
     competitors: Mapping[str, Competitors] = field(default_factory=dict)
+    # By node that fits though it is not stale-safe, the reason that it would have otherwise, as far as that was
+    # examined.
     unsafe: Mapping[str, Reason] = field(default_factory=dict)
+    # Of the volumes that take space on the pod's node; empty without competing pods.
     volume_classes: tuple[ReplicaRequest, ...] = ()
+    # By node, what it offers to these classes; empty without competing pods.
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    # By node, the volumes that its reason is about, where nodes differ in them (`volumes/volume_binding.py`).
     resolutions: Mapping[str, Resolution] = field(default_factory=dict)
+    # What the priorities of a policy file give to candidates; empty without a file.
     scores: Mapping[str, int] = field(default_factory=lambda: NO_SCORES)
 
     def resolution_on(self, name: str) -> Resolution:

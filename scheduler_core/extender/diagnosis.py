@@ -12,17 +12,11 @@ from scheduler_core.extender.finding import Finding, Installation, Severity, adv
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check.
+    """One check."""
 
-    Attributes:
-        name: in lower case with hyphens
-        success: what is true if the check finds nothing
-        run: yields what is wrong
-    """
-
-    name: str
-    success: str
-    run: Callable[[Installation], Iterable[Finding]]
+    name: str  # in lower case with hyphens
+    success: str  # what is true if the check finds nothing
+    run: Callable[[Installation], Iterable[Finding]]  # yields what is wrong
 
 
 def _check_facts(facts: Installation) -> Iterable[Finding]:

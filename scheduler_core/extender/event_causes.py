@@ -14,17 +14,11 @@ from scheduler_core.model.verdict import Reason
 
 @dataclass(frozen=True, slots=True)
 class EventCause:
-    """A cause that an event's text reveals.
+    """A cause that an event's text reveals."""
 
-    Attributes:
-        pattern: a regular expression that is found in the text
-        what: the cause, for an administrator
-        command: what mends it; ``{kubectl}`` is kubectl in the extender's namespace
-    """
-
-    pattern: str
-    what: str
-    command: str
+    pattern: str  # a regular expression that is found in the text
+    what: str  # the cause, for an administrator
+    command: str  # what mends it; ``{kubectl}`` is kubectl in the extender's namespace
 
 
 # kube-scheduler's HTTP client begins a failure with this.

@@ -43,41 +43,28 @@ _LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGET
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with one verdict per candidate, in the order of the request.
-
-    Attributes:
-        skipped: the pod's claims that are no Longhorn volumes
-        longhorn_nodes: those of the cluster, by name, for the names of disks
-    """
+    """A decision with one verdict per candidate, in the order of the request."""
 
     decision: Decision
     verdicts: Sequence[Verdict]
-    skipped: Sequence[SkippedClaim]
-    longhorn_nodes: Mapping[str, longhorn.Node]
+    skipped: Sequence[SkippedClaim]  # the pod's claims that are no Longhorn volumes
+    longhorn_nodes: Mapping[str, longhorn.Node]  # those of the cluster, by name, for the names of disks
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node of a decision, as its explanation needs it.
-
-    Attributes:
-        sentences: about the pod's volumes
-        competitors: the volumes of other pods that were counted
-        optional: the pod's volumes without data locality that Longhorn may place there
-        left_out: those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
-        options: those of the decision
-    """
+    """A node of a decision, as its explanation needs it."""
 
     view: View
     resolution: Resolution
     name: str
     reason: Reason
-    sentences: VolumeSentences
-    competitors: Volumes
-    left_out: Volumes
-    optional: Optional
+    sentences: VolumeSentences  # about the pod's volumes
+    competitors: Volumes  # the volumes of other pods that were counted
+    left_out: Volumes  # those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
+    optional: Optional  # the pod's volumes without data locality that Longhorn may place there
     budget: Budget
-    options: FilterOptions
+    options: FilterOptions  # those of the decision
 
 
 def explain_nodes(

@@ -80,13 +80,9 @@ _SEVERITY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What every part of a request shares.
+    """What every part of a request shares."""
 
-    Attributes:
-        requester: the pod with all volumes that it may have
-    """
-
-    requester: Requester
+    requester: Requester  # the pod with all volumes that it may have
     state: ClusterState
     options: FilterOptions
     contenders: Contenders

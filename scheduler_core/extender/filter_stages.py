@@ -44,14 +44,7 @@ _WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
 
 @dataclass(frozen=True, slots=True)
 class FilterRequest:
-    """What every stage of a request reads.
-
-    Attributes:
-        competition: what other pods have; None if no pod competes
-        query: for nodes shared with competing pods; None if no pod competes or the pod needs no space
-        optional: the pod's volumes without data locality, as they matter to the safety of nodes
-        homes: the homes among all candidates of a pod whose volumes differ by node; None if they do not differ
-    """
+    """What every stage of a request reads."""
 
     state: ClusterState
     resolution: Resolution
@@ -60,9 +53,10 @@ class FilterRequest:
     options: FilterOptions
     contenders: Contenders
     budget: Budget
-    competition: ContentionQuery | None
-    query: NodeQuery | None
-    optional: OptionalVolumes
+    competition: ContentionQuery | None  # what other pods have; None if no pod competes
+    query: NodeQuery | None  # for nodes shared with competing pods; None if no pod competes or the pod needs no space
+    optional: OptionalVolumes  # the pod's volumes without data locality, as they matter to the safety of nodes
+    # The homes among all candidates of a pod whose volumes differ by node; None if they do not differ.
     homes: frozenset[str] | None = None
 
     @property

@@ -45,149 +45,90 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check says.
+    """What one check says."""
 
-    Attributes:
-        check: the name of the check, in lower case with hyphens
-        where: the object, as kubectl names it; "" for none
-        command: a command, or an instruction, that mends it; "" if there is nothing to do
-    """
-
-    check: str
+    check: str  # the name of the check, in lower case with hyphens
     severity: Severity
     what: str
-    where: str = ""
-    command: str = ""
+    where: str = ""  # the object, as kubectl names it; "" for none
+    command: str = ""  # a command, or an instruction, that mends it; "" if there is nothing to do
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A client that has called /filter.
-
-    Attributes:
-        sends_whole_nodes: whether it sends nodes, and not their names
-    """
+    """A client that has called /filter."""
 
     address: str
-    sends_whole_nodes: bool = False
+    sends_whole_nodes: bool = False  # whether it sends nodes, and not their names
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """What a process of the extender says about itself.
+    """What a process of the extender says about itself."""
 
-    Attributes:
-        unreachable: why it could not be asked, or ""
-        not_ready: why /readyz refuses, or ""
-        unreadable: the objects that it leaves out, and why
-        answering: whether it answers kube-scheduler
-        refusal: why it does not, or ""
-        refused_settings: settings with values that are not valid
-        guard_mode: of the placement guard; "" without one
-        guard_problem: why API servers cannot call the guard, or ""
-        callers: clients that have called /filter lately
-        certificate_expiry: seconds since 1970 at which the guard's certificate expires; 0 without one
-    """
-
-    unreachable: str = ""
-    not_ready: str = ""
-    unreadable: tuple[str, ...] = ()
-    answering: bool = False
-    refusal: str = ""
-    refused_settings: tuple[str, ...] = ()
-    guard_mode: str = ""
-    guard_problem: str = ""
-    callers: tuple[Caller, ...] = ()
-    certificate_expiry: float = 0.0
+    unreachable: str = ""  # why it could not be asked, or ""
+    not_ready: str = ""  # why /readyz refuses, or ""
+    unreadable: tuple[str, ...] = ()  # the objects that it leaves out, and why
+    answering: bool = False  # whether it answers kube-scheduler
+    refusal: str = ""  # why it does not, or ""
+    refused_settings: tuple[str, ...] = ()  # settings with values that are not valid
+    guard_mode: str = ""  # of the placement guard; "" without one
+    guard_problem: str = ""  # why API servers cannot call the guard, or ""
+    callers: tuple[Caller, ...] = ()  # clients that have called /filter lately
+    certificate_expiry: float = 0.0  # seconds since 1970 at which the guard's certificate expires; 0 without one
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What happened to a probe pod that fits on no node.
+    """What happened to a probe pod that fits on no node."""
 
-    Attributes:
-        problem: why it could not be tried, or ""
-        message: why kube-scheduler has found no node; "" if it has said nothing
-        node: the node that kube-scheduler has chosen nevertheless, or ""
-    """
-
-    problem: str = ""
-    message: str = ""
-    node: str = ""
+    problem: str = ""  # why it could not be tried, or ""
+    message: str = ""  # why kube-scheduler has found no node; "" if it has said nothing
+    node: str = ""  # the node that kube-scheduler has chosen nevertheless, or ""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardTrial:
-    """What happened to a replica that a dry run would have created.
+    """What happened to a replica that a dry run would have created."""
 
-    Attributes:
-        answered: whether the placement guard has answered the API server
-        problem: why it could not be tried, or ""
-        obstacle: why the API server does not reach the leader's port for the guard, or ""
-    """
-
-    answered: bool = False
-    problem: str = ""
-    obstacle: str = ""
+    answered: bool = False  # whether the placement guard has answered the API server
+    problem: str = ""  # why it could not be tried, or ""
+    obstacle: str = ""  # why the API server does not reach the leader's port for the guard, or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The facts about an installation; None is a fact that is not known.
-
-    Attributes:
-        namespace: of Longhorn and of the extender
-        kubernetes_version: the API server's ``gitVersion``
-        service: the extender's Service
-        pods: the extender's own pods
-        system_pods: the pods of the extender's namespace and of kube-system
-        requesting_pods: all pods that request the extender's resource, as ``namespace/name``
-        second_scheduler_pods: all pods with the schedulerName of the second kube-scheduler, likewise
-        claiming_pods: pods of other namespaces that mount a claim of Longhorn
-        admitted: a new pod with a claim, as the API server would store it
-        endpoints: addresses in the extender's EndpointSlice
-        reports: of the extender's processes, by pod
-        denied: permissions that the extender lacks
-        guard_installed: whether the placement guard's webhook is registered
-        guard_trial: whether the placement guard answers; None if that was not tried
-        failures: why pods waited in the last hour
-        probe: what happened to the probe pod; None without one
-        plain_probe: the same of one that does not request the extender's resource
-        scheduler_name: the kube-scheduler of the probe pod
-        observes: whether the extender's ConfigMap says that refusals are only observed
-        settings: Longhorn's settings by name
-        refused_settings: what is wrong in the extender's ConfigMap
-        tracks_capacity: whether kube-scheduler compares CSIStorageCapacity objects for Longhorn
-        unknown: what could not be read, and why
-    """
+    """The facts about an installation; None is a fact that is not known."""
 
     now: datetime
-    namespace: str = "longhorn-system"
-    kubernetes_version: str = ""
-    service: ServiceAddress | None = None
-    pods: tuple[InstalledPod, ...] = ()
-    system_pods: tuple[InstalledPod, ...] = ()
-    requesting_pods: tuple[str, ...] = ()
+    namespace: str = "longhorn-system"  # of Longhorn and of the extender
+    kubernetes_version: str = ""  # the API server's ``gitVersion``
+    service: ServiceAddress | None = None  # the extender's Service
+    pods: tuple[InstalledPod, ...] = ()  # the extender's own pods
+    system_pods: tuple[InstalledPod, ...] = ()  # the pods of the extender's namespace and of kube-system
+    requesting_pods: tuple[str, ...] = ()  # all pods that request the extender's resource, as ``namespace/name``
+    # All pods with the schedulerName of the second kube-scheduler, likewise.
     second_scheduler_pods: tuple[str, ...] = ()
-    claiming_pods: tuple[InstalledPod, ...] = ()
-    admitted: InstalledPod | None = None
+    claiming_pods: tuple[InstalledPod, ...] = ()  # pods of other namespaces that mount a claim of Longhorn
+    admitted: InstalledPod | None = None  # a new pod with a claim, as the API server would store it
     lease: HeldLease | None = None
-    endpoints: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()  # addresses in the extender's EndpointSlice
+    # Of the extender's processes, by pod.
     reports: Mapping[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
-    denied: tuple[Permission, ...] | None = ()
-    guard_installed: bool = False
-    guard_trial: GuardTrial | None = None
-    failures: tuple[SchedulingFailure, ...] | None = ()
-    probe: ProbeResult | None = None
-    plain_probe: ProbeResult | None = None
-    scheduler_name: str = DEFAULT_SCHEDULER
-    observes: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    refused_settings: tuple[str, ...] = ()
+    denied: tuple[Permission, ...] | None = ()  # permissions that the extender lacks
+    guard_installed: bool = False  # whether the placement guard's webhook is registered
+    guard_trial: GuardTrial | None = None  # whether the placement guard answers; None if that was not tried
+    failures: tuple[SchedulingFailure, ...] | None = ()  # why pods waited in the last hour
+    probe: ProbeResult | None = None  # what happened to the probe pod; None without one
+    plain_probe: ProbeResult | None = None  # the same of one that does not request the extender's resource
+    scheduler_name: str = DEFAULT_SCHEDULER  # the kube-scheduler of the probe pod
+    observes: bool = False  # whether the extender's ConfigMap says that refusals are only observed
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])  # Longhorn's settings by name
+    refused_settings: tuple[str, ...] = ()  # what is wrong in the extender's ConfigMap
     storage_classes: tuple[StorageClass, ...] = ()
     longhorn_nodes: tuple[Node, ...] = ()
-    tracks_capacity: bool = False
-    unknown: tuple[str, ...] = ()
+    tracks_capacity: bool = False  # whether kube-scheduler compares CSIStorageCapacity objects for Longhorn
+    unknown: tuple[str, ...] = ()  # what could not be read, and why
 
     @property
     def longhorn_version(self) -> str:

@@ -53,21 +53,14 @@ class SchedulerFlags:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """How the extender is registered.
-
-    Attributes:
-        url_prefix: where kube-scheduler calls it; with https kube-scheduler shows a certificate
-        kubeconfig: kube-scheduler's credentials; "" for those of its pod
-        namespace: of the extender, for the Lease of a second scheduler
-        scores: whether it is asked for scores, too
-    """
+    """How the extender is registered."""
 
     platform: Platform
-    url_prefix: str
-    kubeconfig: str
+    url_prefix: str  # where kube-scheduler calls it; with https kube-scheduler shows a certificate
+    kubeconfig: str  # kube-scheduler's credentials; "" for those of its pod
     pods: SentPods = SentPods.REQUESTING
-    namespace: str = "longhorn-system"
-    scores: bool = False
+    namespace: str = "longhorn-system"  # of the extender, for the Lease of a second scheduler
+    scores: bool = False  # whether it is asked for scores, too
 
     @property
     def tls(self) -> bool:

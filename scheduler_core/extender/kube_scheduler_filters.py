@@ -47,28 +47,18 @@ VolumeAffinity = tuple[NodeSelectorTerm, ...]
 
 @dataclass(frozen=True, slots=True)
 class PluginRefusal:
-    """Why kube-scheduler refuses a node.
+    """Why kube-scheduler refuses a node."""
 
-    Attributes:
-        plugin: the name of the first plugin that refuses the node
-        text: its reason
-    """
-
-    plugin: str
-    text: str
+    plugin: str  # the name of the first plugin that refuses the node
+    text: str  # its reason
 
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """What kube-scheduler's filters read of a pod's claims.
+    """What kube-scheduler's filters read of a pod's claims."""
 
-    Attributes:
-        affinities: of the PersistentVolumes that the claims are bound to
-        refusal: why every node is refused, None if none is for that
-    """
-
-    affinities: tuple[VolumeAffinity, ...] = ()
-    refusal: PluginRefusal | None = None
+    affinities: tuple[VolumeAffinity, ...] = ()  # of the PersistentVolumes that the claims are bound to
+    refusal: PluginRefusal | None = None  # why every node is refused, None if none is for that
 
 
 def pod_claims(

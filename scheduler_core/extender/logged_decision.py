@@ -33,54 +33,38 @@ class DecisionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """What a decision about a pod says. The log stores the parts that it has room for.
+    """What a decision about a pod says. The log stores the parts that it has room for."""
 
-    Attributes:
-        nodes: number of nodes in the request
-        fits: number of nodes that fit
-        fitting: their names in the order of the request, read up to `MAX_OFFERED`
-        refused: numbers of other nodes by the text of their reason
-        error: why there is no decision; "" if there is one
-        seconds: from the decoded request to the decision
-        observed: whether refusals are only counted and logged, so that the answer names every node
-    """
-
-    nodes: int
-    fits: int = 0
-    fitting: Iterable[str] = ()
+    nodes: int  # number of nodes in the request
+    fits: int = 0  # number of nodes that fit
+    fitting: Iterable[str] = ()  # their names in the order of the request, read up to `MAX_OFFERED`
+    # Numbers of other nodes by the text of their reason.
     refused: Mapping[str, int] = field(default_factory=dict[str, int])
-    error: str = ""
-    seconds: float = 0.0
-    observed: bool = False
+    error: str = ""  # why there is no decision; "" if there is one
+    seconds: float = 0.0  # from the decoded request to the decision
+    observed: bool = False  # whether refusals are only counted and logged, so that the answer names every node
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedDecision:
-    """A decision in the log.
+    """A decision in the log."""
 
-    Attributes:
-        number: microseconds since 1970; greater than that of every earlier decision, also across restarts unless the clock is set back
-        verb: filter or preempt
-        nodes: number of nodes in the request
-        offered: names of the first `MAX_OFFERED` nodes that fit
-        fits: number of nodes that fit
-        refused: the `MAX_REASONS` most frequent texts of refusals, each with its number of nodes
-        error, observed: as in `DecisionResult`
-    """
-
+    # Microseconds since 1970; greater than that of every earlier decision, also across restarts unless the clock is set
+    # back.
     number: int
     time: datetime
-    verb: str
+    verb: str  # filter or preempt
     namespace: str
     pod: str
     uid: str
-    nodes: int
-    offered: tuple[str, ...]
-    fits: int
+    nodes: int  # number of nodes in the request
+    offered: tuple[str, ...]  # names of the first `MAX_OFFERED` nodes that fit
+    fits: int  # number of nodes that fit
+    # The `MAX_REASONS` most frequent texts of refusals, each with its number of nodes.
     refused: tuple[tuple[str, int], ...]
-    error: str
+    error: str  # as in `DecisionResult`
     milliseconds: float
-    observed: bool
+    observed: bool  # as in `DecisionResult`
 
     @property
     def outcome(self) -> DecisionOutcome:
@@ -92,18 +76,12 @@ class LoggedDecision:
 
 @dataclass(frozen=True, slots=True)
 class DecisionQuery:
-    """Which decisions are listed; None selects all.
+    """Which decisions are listed; None selects all."""
 
-    Attributes:
-        limit: the most entries of one page
-        before: only decisions with a smaller number
-        pod: name without namespace
-    """
-
-    limit: int = MAX_DECISIONS
-    before: int | None = None
+    limit: int = MAX_DECISIONS  # the most entries of one page
+    before: int | None = None  # only decisions with a smaller number
     namespace: str | None = None
-    pod: str | None = None
+    pod: str | None = None  # name without namespace
     outcome: DecisionOutcome | None = None
 
     def selects(self, entry: LoggedDecision) -> bool:
@@ -118,13 +96,8 @@ class DecisionQuery:
 
 @dataclass(frozen=True, slots=True)
 class DecisionPage:
-    """Some decisions, the latest first.
-
-    Attributes:
-        next_before: `DecisionQuery.before` of the next page; None if this is the last one
-        recorded: number of all decisions since this process began, those that are forgotten included
-    """
+    """Some decisions, the latest first."""
 
     entries: tuple[LoggedDecision, ...]
-    next_before: int | None
-    recorded: int
+    next_before: int | None  # `DecisionQuery.before` of the next page; None if this is the last one
+    recorded: int  # number of all decisions since this process began, those that are forgotten included

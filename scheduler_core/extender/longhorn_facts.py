@@ -49,16 +49,12 @@ _Free = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _DisksByFreeSpace:
-    """The disks of a node by free space, the one with most first.
-
-    Attributes:
-        limits: the disks' scheduling limits; empty where equal free bytes do not tell which disk is which
-    """
+    """The disks of a node by free space, the one with most first."""
 
     node: Node
     free_space: FreeSpace
     free: _Free
-    limits: Sequence[int]
+    limits: Sequence[int]  # the disks' scheduling limits; empty where equal free bytes do not tell which disk is which
 
     @classmethod
     def of(cls, node: Node, view: View) -> _DisksByFreeSpace:
@@ -81,13 +77,9 @@ _FactsByNode = Mapping[str, tuple[_Circumstances, NodeFacts]]
 
 @dataclass(frozen=True, slots=True)
 class _CachedFacts:
-    """Facts about nodes that fit, for some requirements.
+    """Facts about nodes that fit, for some requirements."""
 
-    Attributes:
-        version: the change log of the profiles when they were computed
-    """
-
-    version: ChangeLog
+    version: ChangeLog  # the change log of the profiles when they were computed
     by_node: _FactsByNode
 
     def at(self, version: ChangeLog) -> _FactsByNode:
@@ -109,13 +101,10 @@ class _CachedFacts:
 class PlanCache:
     """Caches the facts about nodes that fit, by requirements and node. All requests to one cache must come with the
     same `Contention`, because its numbers of equal competitors are part of the entries.
-
-    Attributes:
-        by_free_space: the disks of each node, by name
     """
 
     def __init__(self) -> None:
-        self.by_free_space: dict[str, _DisksByFreeSpace] = {}
+        self.by_free_space: dict[str, _DisksByFreeSpace] = {}  # the disks of each node, by name
         self._facts: LruMap[object, _CachedFacts] = LruMap(MAX_CACHED_NODES, len)
 
     def of(self, required: Requirements, version: ChangeLog) -> _FactsByNode:
@@ -170,18 +159,14 @@ class PlanCache:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """What every plan of one request reads.
-
-    Attributes:
-        replica_bytes: as in `NodeFacts`, by node
-    """
+    """What every plan of one request reads."""
 
     state: ClusterState
     decision: Decision
     resolution: Resolution
     cache: PlanCache
     budget: Budget
-    replica_bytes: Mapping[str, int]
+    replica_bytes: Mapping[str, int]  # as in `NodeFacts`, by node
 
     @property
     def view(self) -> View:

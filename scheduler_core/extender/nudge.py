@@ -44,14 +44,10 @@ PENDING_NUDGE_LIFETIME: Final = 3.0
 class NudgeBackoff:
     """When one pod may be nudged again: 1 s after its first nudge, 2 s after the next, up to 60 s. A pod that was not
     nudged for twice the longest back-off starts again, because what kept refusing it is over.
-
-    Attributes:
-        attempts: nudges in a row
-        last: when the last nudge was sent
     """
 
-    attempts: int = 0
-    last: float = -math.inf
+    attempts: int = 0  # nudges in a row
+    last: float = -math.inf  # when the last nudge was sent
 
     @property
     def ready_at(self) -> float:
@@ -100,16 +96,12 @@ def previously_refused_pods(view: View) -> Iterator[Pod]:
 
 
 class PendingNudges:
-    """What recently nudged pods will take. Each counts as an offer of one node for `PENDING_NUDGE_LIFETIME`.
-
-    Attributes:
-        ended: how many have ended; grows whenever space may be free again for other pods
-    """
+    """What recently nudged pods will take. Each counts as an offer of one node for `PENDING_NUDGE_LIFETIME`."""
 
     def __init__(self) -> None:
         self._pending: dict[str, tuple[Offered, float]] = {}
         self._cached: tuple[Ledger, Ledger] | None = None
-        self.ended = 0
+        self.ended = 0  # how many have ended; grows whenever space may be free again for other pods
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._pending

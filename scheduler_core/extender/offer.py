@@ -48,15 +48,11 @@ Moment = tuple[ClusterState, Contenders]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The ledger after a look at one pod.
-
-    Attributes:
-        seen: whether some view so far had the pod
-    """
+    """The ledger after a look at one pod."""
 
     ledger: Ledger
     outcomes: tuple[Outcome, ...]
-    seen: bool
+    seen: bool  # whether some view so far had the pod
 
 
 def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent: int = 0) -> tuple[Offered, Decision]:

@@ -42,20 +42,15 @@ Deliveries = Mapping[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Overbooked:
-    """A disk that new placements overbooked.
-
-    Attributes:
-        disk: its name on the node
-        volumes: those that met: the last one, and those that Longhorn cannot have counted when it placed that; in order of placement
-        bytes_over: how far the disk exceeds its limit, or did before it was mended
-        milliseconds: between the first and the last of these placements, as a watch delivered them
-    """
+    """A disk that new placements overbooked."""
 
     node: str
-    disk: str
+    disk: str  # its name on the node
+    # Those that met: the last one, and those that Longhorn cannot have counted when it placed that; in order of
+    # placement.
     volumes: tuple[str, ...]
-    bytes_over: int
-    milliseconds: int
+    bytes_over: int  # how far the disk exceeds its limit, or did before it was mended
+    milliseconds: int  # between the first and the last of these placements, as a watch delivered them
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,17 +65,12 @@ class _Placement:
 
 @dataclass(frozen=True, slots=True)
 class _Disk:
-    """A disk in one view.
-
-    Attributes:
-        booked: bytes of its replicas and backing images
-        limit: its scheduling limit
-    """
+    """A disk in one view."""
 
     node: str
     name: str
-    booked: int
-    limit: int
+    booked: int  # bytes of its replicas and backing images
+    limit: int  # its scheduling limit
 
     @property
     def bytes_over(self) -> int:
@@ -89,16 +79,11 @@ class _Disk:
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """The placements that overbooked a disk.
+    """The placements that overbooked a disk."""
 
-    Attributes:
-        disk: as it was when it was overbooked last
-        reported: whether a report had it
-    """
-
-    disk: _Disk
+    disk: _Disk  # as it was when it was overbooked last
     placements: tuple[_Placement, ...]
-    reported: bool = False
+    reported: bool = False  # whether a report had it
 
     @property
     def last(self) -> float:
@@ -122,16 +107,11 @@ _Placements = Mapping[str, tuple[_Placement, ...]]
 class OverbookingReport:
     """The overbooked disks at one time. A new report is empty; only `update` makes the next, of which the first notes
     where replicas are.
-
-    Attributes:
-        time: when it was made, in the caller's seconds
-        overbooked: the disks that are overbooked, sorted by node and name
-        new_overbookings: those that this report is the first to have
     """
 
-    time: float = -math.inf
-    overbooked: tuple[Overbooked, ...] = ()
-    new_overbookings: tuple[Overbooked, ...] = ()
+    time: float = -math.inf  # when it was made, in the caller's seconds
+    overbooked: tuple[Overbooked, ...] = ()  # the disks that are overbooked, sorted by node and name
+    new_overbookings: tuple[Overbooked, ...] = ()  # those that this report is the first to have
     _view: View | None = None
     _recent: _Placements = field(default_factory=dict[str, tuple[_Placement, ...]])
     _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])

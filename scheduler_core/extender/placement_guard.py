@@ -68,31 +68,20 @@ class GuardOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GuardDecision:
-    """The decision about one placement.
-
-    Attributes:
-        allowance: the placement as it will be written; it takes space until a watch shows it, guarded or not
-        pod: the pod that needs the volume on the node, as ``namespace/name``; "" without one
-        detail: a sentence why, for people
-    """
+    """The decision about one placement."""
 
     outcome: GuardOutcome
-    allowance: Placement
-    pod: str = ""
-    detail: str = ""
+    allowance: Placement  # the placement as it will be written; it takes space until a watch shows it, guarded or not
+    pod: str = ""  # the pod that needs the volume on the node, as ``namespace/name``; "" without one
+    detail: str = ""  # a sentence why, for people
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How far to look for another disk.
+    """How far to look for another disk."""
 
-    Attributes:
-        budget: limits the searches, see `STEPS_PER_PLACEMENT`
-        other_nodes: whether a replica that no pod needs on its node may be moved to another one
-    """
-
-    budget: Budget
-    other_nodes: bool = False
+    budget: Budget  # limits the searches, see `STEPS_PER_PLACEMENT`
+    other_nodes: bool = False  # whether a replica that no pod needs on its node may be moved to another one
 
 
 def guard_placement(
@@ -182,14 +171,10 @@ def _disk_problem(placement: Placement, view: View) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice of a disk for one volume, with all other volumes of the same evaluation still fitting.
-
-    Attributes:
-        index: of the volume among the required volumes
-    """
+    """The choice of a disk for one volume, with all other volumes of the same evaluation still fitting."""
 
     evaluation: NodeEvaluation
-    index: int
+    index: int  # of the volume among the required volumes
 
     @classmethod
     def of(cls, evaluation: NodeEvaluation, key: str) -> _Choice:

@@ -45,55 +45,38 @@ _NODES_PER_PAUSE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A new volume that Longhorn placed on the wrong node, and that is still not on the node where it is demanded.
+    """A new volume that Longhorn placed on the wrong node, and that is still not on the node where it is demanded."""
 
-    Attributes:
-        pod: the pod that uses it, as ``namespace/name``; "" if that was never seen
-        node: where it is demanded
-        replicas_on: nodes that have its replicas now, sorted
-    """
-
-    pod: str
+    pod: str  # the pod that uses it, as ``namespace/name``; "" if that was never seen
     volume: str
-    node: str
-    replicas_on: tuple[str, ...]
+    node: str  # where it is demanded
+    replicas_on: tuple[str, ...]  # nodes that have its replicas now, sorted
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A bound pod that waits too long for volumes.
+    """A bound pod that waits too long for volumes."""
 
-    Attributes:
-        pod: as ``namespace/name``
-        volumes: the volumes that are not on its node, the oldest claim's first
-        since: when the first of them was seen to be missing, in the caller's seconds
-    """
-
-    pod: str
+    pod: str  # as ``namespace/name``
     node: str
-    volumes: tuple[str, ...]
-    since: float
+    volumes: tuple[str, ...]  # the volumes that are not on its node, the oldest claim's first
+    since: float  # when the first of them was seen to be missing, in the caller's seconds
 
 
 @dataclass(frozen=True, slots=True)
 class _NodeReport:
-    """The report of one node.
-
-    Attributes:
-        free_space: of its disks, when its demand was evaluated
-        bound_since: by pod and claim, when the demand of a bound pod was first seen
-        misplaced_since: by volume, when a new volume was first seen elsewhere while some replica had no place
-        due: when the report changes by time alone
-    """
+    """The report of one node."""
 
     demands: tuple[Demand, ...] = ()
-    free_space: object = None
+    free_space: object = None  # of its disks, when its demand was evaluated
     hopeless: tuple[Demand, ...] = ()
     misplaced: tuple[Misplaced, ...] = ()
     stuck: tuple[Stuck, ...] = ()
+    # By pod and claim, when the demand of a bound pod was first seen.
     bound_since: Mapping[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    # By volume, when a new volume was first seen elsewhere while some replica had no place.
     misplaced_since: Mapping[str, float] = field(default_factory=dict[str, float])
-    due: float = math.inf
+    due: float = math.inf  # when the report changes by time alone
 
     @property
     def has_problem(self) -> bool:
@@ -109,33 +92,24 @@ _NO_REPORT: Final = _NodeReport()
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """What the report of every node reads.
-
-    Attributes:
-        reported: misplaced volumes that the previous report already has on one of the nodes, by volume
-        require_best_effort: whether a best-effort volume needs space on its pod's node, or only prefers it
-    """
+    """What the report of every node reads."""
 
     now: float
+    # Misplaced volumes that the previous report already has on one of the nodes, by volume.
     reported: Mapping[str, Misplaced]
-    require_best_effort: bool
+    require_best_effort: bool  # whether a best-effort volume needs space on its pod's node, or only prefers it
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """The state of all demand at one time. A new report is empty; only `update` makes the next.
+    """The state of all demand at one time. A new report is empty; only `update` makes the next."""
 
-    Attributes:
-        time: when it was made, in the caller's seconds
-        by_source: number of demands by what ties them to their nodes
-        new_misplacements: misplacements that this report is the first to have, once per pod and volume, sorted by node
-        roaming: identities of the volumes that may be placed on any node
-    """
-
-    time: float = -math.inf
+    time: float = -math.inf  # when it was made, in the caller's seconds
+    # Number of demands by what ties them to their nodes.
     by_source: Mapping[DemandSource, int] = field(default_factory=lambda: dict.fromkeys(DemandSource, 0))
+    # Misplacements that this report is the first to have, once per pod and volume, sorted by node.
     new_misplacements: tuple[Misplaced, ...] = ()
-    roaming: frozenset[str] = frozenset()
+    roaming: frozenset[str] = frozenset()  # identities of the volumes that may be placed on any node
     _nodes: HashTrieMap[str, _NodeReport] = field(default_factory=HashTrieMap)
     _problems: HashTrieMap[str, _NodeReport] = field(default_factory=HashTrieMap)
 

@@ -64,27 +64,17 @@ class SettingsSource:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderSettings:
-    """The settings in force.
+    """The settings in force."""
 
-    Attributes:
-        enabled: whether pods are evaluated at all
-        pod_scheduling_timeout: seconds to wait for a pod's spec.nodeName; 0: no waiting
-        node_reservation_timeout: seconds a node stays reserved for replicas not listed yet; 0: no reservation
-        enforcement: what happens to a refusal
-        placement_guard: what the placement guard does
-        guard_other_nodes: whether it may move a replica that no pod needs on its node to another node
-        origins: by setting, the name of the source its value came from
-        problems: one sentence per refused value
-    """
-
-    enabled: bool = False
-    pod_scheduling_timeout: int = 5
-    node_reservation_timeout: int = 5
-    enforcement: Enforcement = Enforcement.ENFORCE
+    enabled: bool = False  # whether pods are evaluated at all
+    pod_scheduling_timeout: int = 5  # seconds to wait for a pod's spec.nodeName; 0: no waiting
+    node_reservation_timeout: int = 5  # seconds a node stays reserved for replicas not listed yet; 0: no reservation
+    enforcement: Enforcement = Enforcement.ENFORCE  # what happens to a refusal
     placement_guard: GuardMode = GuardMode.OFF
-    guard_other_nodes: bool = False
+    guard_other_nodes: bool = False  # whether it may move a replica that no pod needs on its node to another node
+    # By setting, the name of the source its value came from.
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # one sentence per refused value
 
     @property
     def observes(self) -> bool:

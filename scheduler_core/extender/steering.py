@@ -43,10 +43,6 @@ class Steering:
         view: with what was allowed and no watch has shown
         competing: returns the volumes that were promised space on a node, without this one
         other_nodes: whether the replica may be moved to another node
-
-    Attributes:
-        keeps_offers: whether the place keeps what undecided pods were offered, too
-        breaks_promise: whether what was promised does not fit with Longhorn's own choice
     """
 
     def __init__(
@@ -64,8 +60,8 @@ class Steering:
         self._budget = budget
         self._other_nodes = other_nodes
         self._promised: dict[str, FittingVolumes] = {}
-        self.keeps_offers = True
-        self.breaks_promise = False
+        self.keeps_offers = True  # whether the place keeps what undecided pods were offered, too
+        self.breaks_promise = False  # whether what was promised does not fit with Longhorn's own choice
 
     def place(self) -> Cooperative[Placement | None]:
         """Returns the place with which all that was promised there still fits, None without one."""

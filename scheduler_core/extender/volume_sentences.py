@@ -17,16 +17,11 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """The replicas of a volume that need a place.
-
-    Attributes:
-        on_node: whether one needs it on the pod's node
-        elsewhere: how many may go to any node
-    """
+    """The replicas of a volume that need a place."""
 
     volume: PodVolume
-    on_node: bool
-    elsewhere: int
+    on_node: bool  # whether one needs it on the pod's node
+    elsewhere: int  # how many may go to any node
 
 
 @dataclass(frozen=True)

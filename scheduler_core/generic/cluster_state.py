@@ -25,47 +25,38 @@ _NumberedPods: TypeAlias = "HashTrieMap[SequenceNumber, Pod]"
 
 @dataclass(frozen=True, slots=True)
 class ServicePods:
-    """A service and the assigned pods it selects.
-
-    Attributes:
-        pods: by sequence number, finished ones included
-    """
+    """A service and the assigned pods it selects."""
 
     service: Service
-    pods: _NumberedPods = field(default_factory=HashTrieMap)
+    pods: _NumberedPods = field(default_factory=HashTrieMap)  # by sequence number, finished ones included
 
 
 @dataclass(frozen=True, slots=True)
 class GenericClusterState:
     """The cluster as the generic scheduler reads it. `of` makes the first state; every other method returns a changed
     one.
-
-    Attributes:
-        nodes: the nodes that exist, by name
-        node_names: their names in order
-        orphaned_pods: pods assigned to nodes that do not exist, by the node's name
-        assigned_pods: every pod with a node, with its sequence number: the lowest one is the first pod
-        services: by namespace, in order, with the pods they select
-        next_number: the sequence number of the next new pod
-        controllers: ReplicationControllers, ReplicaSets and StatefulSets, by namespace; empty unless a rule reads them
-        namespaces: the labels of each namespace; empty unless a rule reads them
-        constrained_nodes: the nodes with taints, or with pods that have a required anti-affinity; mostly few
-        changes: the latest change of a node, which links to earlier ones
-        index: the nodes by name for fast reading; shared by all states that were made from one
-        results: what local rules said about nodes; shared in the same way
     """
 
-    nodes: HashTrieMap[str, NodeInfo] = field(default_factory=HashTrieMap)
-    node_names: tuple[str, ...] = ()
+    nodes: HashTrieMap[str, NodeInfo] = field(default_factory=HashTrieMap)  # the nodes that exist, by name
+    node_names: tuple[str, ...] = ()  # their names in order
+    # Pods assigned to nodes that do not exist, by the node's name.
     orphaned_pods: HashTrieMap[str, tuple[Pod, ...]] = field(default_factory=HashTrieMap)
+    # Every pod with a node, with its sequence number: the lowest one is the first pod.
     assigned_pods: HashTrieMap[PodKey, tuple[SequenceNumber, Pod]] = field(default_factory=HashTrieMap)
+    # By namespace, in order, with the pods they select.
     services: HashTrieMap[str, tuple[ServicePods, ...]] = field(default_factory=HashTrieMap)
-    next_number: SequenceNumber = 0
+    next_number: SequenceNumber = 0  # the sequence number of the next new pod
+    # ReplicationControllers, ReplicaSets and StatefulSets, by namespace; empty unless a rule reads them.
     controllers: HashTrieMap[str, HashTrieMap[ControllerKey, Controller]] = field(default_factory=HashTrieMap)
+    # The labels of each namespace; empty unless a rule reads them.
     namespaces: HashTrieMap[str, Labels] = field(default_factory=HashTrieMap)
+    # The nodes with taints, or with pods that have a required anti-affinity; mostly few.
     constrained_nodes: frozenset[str] = frozenset()
+    # The latest change of a node, which links to earlier ones.
     changes: NodeChange = field(default_factory=NodeChange, compare=False, repr=False)
+    # The nodes by name for fast reading; shared by all states that were made from one.
     index: NodeIndex = field(default_factory=NodeIndex, compare=False, repr=False)
+    # What local rules said about nodes; shared in the same way.
     results: NodeResults = field(default_factory=NodeResults, compare=False, repr=False)
 
     @classmethod

@@ -22,15 +22,10 @@ class UndecidableError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """Argument of a configurable rule.
+    """Argument of a configurable rule."""
 
-    Attributes:
-        labels: node labels; a priority has one
-        presence: whether the labels are required or unwanted
-    """
-
-    labels: tuple[str, ...] = ()
-    presence: bool = False
+    labels: tuple[str, ...] = ()  # node labels; a priority has one
+    presence: bool = False  # whether the labels are required or unwanted
 
 
 NO_ARGUMENT: Final = Argument()

@@ -26,53 +26,39 @@ _BY_SIZE: Final = cmp_to_key(_compare)
 
 
 class DiskFacts(NamedTuple):
-    """A disk that is open to the pod's volumes.
+    """A disk that is open to the pod's volumes."""
 
-    Attributes:
-        limit: the most bytes that may be allocated on it (Longhorn's over-provisioning limit)
-        free: the bytes that remain of the limit after the plan for the pod's volumes and the space of other pods' volumes
-    """
-
-    limit: int
+    limit: int  # the most bytes that may be allocated on it (Longhorn's over-provisioning limit)
+    # The bytes that remain of the limit after the plan for the pod's volumes and the space of other pods' volumes.
     free: int
 
 
 class ScoreInputs(NamedTuple):
     """What Longhorn's priorities read about a node that fits. Thousands of nodes share a handful of values, so that a
     priority scores each value once.
-
-    Attributes:
-        order_safe, stale_safe, replica_bytes: as in `NodeFacts`
-        balance: how evenly the disks are filled: 10 less the difference of their free shares in tenths, rounded up
-        largest_share: the share of the free bytes that is on one disk, in tenths, cut off
     """
 
-    order_safe: bool
-    stale_safe: bool
-    replica_bytes: int
-    balance: int
-    largest_share: int
+    order_safe: bool  # as in `NodeFacts`
+    stale_safe: bool  # as in `NodeFacts`
+    replica_bytes: int  # as in `NodeFacts`
+    balance: int  # how evenly the disks are filled: 10 less the difference of their free shares in tenths, rounded up
+    largest_share: int  # the share of the free bytes that is on one disk, in tenths, cut off
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts about the pod's volumes on one node.
+    """Facts about the pod's volumes on one node."""
 
-    Attributes:
-        reason: why the node fits or does not
-        order_safe: whether Longhorn finds space in whatever order it places the new replicas; true where none is new
-        replica_bytes: sizes, in sum, of the pod's Longhorn volumes with a replica on the node that stays there; for a healthy replica
-            also the bytes written, which need not be rebuilt
-        disks: the open disks after the plan; empty where nothing would be placed
-        stale_safe: whether Longhorn finds space even if it sees none of its latest placements; true where none is new
-        score_inputs: what the priorities read; None where the volumes do not fit
-    """
-
-    reason: Reason
+    reason: Reason  # why the node fits or does not
+    # Whether Longhorn finds space in whatever order it places the new replicas; true where none is new.
     order_safe: bool = False
+    # Sizes, in sum, of the pod's Longhorn volumes with a replica on the node that stays there; for a healthy replica
+    # also the bytes written, which need not be rebuilt.
     replica_bytes: int = 0
-    disks: tuple[DiskFacts, ...] = ()
+    disks: tuple[DiskFacts, ...] = ()  # the open disks after the plan; empty where nothing would be placed
+    # Whether Longhorn finds space even if it sees none of its latest placements; true where none is new.
     stale_safe: bool = False
+    # What the priorities read; None where the volumes do not fit.
     # Computed once, because the facts about a node are kept for later pods.
     score_inputs: ScoreInputs | None = field(init=False, compare=False, repr=False)
 
@@ -107,15 +93,12 @@ def _largest_share(disks: Sequence[DiskFacts]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LonghornFacts:
-    """Facts about a pod's Longhorn volumes.
+    """Facts about a pod's Longhorn volumes."""
 
-    Attributes:
-        nodes: by name; a node that is not named was not evaluated, so nothing fits on it
-        total_bytes: the `replica_bytes` of a node with a healthy replica of every volume that has a replica anywhere; if none has, the
-            sizes of all volumes
-    """
-
+    # By name; a node that is not named was not evaluated, so nothing fits on it.
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict[str, NodeFacts])
+    # The `replica_bytes` of a node with a healthy replica of every volume that has a replica anywhere; if none has, the
+    # sizes of all volumes.
     total_bytes: int = 0
 
 

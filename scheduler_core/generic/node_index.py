@@ -20,17 +20,11 @@ _MAX_CHAIN: Final = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeChange:
-    """A change of a node.
+    """A change of a node."""
 
-    Attributes:
-        name: of the node that was added, changed or removed; "" where a chain begins
-        previous: the change before, None where a chain begins
-        number: how many changes the chain has before this one
-    """
-
-    name: str = ""
-    previous: NodeChange | None = None
-    number: int = 0
+    name: str = ""  # of the node that was added, changed or removed; "" where a chain begins
+    previous: NodeChange | None = None  # the change before, None where a chain begins
+    number: int = 0  # how many changes the chain has before this one
 
     def then(self, name: str) -> NodeChange:
         return NodeChange(name, self, self.number + 1) if self.number < _MAX_CHAIN else NodeChange()

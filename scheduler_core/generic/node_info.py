@@ -13,32 +13,22 @@ DiskKey = tuple[Cloud, str]
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A node and what its pods request and use.
-
-    Attributes:
-        pods: all pods assigned to the node, of all namespaces, finished ones included
-        pod_count: the number of unfinished pods; the sums below are over these
-        requested_cpu, requested_memory: sums of `Pod.cpu` and `Pod.memory`
-        nonzero_requested_cpu, nonzero_requested_memory: sums of `Pod.nonzero_cpu` and `Pod.nonzero_memory`
-        used_ports: their host ports
-        disks: the cloud disks they mount, and whether all of them mount it read-only
-        requested: sums of `PodConstraints.requests` by resource
-        host_ports: their host ports with protocol and address
-        anti_affinity_pods: those with a required anti-affinity
-    """
+    """A node and what its pods request and use."""
 
     node: Node
-    pods: tuple[Pod, ...] = ()
-    pod_count: int = 0
-    requested_cpu: int = 0
-    requested_memory: int = 0
-    nonzero_requested_cpu: int = 0
-    nonzero_requested_memory: int = 0
-    used_ports: frozenset[int] = frozenset()
+    pods: tuple[Pod, ...] = ()  # all pods assigned to the node, of all namespaces, finished ones included
+    pod_count: int = 0  # the number of unfinished pods; the sums below are over these
+    requested_cpu: int = 0  # sums of `Pod.cpu` and `Pod.memory`
+    requested_memory: int = 0  # sums of `Pod.cpu` and `Pod.memory`
+    nonzero_requested_cpu: int = 0  # sums of `Pod.nonzero_cpu` and `Pod.nonzero_memory`
+    nonzero_requested_memory: int = 0  # sums of `Pod.nonzero_cpu` and `Pod.nonzero_memory`
+    used_ports: frozenset[int] = frozenset()  # their host ports
+    # The cloud disks they mount, and whether all of them mount it read-only.
     disks: Mapping[DiskKey, bool] = field(default_factory=dict[DiskKey, bool])
+    # Sums of `PodConstraints.requests` by resource.
     requested: Mapping[str, int] = field(default_factory=dict[str, int])
-    host_ports: frozenset[HostPort] = frozenset()
-    anti_affinity_pods: tuple[Pod, ...] = ()
+    host_ports: frozenset[HostPort] = frozenset()  # their host ports with protocol and address
+    anti_affinity_pods: tuple[Pod, ...] = ()  # those with a required anti-affinity
 
     @property
     def is_constrained(self) -> bool:

@@ -47,15 +47,10 @@ _Result = TypeVar("_Result")
 
 @dataclass(slots=True)
 class _CachedResults:
-    """Results of some rules for one kind of pod.
+    """Results of some rules for one kind of pod."""
 
-    Attributes:
-        node_infos: the nodes as they were evaluated, by name
-        results: by the node's name
-    """
-
-    node_infos: dict[str, NodeInfo] = field(default_factory=dict)
-    results: dict[str, Any] = field(default_factory=dict)
+    node_infos: dict[str, NodeInfo] = field(default_factory=dict)  # the nodes as they were evaluated, by name
+    results: dict[str, Any] = field(default_factory=dict)  # by the node's name
 
     def __len__(self) -> int:
         return len(self.results)

@@ -44,15 +44,11 @@ class PluginError(CoreError):
 
 
 class ArgumentError(PluginError):
-    """What a policy says does not fit the type of a plugin's argument.
-
-    Attributes:
-        path: the keys and indices from the argument to what is wrong in it
-    """
+    """What a policy says does not fit the type of a plugin's argument."""
 
     def __init__(self, problem: str, path: Path = ()) -> None:
         super().__init__(problem)
-        self.path = path
+        self.path = path  # the keys and indices from the argument to what is wrong in it
 
 
 def contain(call: Callable[[], _Result], what: str) -> _Result:
@@ -82,33 +78,26 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PredicatePlugin:
-    """A predicate from outside the package.
+    """A predicate from outside the package."""
 
-    Attributes:
-        name: its name in a policy; begins with a lower-case letter if the rule has an argument, otherwise with a capital
-        function: takes the cycle state and the argument, returns a check of one node as in `predicates.py`
-        argument: the type of the argument, a dataclass or msgspec.Struct; None: the rule has no argument
-        eviction_helps: whether a refusal may end when pods are evicted
-    """
-
+    # Its name in a policy; begins with a lower-case letter if the rule has an argument, otherwise with a capital.
     name: str
+    # Takes the cycle state and the argument, returns a check of one node as in `predicates.py`.
     function: Callable[[CycleState, Any], Check]
+    # The type of the argument, a dataclass or msgspec.Struct; None: the rule has no argument.
     argument: type | None = None
-    eviction_helps: bool = False
+    eviction_helps: bool = False  # whether a refusal may end when pods are evicted
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityPlugin:
-    """A priority from outside the package.
+    """A priority from outside the package."""
 
-    Attributes:
-        name, argument: as in `PredicatePlugin`
-        function: takes the cycle state, the argument and nodes; returns a score for each. Scores are cut off to whole numbers from 0 to 10
-    """
-
-    name: str
+    name: str  # as in `PredicatePlugin`
+    # Takes the cycle state, the argument and nodes; returns a score for each. Scores are cut off to whole numbers from
+    # 0 to 10.
     function: Callable[[CycleState, Any, Sequence[NodeInfo]], Sequence[float]]
-    argument: type | None = None
+    argument: type | None = None  # as in `PredicatePlugin`
 
 
 PluginRule = PredicatePlugin | PriorityPlugin
@@ -140,15 +129,12 @@ def run_directly(rule: str, call: Callable[[], _Result]) -> Cooperative[_Result]
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The rules that plugins add, by name.
-
-    Attributes:
-        origins: the plugin of each rule, by kind of rule and name
-    """
+    """The rules that plugins add, by name."""
 
     predicates: Mapping[str, PredicatePlugin] = field(default_factory=dict)
     priorities: Mapping[str, PriorityPlugin] = field(default_factory=dict)
     run: RunPlugin = run_directly
+    # The plugin of each rule, by kind of rule and name.
     origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, origin: str, predicates: object, priorities: object) -> Plugins:

@@ -30,29 +30,20 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 
 
 class PolicyError(CoreError):
-    """A policy file cannot be used; names each wrong entry.
-
-    Attributes:
-        stage: the stage that found the fault
-    """
+    """A policy file cannot be used; names each wrong entry."""
 
     def __init__(self, stage: PolicyStage, faults: Sequence[str]) -> None:
         super().__init__("policy: " + "; ".join(faults))
-        self.stage = stage
+        self.stage = stage  # the stage that found the fault
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPredicate:
-    """A predicate of a policy.
-
-    Attributes:
-        name: its name in the policy
-        rule: its rule in the registry
-        argument: the argument of that rule; an `Argument`, or of the type that a plugin defines
-    """
+    """A predicate of a policy."""
 
     name: str
-    rule: str
+    rule: str  # its rule in the registry
+    # The argument of that rule; an `Argument`, or of the type that a plugin defines.
     # Rules are keyed by their entry, and the type of a plugin's argument need not have a hash.
     argument: Any = field(default=NO_ARGUMENT, hash=False)
 
@@ -69,18 +60,12 @@ class PolicyPriority:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules that a scheduler applies.
-
-    Attributes:
-        priorities: without any, all nodes that fit are equal
-        warnings: entries of the file that were accepted but are odd
-        plugins: the rules from outside the package that it may name
-    """
+    """The rules that a scheduler applies."""
 
     predicates: tuple[PolicyPredicate, ...] = ()
-    priorities: tuple[PolicyPriority, ...] = ()
-    warnings: tuple[str, ...] = ()
-    plugins: Plugins = NO_PLUGINS
+    priorities: tuple[PolicyPriority, ...] = ()  # without any, all nodes that fit are equal
+    warnings: tuple[str, ...] = ()  # entries of the file that were accepted but are odd
+    plugins: Plugins = NO_PLUGINS  # the rules from outside the package that it may name
 
     @property
     def reads_longhorn(self) -> bool:

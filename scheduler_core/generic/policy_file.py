@@ -61,24 +61,15 @@ def _collect(faults: list[str]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """A predicate or priority as written.
+    """A predicate or priority as written."""
 
-    Attributes:
-        location: how messages call it, ``priorities[1] (RackSpread)``
-        weight: 0 if it is absent; predicates have none
-        has_weight: whether a weight is written
-        arguments: by the key in `argument`; None if there is no argument
-        unknown_keys: keys of the argument that do not belong there
-        place: line and column, in parentheses
-    """
-
-    location: str
+    location: str  # how messages call it, ``priorities[1] (RackSpread)``
     name: str
-    weight: int
-    has_weight: bool
-    arguments: Mapping[str, object] | None
-    unknown_keys: tuple[str, ...] = ()
-    place: str = ""
+    weight: int  # 0 if it is absent; predicates have none
+    has_weight: bool  # whether a weight is written
+    arguments: Mapping[str, object] | None  # by the key in `argument`; None if there is no argument
+    unknown_keys: tuple[str, ...] = ()  # keys of the argument that do not belong there
+    place: str = ""  # line and column, in parentheses
 
 
 @dataclass(slots=True)

@@ -39,16 +39,12 @@ _NODES_PER_SLICE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class PolicyRefusal:
-    """Why a policy's predicate does not let the pod on a node.
+    """Why a policy's predicate does not let the pod on a node."""
 
-    Attributes:
-        text: the predicate's name in the policy, and its reason; without names and numbers of nodes, so that kube-scheduler
-            can count equal ones together
-        unresolvable: whether evicting pods would change nothing
-    """
-
+    # The predicate's name in the policy, and its reason; without names and numbers of nodes, so that kube-scheduler can
+    # count equal ones together.
     text: str
-    unresolvable: bool
+    unresolvable: bool  # whether evicting pods would change nothing
 
 
 def kinds_read(policy: Policy) -> frozenset[str]:

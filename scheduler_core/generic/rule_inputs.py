@@ -21,15 +21,10 @@ _FINISHED: Final = "pod status.phase"
 
 @dataclass(frozen=True, slots=True)
 class RuleInputs:
-    """What a rule reads.
+    """What a rule reads."""
 
-    Attributes:
-        kinds: the kinds of objects, by their plural names; not those of Longhorn's rules
-        fields: the fields, each with its kind
-    """
-
-    kinds: frozenset[str]
-    fields: tuple[str, ...] = ()
+    kinds: frozenset[str]  # the kinds of objects, by their plural names; not those of Longhorn's rules
+    fields: tuple[str, ...] = ()  # the fields, each with its kind
 
 
 # A rule that has no entry below: that of a plugin.

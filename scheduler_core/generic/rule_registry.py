@@ -25,17 +25,11 @@ _Function = TypeVar("_Function")
 
 @dataclass(frozen=True, slots=True)
 class RuleRegistry(Generic[_Function]):
-    """All predicates, or all priorities.
+    """All predicates, or all priorities."""
 
-    Attributes:
-        rule_kind: what messages call a rule of this registry
-        static: by name
-        configurable: by the key of their argument
-    """
-
-    rule_kind: str
-    static: Mapping[str, _Function]
-    configurable: Mapping[str, _Function]
+    rule_kind: str  # what messages call a rule of this registry
+    static: Mapping[str, _Function]  # by name
+    configurable: Mapping[str, _Function]  # by the key of their argument
 
     def __getitem__(self, rule: str) -> _Function:
         # The two kinds of names never collide: only a static one begins with a capital.

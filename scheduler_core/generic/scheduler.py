@@ -39,66 +39,44 @@ _NODES_PER_SLICE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class PredicateFailure:
-    """Why a predicate does not let the pod on a node.
+    """Why a predicate does not let the pod on a node."""
 
-    Attributes:
-        predicate: its name in the policy
-        text: its reason
-    """
-
-    predicate: str
-    text: str
+    predicate: str  # its name in the policy
+    text: str  # its reason
 
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """Nodes after the predicates: unavailable, failed or feasible.
+    """Nodes after the predicates: unavailable, failed or feasible."""
 
-    Attributes:
-        unavailable: nodes that no predicate checked, and why
-        failures: available nodes that fail, with every predicate that fails there, in the policy's order
-        feasible: the remaining nodes, in the order requested
-        error: why nothing can be decided, "" otherwise
-    """
-
-    unavailable: Mapping[str, str]
+    unavailable: Mapping[str, str]  # nodes that no predicate checked, and why
+    # Available nodes that fail, with every predicate that fails there, in the policy's order.
     failures: Mapping[str, tuple[PredicateFailure, ...]]
-    feasible: tuple[NodeInfo, ...]
-    error: str = ""
+    feasible: tuple[NodeInfo, ...]  # the remaining nodes, in the order requested
+    error: str = ""  # why nothing can be decided, "" otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Scores of the feasible nodes, in the order requested.
+    """Scores of the feasible nodes, in the order requested."""
 
-    Attributes:
-        scores: by the priority's name in the policy, then by node
-        totals: weighted sums, by node
-    """
-
+    # By the priority's name in the policy, then by node.
     scores: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    totals: Mapping[str, int] = field(default_factory=dict)
+    totals: Mapping[str, int] = field(default_factory=dict)  # weighted sums, by node
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleResult:
-    """The node selected for a pod, and how it was selected.
-
-    Attributes:
-        unavailable, failures, error: as in `FilterResult`
-        feasible: the names of the nodes that fit
-        best: the nodes with the highest total, in order of their names
-        node: the selected one, "" if none fits
-    """
+    """The node selected for a pod, and how it was selected."""
 
     pod: Pod
-    unavailable: Mapping[str, str]
-    failures: Mapping[str, tuple[PredicateFailure, ...]]
-    feasible: tuple[str, ...]
+    unavailable: Mapping[str, str]  # as in `FilterResult`
+    failures: Mapping[str, tuple[PredicateFailure, ...]]  # as in `FilterResult`
+    feasible: tuple[str, ...]  # the names of the nodes that fit
     ranking: Ranking
-    best: tuple[str, ...] = ()
-    node: str = ""
-    error: str = ""
+    best: tuple[str, ...] = ()  # the nodes with the highest total, in order of their names
+    node: str = ""  # the selected one, "" if none fits
+    error: str = ""  # as in `FilterResult`
 
     def count_by_reason(self) -> dict[str, int]:
         """Number of nodes per reason, most frequent first, for an Event about a pod that fits nowhere."""
@@ -207,16 +185,11 @@ def _split_by_availability(
 
 @dataclass(frozen=True, slots=True)
 class BoundPredicates:
-    """Predicates of a policy, bound to one pod.
-
-    Attributes:
-        local: those whose results are cached (`node_results.py`), in the policy's order
-        others: the other ones, in the policy's order
-    """
+    """Predicates of a policy, bound to one pod."""
 
     cycle_state: CycleState
-    local: Mapping[PolicyPredicate, Check]
-    others: Mapping[PolicyPredicate, Check]
+    local: Mapping[PolicyPredicate, Check]  # those whose results are cached (`node_results.py`), in the policy's order
+    others: Mapping[PolicyPredicate, Check]  # the other ones, in the policy's order
 
     @property
     def names(self) -> list[str]:

@@ -36,15 +36,10 @@ class UnsupportedMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedConstraint:
-    """A constraint that no rule of the policy reads.
+    """A constraint that no rule of the policy reads."""
 
-    Attributes:
-        field: where the pod, or the node, has it
-        rule: the rule that would read it, "" if there is none
-    """
-
-    field: str
-    rule: str = ""
+    field: str  # where the pod, or the node, has it
+    rule: str = ""  # the rule that would read it, "" if there is none
 
     def __str__(self) -> str:
         return f"{self.field} ({f'rule {self.rule}' if self.rule else 'no rule'})"

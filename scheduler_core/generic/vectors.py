@@ -28,15 +28,11 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DecisionMismatch:
-    """A recorded decision that the engine does not reproduce.
-
-    Attributes:
-        differences: (field, expected, got)
-    """
+    """A recorded decision that the engine does not reproduce."""
 
     id: str
     why: str
-    differences: tuple[tuple[str, object, object], ...]
+    differences: tuple[tuple[str, object, object], ...]  # (field, expected, got)
 
     def __str__(self) -> str:
         lines = [

@@ -62,18 +62,13 @@ class ElectionTiming:
     """The three periods of client-go's leaderelection, in seconds, with its defaults. All candidates should have the
     same periods; while they are being changed the longer `lease_duration` counts.
 
-    Attributes:
-        lease_duration: how long a follower must see the Lease unchanged before it takes it over
-        renew_deadline: how long after sending its last accepted renewal a leader may still answer
-        retry_period: how often a leader renews, and the longest back-off after a failure
-
     Raises:
         CoreError: not lease_duration > renew_deadline > retry_period > 0, or lease_duration over `MAX_LEASE_DURATION`
     """
 
-    lease_duration: float = 15.0
-    renew_deadline: float = 10.0
-    retry_period: float = 2.0
+    lease_duration: float = 15.0  # how long a follower must see the Lease unchanged before it takes it over
+    renew_deadline: float = 10.0  # how long after sending its last accepted renewal a leader may still answer
+    retry_period: float = 2.0  # how often a leader renews, and the longest back-off after a failure
 
     def __post_init__(self) -> None:
         if not MAX_LEASE_DURATION >= self.lease_duration > self.renew_deadline > self.retry_period > 0:
@@ -95,23 +90,14 @@ class ElectionTiming:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The content of a Lease.
+    """The content of a Lease."""
 
-    Attributes:
-        holder: identity of the candidate that holds it, "" for none
-        duration: whole seconds within which the holder promises to renew; 0 if absent
-        acquired: wall-clock text of the taking, for people; "" if absent
-        renewed: wall-clock text of the last renewal, for people; "" if absent
-        transitions: how often it was taken
-        resource_version: the version it was read at; a replace with this record is based on it
-    """
-
-    holder: str = ""
-    duration: int = 0
-    acquired: str = ""
-    renewed: str = ""
-    transitions: int = 0
-    resource_version: str = ""
+    holder: str = ""  # identity of the candidate that holds it, "" for none
+    duration: int = 0  # whole seconds within which the holder promises to renew; 0 if absent
+    acquired: str = ""  # wall-clock text of the taking, for people; "" if absent
+    renewed: str = ""  # wall-clock text of the last renewal, for people; "" if absent
+    transitions: int = 0  # how often it was taken
+    resource_version: str = ""  # the version it was read at; a replace with this record is based on it
 
     @property
     def released(self) -> bool:
@@ -218,38 +204,24 @@ Event = LeaseRead | LeaseAbsent | LeaseReplaced | WriteConflicted | CallFailed |
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One process's state in the election.
+    """One process's state in the election."""
 
-    Attributes:
-        identity: unique to this process, not only to its pod
-        competing: whether it shall compete
-        leading_until: the fence: it may answer only while its clock is before this
-        term: grows with each taking of the lead
-        answered_until: until when a previous leader (it may be this candidate) may have answered before the last taking
-        predecessor: the Lease as it was before the last taking, None before the first one
-        observed_record: the Lease as last read or written; None if it is absent or was not read yet
-        observed_time: when `observed_record` was first read at this version
-        held: whether `observed_record` is this candidate's own, see the module's text
-        current: whether the last call returned `observed_record`, so that a write may be based on it
-        act_at: when to act next
-        attempts: its replaces based on `observed_record` whose answer was lost
-        failures: failed or conflicting calls in a row
-    """
-
-    identity: str
+    identity: str  # unique to this process, not only to its pod
     timing: ElectionTiming
-    competing: bool = True
-    leading_until: float = _LONG_AGO
-    term: int = 0
+    competing: bool = True  # whether it shall compete
+    leading_until: float = _LONG_AGO  # the fence: it may answer only while its clock is before this
+    term: int = 0  # grows with each taking of the lead
+    # Until when a previous leader (it may be this candidate) may have answered before the last taking.
     answered_until: float = _LONG_AGO
-    predecessor: LeaseRecord | None = None
+    predecessor: LeaseRecord | None = None  # the Lease as it was before the last taking, None before the first one
+    # The Lease as last read or written; None if it is absent or was not read yet.
     observed_record: LeaseRecord | None = None
-    observed_time: float = _LONG_AGO
-    held: bool = False
-    current: bool = False
-    act_at: float = _LONG_AGO
-    attempts: tuple[Attempt, ...] = ()
-    failures: int = 0
+    observed_time: float = _LONG_AGO  # when `observed_record` was first read at this version
+    held: bool = False  # whether `observed_record` is this candidate's own, see the module's text
+    current: bool = False  # whether the last call returned `observed_record`, so that a write may be based on it
+    act_at: float = _LONG_AGO  # when to act next
+    attempts: tuple[Attempt, ...] = ()  # its replaces based on `observed_record` whose answer was lost
+    failures: int = 0  # failed or conflicting calls in a row
 
     @property
     def holder(self) -> str:

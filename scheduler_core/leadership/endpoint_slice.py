@@ -16,19 +16,12 @@ _MAX_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class LeaderService:
-    """A Service without a selector, which leads to the leader, or one of its ports, which leads to a standby.
+    """A Service without a selector, which leads to the leader, or one of its ports, which leads to a standby."""
 
-    Attributes:
-        name: of the EndpointSlice
-        port_name: of its one port
-        port: which an empty slice names
-        service: the Service's name if it is another one
-    """
-
-    name: str
+    name: str  # of the EndpointSlice
     port_name: str
-    port: int
-    service: str = ""
+    port: int  # which an empty slice names
+    service: str = ""  # the Service's name if it is another one
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -52,17 +45,11 @@ PLACEMENT_GUARD_STANDBY: Final = LeaderService(
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The leader's address.
+    """The leader's address."""
 
-    Attributes:
-        address: an IP address in its canonical form
-        port: TCP port
-        node: name of the node it runs on, "" if it runs outside of the cluster
-    """
-
-    address: str
-    port: int = EXTENDER.port
-    node: str = ""
+    address: str  # an IP address in its canonical form
+    port: int = EXTENDER.port  # TCP port
+    node: str = ""  # name of the node it runs on, "" if it runs outside of the cluster
 
     @classmethod
     def at(cls, address: str, port: int = EXTENDER.port, node: str = "") -> Endpoint:
@@ -88,18 +75,13 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """An EndpointSlice.
+    """An EndpointSlice."""
 
-    Attributes:
-        address_type: ``IPv4``, ``IPv6`` or ``FQDN``; cannot be changed
-        endpoints: the ready ones, each with every port
-        labels: all its labels
-        plain: whether it holds nothing but ready endpoints with one address each and one TCP port with the Service's name for it
-    """
-
-    address_type: str
-    endpoints: tuple[Endpoint, ...] = ()
+    address_type: str  # ``IPv4``, ``IPv6`` or ``FQDN``; cannot be changed
+    endpoints: tuple[Endpoint, ...] = ()  # the ready ones, each with every port
     labels: Mapping[str, str] = field(default_factory=dict)
+    # Whether it holds nothing but ready endpoints with one address each and one TCP port with the Service's name for
+    # it.
     plain: bool = True
 
 

@@ -40,17 +40,12 @@ class SoftAntiAffinity:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Nodes and zones that replicas of a volume use, by name.
-
-    Attributes:
-        evicting_nodes: the nodes that only evicting replicas use
-        evicting_zones: the zones that only evicting replicas use
-    """
+    """Nodes and zones that replicas of a volume use, by name."""
 
     nodes: frozenset[str]
     zones: frozenset[str]
-    evicting_nodes: frozenset[str]
-    evicting_zones: frozenset[str]
+    evicting_nodes: frozenset[str]  # the nodes that only evicting replicas use
+    evicting_zones: frozenset[str]  # the zones that only evicting replicas use
 
 
 def occupancy(

@@ -19,25 +19,17 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What Longhorn would read from Kubernetes for one decision.
-
-    Attributes:
-        now: when the decision is made, an aware datetime
-        nodes: Longhorn's nodes by name, in the order of their names
-        kube_nodes: Kubernetes' nodes by name
-        replicas_by_volume: the replicas of each volume, ordered by name
-        instance_managers: by node and data engine, ordered by name; None if the snapshot's source did not list them:
-            then all are ready
-        engine_images: by image, ordered by name; None if the snapshot's source did not list them: then all are ready
-    """
+    """What Longhorn would read from Kubernetes for one decision."""
 
     snapshot: Snapshot
-    now: datetime
+    now: datetime  # when the decision is made, an aware datetime
     settings: Settings
-    nodes: Mapping[str, longhorn.Node]
-    kube_nodes: Mapping[str, kube.Node]
-    replicas_by_volume: Mapping[str, tuple[longhorn.Replica, ...]]
+    nodes: Mapping[str, longhorn.Node]  # Longhorn's nodes by name, in the order of their names
+    kube_nodes: Mapping[str, kube.Node]  # Kubernetes' nodes by name
+    replicas_by_volume: Mapping[str, tuple[longhorn.Replica, ...]]  # the replicas of each volume, ordered by name
+    # By node and data engine, ordered by name; None if the snapshot's source did not list them: then all are ready.
     instance_managers: Mapping[NodeAndEngine, tuple[longhorn.InstanceManager, ...]] | None
+    # By image, ordered by name; None if the snapshot's source did not list them: then all are ready.
     engine_images: Mapping[str, tuple[longhorn.EngineImage, ...]] | None
 
     @classmethod

@@ -37,12 +37,7 @@ class DiskCandidate:
 
 
 class ChoiceReason(Enum):
-    """Why a choice is possible.
-
-    Attributes:
-        text: the reason for people
-        chance: whether other choices are possible, too
-    """
+    """Why a choice is possible."""
 
     ONLY = ("the only candidate", False)
     BEST = ("the best balance score", False)
@@ -52,8 +47,8 @@ class ChoiceReason(Enum):
     FIRST_FOUND = ("a shard takes the first candidate that Longhorn comes upon", True)
 
     def __init__(self, text: str, chance: bool) -> None:  # noqa: FBT001 # members are written as tuples
-        self.text = text
-        self.chance = chance
+        self.text = text  # the reason for people
+        self.chance = chance  # whether other choices are possible, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +104,13 @@ def possible_choices_in_steps(candidates: Sequence[DiskCandidate], size: int) ->
 class _Scores:
     """Balance scores of nodes or disks for one replica. Each score takes constant time. "Store" stands for a node or a
     disk here.
-
-    Attributes:
-        usable: usable bytes of each store
-        size: bytes that are taken from one store
-        mean: mean of the usable bytes afterwards
-        largest: the two largest of the usable bytes
-        smallest: the two smallest of the usable bytes
     """
 
-    usable: Mapping[str, int]
-    size: int
-    mean: float
-    largest: tuple[int, ...]
-    smallest: tuple[int, ...]
+    usable: Mapping[str, int]  # usable bytes of each store
+    size: int  # bytes that are taken from one store
+    mean: float  # mean of the usable bytes afterwards
+    largest: tuple[int, ...]  # the two largest of the usable bytes
+    smallest: tuple[int, ...]  # the two smallest of the usable bytes
 
     @classmethod
     def of(cls, usable: Mapping[str, int], size: int) -> _Scores:

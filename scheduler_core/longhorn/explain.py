@@ -27,59 +27,39 @@ from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
 
 @dataclass(frozen=True, slots=True)
 class DiskExplanation:
-    """A disk and its space.
-
-    Attributes:
-        refusal: the rule that refuses the disk, None if the replica may go there
-    """
+    """A disk and its space."""
 
     disk: Disk
     space: DiskSpace
-    refusal: Refusal | None
+    refusal: Refusal | None  # the rule that refuses the disk, None if the replica may go there
 
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """A node and its disks.
-
-    Attributes:
-        refusal: the rule that refuses the node whatever its disks, or None
-        tier: the tier in which the node was tried, or None
-        disks: ordered by name
-    """
+    """A node and its disks."""
 
     node: Node
-    refusal: Refusal | None
-    tier: Tier | None
-    disks: tuple[DiskExplanation, ...]
+    refusal: Refusal | None  # the rule that refuses the node whatever its disks, or None
+    tier: Tier | None  # the tier in which the node was tried, or None
+    disks: tuple[DiskExplanation, ...]  # ordered by name
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementExplanation:
-    """Why each node and disk may or may not take a replica.
-
-    Attributes:
-        refusal: what stops the decision before any node is looked at, or None
-        nodes: every node, ordered by name
-    """
+    """Why each node and disk may or may not take a replica."""
 
     candidates: DiskCandidates
-    refusal: Refusal | None
-    nodes: tuple[NodeExplanation, ...]
+    refusal: Refusal | None  # what stops the decision before any node is looked at, or None
+    nodes: tuple[NodeExplanation, ...]  # every node, ordered by name
 
 
 @dataclass(frozen=True, slots=True)
 class NextReplica:
-    """The decision about a volume's next replica.
+    """The decision about a volume's next replica."""
 
-    Attributes:
-        replica: the existing replica without a node, None if the decision is about one more
-        choices: the candidates Longhorn may choose, and why; it would not choose the others
-    """
-
-    replica: Replica | None
+    replica: Replica | None  # the existing replica without a node, None if the decision is about one more
     explanation: PlacementExplanation
-    choices: tuple[Choice, ...]
+    choices: tuple[Choice, ...]  # the candidates Longhorn may choose, and why; it would not choose the others
 
 
 def explain_next_replica(cluster: Cluster, volume: Volume) -> NextReplica:
@@ -107,17 +87,12 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """What the explanation of every node reads.
-
-    Attributes:
-        replicas: all replicas of the volume
-        candidate_disks: node and name of each disk that the replica may go to
-    """
+    """What the explanation of every node reads."""
 
     cluster: Cluster
     request: ReplicaRequest
-    replicas: Sequence[Replica]
-    candidate_disks: frozenset[tuple[str, str]]
+    replicas: Sequence[Replica]  # all replicas of the volume
+    candidate_disks: frozenset[tuple[str, str]]  # node and name of each disk that the replica may go to
 
 
 def _tier_by_node(tiers: Sequence[tuple[Tier, tuple[Node, ...]]], winner: Tier | None) -> Mapping[str, Tier]:

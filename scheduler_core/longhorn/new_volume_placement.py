@@ -34,33 +34,22 @@ class ScheduledCondition:
 
 @dataclass(frozen=True, slots=True)
 class VolumeOutcome:
-    """A possible outcome of creating a volume.
+    """A possible outcome of creating a volume."""
 
-    Attributes:
-        placements: (node, disk) names, sorted
-        replicas: how many replica objects there are
-        unscheduled: how many of them have no place
-    """
-
-    placements: tuple[Place, ...]
-    replicas: int
-    unscheduled: int
+    placements: tuple[Place, ...]  # (node, disk) names, sorted
+    replicas: int  # how many replica objects there are
+    unscheduled: int  # how many of them have no place
     scheduled: ScheduledCondition
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """The progress of placing a volume's replicas.
-
-    Attributes:
-        chance: whether a choice so far depended on chance
-        reasons: why the remaining replicas could not be placed, None if none has failed
-    """
+    """The progress of placing a volume's replicas."""
 
     placed: tuple[Replica, ...] = ()
     places: tuple[Place, ...] = ()
-    chance: bool = False
-    reasons: Reasons | None = None
+    chance: bool = False  # whether a choice so far depended on chance
+    reasons: Reasons | None = None  # why the remaining replicas could not be placed, None if none has failed
 
 
 def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]:

@@ -44,30 +44,21 @@ Reasons = frozenset[ScheduleError]
 
 @dataclass(frozen=True, slots=True)
 class DiskCandidates:
-    """Disks that may take a replica, or why none may.
+    """Disks that may take a replica, or why none may."""
 
-    Attributes:
-        disks: ordered by node and disk name, all of one tier
-        reasons: Longhorn's reasons if there is no disk; may be empty even then, because node tags and anti-affinity
-            refuse silently
-    """
-
-    disks: tuple[DiskCandidate, ...] = ()
+    disks: tuple[DiskCandidate, ...] = ()  # ordered by node and disk name, all of one tier
     tier: Tier | None = None
+    # Longhorn's reasons if there is no disk; may be empty even then, because node tags and anti-affinity refuse
+    # silently.
     reasons: Reasons = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """Possible choices for a replica, or why there are none.
+    """Possible choices for a replica, or why there are none."""
 
-    Attributes:
-        choices: every choice Longhorn may make, none if the replica cannot be scheduled
-        reasons: Longhorn's reasons if there is no choice
-    """
-
-    choices: tuple[Choice, ...] = ()
-    reasons: Reasons = frozenset()
+    choices: tuple[Choice, ...] = ()  # every choice Longhorn may make, none if the replica cannot be scheduled
+    reasons: Reasons = frozenset()  # Longhorn's reasons if there is no choice
 
 
 def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterable[Replica]) -> DiskCandidates:

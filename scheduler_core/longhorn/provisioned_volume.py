@@ -44,18 +44,13 @@ VOLUME_TOPOLOGY: Final[Version] = (1, 13, 0)
 
 @dataclass(frozen=True, slots=True)
 class Provisioning:
-    """What a new volume depends on besides its claim and its class.
+    """What a new volume depends on besides its claim and its class."""
 
-    Attributes:
-        settings: Longhorn's settings
-        images: the existing backing images by name
-        backups: the backups by name
-        domain: zone and region of the node that the pod runs on, both empty if it has none or is not known
-    """
-
-    settings: Settings
+    settings: Settings  # Longhorn's settings
+    # The existing backing images by name.
     images: Mapping[str, longhorn.BackingImage] = field(default_factory=dict[str, longhorn.BackingImage])
-    backups: Mapping[str, longhorn.Backup] = field(default_factory=dict[str, longhorn.Backup])
+    backups: Mapping[str, longhorn.Backup] = field(default_factory=dict[str, longhorn.Backup])  # the backups by name
+    # Zone and region of the node that the pod runs on, both empty if it has none or is not known.
     domain: longhorn.TopologyTerm = ANYWHERE
 
 

@@ -35,12 +35,7 @@ class ScheduleError(StrEnum):
 
 
 class Rule(Enum):
-    """A rule that can refuse a node or a disk.
-
-    Attributes:
-        text: the rule for people
-        reported: the reason Longhorn reports, None where it is silent
-    """
+    """A rule that can refuse a node or a disk."""
 
     SETTING_FAULT = ("a setting cannot be read", ScheduleError.CLIENT_OPERATION_FAILED)
     BACKING_IMAGE_MISSING = ("the volume's backing image does not exist", ScheduleError.CLIENT_OPERATION_FAILED)
@@ -87,8 +82,8 @@ class Rule(Enum):
     SCHEDULING_SPACE = ("over-provisioning limit reached", ScheduleError.INSUFFICIENT_STORAGE)
 
     def __init__(self, text: str, reported: ScheduleError | None) -> None:
-        self.text = text
-        self.reported = reported
+        self.text = text  # the rule for people
+        self.reported = reported  # the reason Longhorn reports, None where it is silent
 
 
 _RULES: Final = tuple(Rule)
@@ -100,14 +95,10 @@ DISK_RULES: Final = _RULES[_RULES.index(Rule.DISK_NOT_IN_STATUS) :]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The rule that refuses a node or a disk.
-
-    Attributes:
-        detail: the refusal as a sentence, with the names and numbers
-    """
+    """The rule that refuses a node or a disk."""
 
     rule: Rule
-    detail: str
+    detail: str  # the refusal as a sentence, with the names and numbers
 
 
 def setting_refusal(settings: Settings, names: Iterable[str]) -> Refusal | None:

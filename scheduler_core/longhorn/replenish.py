@@ -20,14 +20,10 @@ HEALTHY = "healthy"
 
 @dataclass(frozen=True, slots=True)
 class Replenishment:
-    """How many replicas to add, and where.
-
-    Attributes:
-        hard_node_affinity: the node they must be on, "" for any
-    """
+    """How many replicas to add, and where."""
 
     count: int = 0
-    hard_node_affinity: str = ""
+    hard_node_affinity: str = ""  # the node they must be on, "" for any
 
 
 NO_REPLENISHMENT = Replenishment()

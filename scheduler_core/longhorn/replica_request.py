@@ -15,23 +15,16 @@ _LEAVES_THE_SETTING = ("", "ignored")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRequest:
-    """A replica to place. Longhorn takes some fields from the volume and some from the replica, so both are kept.
-
-    Attributes:
-        replica_size: bytes of the replica (spec.volumeSize); only the choice among candidates reads it, all space rules
-            read the volume's size
-        data_engine: the replica's; decides about instance manager and engine image, the volume's about disks
-        image: the engine image, "" for the default one
-        hard_node_affinity: the only node the replica may be on, "" for any
-        linked_clone_source: the replica whose data a linked clone shares, "" for any of the source volume
-    """
+    """A replica to place. Longhorn takes some fields from the volume and some from the replica, so both are kept."""
 
     volume: Volume
+    # Bytes of the replica (spec.volumeSize); only the choice among candidates reads it, all space rules read the
+    # volume's size.
     replica_size: int
-    data_engine: str = V1
-    image: str = ""
-    hard_node_affinity: str = ""
-    linked_clone_source: str = ""
+    data_engine: str = V1  # the replica's; decides about instance manager and engine image, the volume's about disks
+    image: str = ""  # the engine image, "" for the default one
+    hard_node_affinity: str = ""  # the only node the replica may be on, "" for any
+    linked_clone_source: str = ""  # the replica whose data a linked clone shares, "" for any of the source volume
 
     @classmethod
     def for_volume(cls, volume: Volume, hard_node_affinity: str = "") -> ReplicaRequest:

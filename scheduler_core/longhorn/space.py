@@ -19,21 +19,14 @@ _INT64: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """What a disk can still take, in bytes.
+    """What a disk can still take, in bytes."""
 
-    Attributes:
-        free: scheduling limit - storageScheduled; a replica fits when its volume's size <= free
-        headroom: storageAvailable - minimal-available limit; a replica fits when its volume's actual size < headroom
-        closed_by: the rule that closes the disk to any size, or None
-        grants: what the disk's DiskSchedule would still grant, which `free` never exceeds; None without a DiskSchedule
-        uncounted: bytes that are promised but not in storageScheduled yet; Longhorn takes them to be free
-    """
-
-    free: int
-    headroom: int
-    closed_by: Rule | None = None
+    free: int  # scheduling limit - storageScheduled; a replica fits when its volume's size <= free
+    headroom: int  # storageAvailable - minimal-available limit; a replica fits when its volume's actual size < headroom
+    closed_by: Rule | None = None  # the rule that closes the disk to any size, or None
+    # What the disk's DiskSchedule would still grant, which `free` never exceeds; None without a DiskSchedule.
     grants: int | None = None
-    uncounted: int = 0
+    uncounted: int = 0  # bytes that are promised but not in storageScheduled yet; Longhorn takes them to be free
 
     @property
     def open(self) -> bool:

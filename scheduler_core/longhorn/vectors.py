@@ -26,17 +26,13 @@ _MAX_CHARACTERS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class LonghornMismatch:
-    """A recorded decision that the engine does not reproduce.
-
-    Attributes:
-        decided: the rules that decided in the engine
-    """
+    """A recorded decision that the engine does not reproduce."""
 
     id: str
     note: str
     expected: str
     got: str
-    decided: str
+    decided: str  # the rules that decided in the engine
 
     def __str__(self) -> str:
         heading = f"{self.id} ({self.note})" if self.note else self.id

@@ -15,15 +15,10 @@ from scheduler_core.model.longhorn import Disk, Replica, Volume
 
 @dataclass(frozen=True, slots=True)
 class ExpansionResult:
-    """Whether a volume may grow.
+    """Whether a volume may grow."""
 
-    Attributes:
-        reason: why it may not, or None
-        disk: the UUID of the disk that cannot hold it, or ""
-    """
-
-    reason: ScheduleError | None = None
-    disk: str = ""
+    reason: ScheduleError | None = None  # why it may not, or None
+    disk: str = ""  # the UUID of the disk that cannot hold it, or ""
 
     @property
     def allowed(self) -> bool:

@@ -47,17 +47,11 @@ _MAX_PREFIX: Final = 253
 
 @dataclass(frozen=True, slots=True)
 class VolumeRule:
-    """One rule of Longhorn's admission of volumes.
+    """One rule of Longhorn's admission of volumes."""
 
-    Attributes:
-        source: the Go function
-        error: why the rule refuses a volume, "" if it does not
-        on_update: whether it also refuses every change of an existing volume
-    """
-
-    source: str
-    error: Callable[[Volume], str]
-    on_update: bool = True
+    source: str  # the Go function
+    error: Callable[[Volume], str]  # why the rule refuses a volume, "" if it does not
+    on_update: bool = True  # whether it also refuses every change of an existing volume
 
 
 def creation_error(volume: Volume, settings: Settings) -> str:
@@ -218,15 +212,10 @@ VOLUME_RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ParameterRule:
-    """What Longhorn admits as the value of a StorageClass parameter that is present.
+    """What Longhorn admits as the value of a StorageClass parameter that is present."""
 
-    Attributes:
-        source: the Go function
-        error: what is wrong with a value, as the end of a sentence; "" if nothing is
-    """
-
-    source: str
-    error: Callable[[str], str]
+    source: str  # the Go function
+    error: Callable[[str], str]  # what is wrong with a value, as the end of a sentence; "" if nothing is
 
 
 def parameter_error(parameters: Mapping[str, str]) -> str:

@@ -8,67 +8,46 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ObservedPod:
-    """A pod as a watch or a request of kube-scheduler shows it.
-
-    Attributes:
-        version: grows with each change of the pod (its resourceVersion); 0 if unknown
-        node_name: `spec.nodeName`
-        nominated_node: `status.nominatedNodeName`
-        unschedulable: "" unless the condition PodScheduled is False; then a text that differs whenever the condition
-            does. Its last transition alone does not: kube-scheduler keeps it while only the message changes
-        ended: finished or being deleted
-    """
+    """A pod as a watch or a request of kube-scheduler shows it."""
 
     uid: str
     namespace: str = ""
     name: str = ""
-    version: int = 0
-    node_name: str = ""
-    nominated_node: str = ""
+    version: int = 0  # grows with each change of the pod (its resourceVersion); 0 if unknown
+    node_name: str = ""  # `spec.nodeName`
+    nominated_node: str = ""  # `status.nominatedNodeName`
+    # "" unless the condition PodScheduled is False; then a text that differs whenever the condition does. Its last
+    # transition alone does not: kube-scheduler keeps it while only the message changes.
     unschedulable: str = ""
-    ended: bool = False
+    ended: bool = False  # finished or being deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
     """These nodes are returned for a pod, which replaces its earlier offer. No offer is made without nodes and unplaced
     volumes, nor for a pod that is bound or has ended, nor for a pod without a UID to follow it by.
-
-    Attributes:
-        pod: its newest copy: of the request's and the watched one the one with the higher version
-        selected_node: the node its claims have selected, "" for none
-        unplaced_volumes: see `Offer`; a pod that has nothing else to place needs no nodes here
-        priority: for a hold the priority of the pod, else None
     """
 
-    pod: ObservedPod
+    pod: ObservedPod  # its newest copy: of the request's and the watched one the one with the higher version
     nodes: frozenset[str]
     volumes: tuple[Hashable, ...] = ()
-    selected_node: str = ""
-    unplaced_volumes: tuple[Hashable, ...] = ()
-    priority: int | None = None
+    selected_node: str = ""  # the node its claims have selected, "" for none
+    unplaced_volumes: tuple[Hashable, ...] = ()  # see `Offer`; a pod that has nothing else to place needs no nodes here
+    priority: int | None = None  # for a hold the priority of the pod, else None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedOffer:
-    """An offer as the previous leader recorded it (`offers/handover_record.py`).
+    """An offer as the previous leader recorded it (`offers/handover_record.py`)."""
 
-    Attributes:
-        offered: what was offered. A record has no volumes, and a digest instead of the pod's `unschedulable`; whatever restores the
-            offer replaces both
-        age: seconds since it was made
-        number: which of the leader's offers it is
-        version: the newest version of the pod that is accounted for; 0 if unknown
-        narrowed_age: seconds since a nomination said which node it will be, None if none did
-        unschedulable_age: seconds since `Offer.unschedulable_since`, None if that is None
-    """
-
+    # What was offered. A record has no volumes, and a digest instead of the pod's `unschedulable`; whatever restores
+    # the offer replaces both.
     offered: Offered
-    age: float
-    number: int = 0
-    version: int = 0
-    narrowed_age: float | None = None
-    unschedulable_age: float | None = None
+    age: float  # seconds since it was made
+    number: int = 0  # which of the leader's offers it is
+    version: int = 0  # the newest version of the pod that is accounted for; 0 if unknown
+    narrowed_age: float | None = None  # seconds since a nomination said which node it will be, None if none did
+    unschedulable_age: float | None = None  # seconds since `Offer.unschedulable_since`, None if that is None
 
 
 @dataclass(frozen=True, slots=True)

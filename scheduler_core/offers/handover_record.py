@@ -49,20 +49,13 @@ class RecordError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class RecordHead:
-    """What a record says about its writer and itself.
+    """What a record says about its writer and itself."""
 
-    Attributes:
-        holder: the identity of the leader that wrote it
-        transitions: the Lease's count when that leader took it; with the holder it identifies the leadership
-        final: whether the leader answered no request after it
-        complete: whether it has every offer
-        versions: the newest resourceVersion that the leader's cache had, by kind; only in a final record
-    """
-
-    holder: str
-    transitions: int
-    final: bool = False
-    complete: bool = True
+    holder: str  # the identity of the leader that wrote it
+    transitions: int  # the Lease's count when that leader took it; with the holder it identifies the leadership
+    final: bool = False  # whether the leader answered no request after it
+    complete: bool = True  # whether it has every offer
+    # The newest resourceVersion that the leader's cache had, by kind; only in a final record.
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

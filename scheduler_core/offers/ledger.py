@@ -71,37 +71,27 @@ _BY_AGE: Final = attrgetter("made_at", "uid")
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The outstanding offers, as an immutable value; a new ledger is empty. Only `step` makes the next ledger.
+    """The outstanding offers, as an immutable value; a new ledger is empty. Only `step` makes the next ledger."""
 
-    Attributes:
-        time: the latest time that `step` was called with; an earlier one counts as this
-        offers_made: how many offers were ever made; the newest has this number
-        offers: by pod UID
-        uids_by_node: by node, the UIDs of its offers, except for the wide ones
-        wide_offers: UID and nodes of the offers that have more than `MAX_INDEXED_NODES`, oldest first
-        uids_with_unplaced_volumes: the UIDs of the offers with volumes that may go anywhere, oldest first
-        by_age: the UIDs of offers that are not narrowed, oldest offer first
-        by_narrowed_at: the UIDs of narrowed offers that end by themselves, narrowed first comes first
-        by_unschedulable_since: the UIDs of offers with an `unschedulable_since`, earliest first
-        narrowed: the UIDs of narrowed offers
-        holds: the UIDs of holds
-        recent: how many offers were made lately while others competed
-        changelog: which nodes' offers have changed
-    """
-
-    time: float = -math.inf
-    offers_made: int = 0
-    offers: HashTrieMap[str, Offer] = field(default_factory=HashTrieMap)
+    time: float = -math.inf  # the latest time that `step` was called with; an earlier one counts as this
+    offers_made: int = 0  # how many offers were ever made; the newest has this number
+    offers: HashTrieMap[str, Offer] = field(default_factory=HashTrieMap)  # by pod UID
+    # By node, the UIDs of its offers, except for the wide ones.
     uids_by_node: HashTrieMap[str, HashTrieSet[str]] = field(default_factory=HashTrieMap)
+    # UID and nodes of the offers that have more than `MAX_INDEXED_NODES`, oldest first.
     wide_offers: tuple[tuple[str, frozenset[str]], ...] = ()
+    # The UIDs of the offers with volumes that may go anywhere, oldest first.
     uids_with_unplaced_volumes: tuple[str, ...] = ()
+    # The UIDs of offers that are not narrowed, oldest offer first.
     by_age: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
+    # The UIDs of narrowed offers that end by themselves, narrowed first comes first.
     by_narrowed_at: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
+    # The UIDs of offers with an `unschedulable_since`, earliest first.
     by_unschedulable_since: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
-    narrowed: HashTrieSet[str] = field(default_factory=HashTrieSet)
-    holds: HashTrieSet[str] = field(default_factory=HashTrieSet)
-    recent: RecentOffers = field(default_factory=RecentOffers)
-    changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)
+    narrowed: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of narrowed offers
+    holds: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of holds
+    recent: RecentOffers = field(default_factory=RecentOffers)  # how many offers were made lately while others competed
+    changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)  # which nodes' offers have changed
 
     @property
     def outstanding(self) -> int:

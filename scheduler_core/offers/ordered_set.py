@@ -10,12 +10,9 @@ from rpds import HashTrieMap
 
 @dataclass(frozen=True, slots=True)
 class PersistentOrderedSet:
-    """Immutable set of non-empty strings in insertion order; any operation is O(log n).
+    """Immutable set of non-empty strings in insertion order; any operation is O(log n)."""
 
-    Attributes:
-        links: each member's neighbours (before, after); "" stands before the first and after the last one
-    """
-
+    # Each member's neighbours (before, after); "" stands before the first and after the last one.
     links: HashTrieMap[str, tuple[str, str]] = field(default_factory=lambda: HashTrieMap({"": ("", "")}))
 
     @classmethod

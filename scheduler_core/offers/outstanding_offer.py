@@ -31,34 +31,22 @@ class OutcomeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Nodes returned for a pod whose placement has not been observed yet.
+    """Nodes returned for a pod whose placement has not been observed yet."""
 
-    Attributes:
-        pod: the pod as known when the offer was made
-        nodes: it counts on each of them
-        volumes: what it counts for on each of them; the ledger never looks inside
-        selected_node: the node that the pod's claims had selected when the offer was made, "" for none
-        made_at: when, in the caller's seconds
-        number: which of the ledger's offers it is, for withdrawing exactly this one
-        version: the newest version of the pod that is accounted for; 0 if unknown
-        unschedulable_since: when the pod was first seen to be declared unschedulable after the offer, or the nomination that narrowed it
-            to be withdrawn; None if neither was
-        narrowed_at: when a nomination said which node it will be, None if none did
-        unplaced_volumes: what it counts for on every node of the cluster, because they may go anywhere
-        priority: for a hold the priority of the pod, else None
-    """
-
-    pod: ObservedPod
-    nodes: frozenset[str]
-    volumes: tuple[Hashable, ...]
-    selected_node: str
-    made_at: float
-    number: int
-    version: int
+    pod: ObservedPod  # the pod as known when the offer was made
+    nodes: frozenset[str]  # it counts on each of them
+    volumes: tuple[Hashable, ...]  # what it counts for on each of them; the ledger never looks inside
+    selected_node: str  # the node that the pod's claims had selected when the offer was made, "" for none
+    made_at: float  # when, in the caller's seconds
+    number: int  # which of the ledger's offers it is, for withdrawing exactly this one
+    version: int  # the newest version of the pod that is accounted for; 0 if unknown
+    # When the pod was first seen to be declared unschedulable after the offer, or the nomination that narrowed it to be
+    # withdrawn; None if neither was.
     unschedulable_since: float | None = None
-    narrowed_at: float | None = None
+    narrowed_at: float | None = None  # when a nomination said which node it will be, None if none did
+    # What it counts for on every node of the cluster, because they may go anywhere.
     unplaced_volumes: tuple[Hashable, ...] = ()
-    priority: int | None = None
+    priority: int | None = None  # for a hold the priority of the pod, else None
 
     @property
     def narrowed(self) -> bool:
@@ -115,15 +103,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end or the narrowing of an offer.
+    """The end or the narrowing of an offer."""
 
-    Attributes:
-        offer: as it was before
-        at: when; for an end by time when it was due, not when that was noticed
-        node: the node decided for or narrowed to, else ""; one that was decided for need not have been offered
-    """
-
-    offer: Offer
+    offer: Offer  # as it was before
     kind: OutcomeKind
-    at: float
-    node: str = ""
+    at: float  # when; for an end by time when it was due, not when that was noticed
+    node: str = ""  # the node decided for or narrowed to, else ""; one that was decided for need not have been offered

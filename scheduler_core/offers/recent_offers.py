@@ -14,17 +14,11 @@ PERIOD: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RecentOffers:
-    """The count of offers in the current period and the one before, as an immutable value.
+    """The count of offers in the current period and the one before, as an immutable value."""
 
-    Attributes:
-        period_start: when the current period began, in seconds
-        in_period: the offers of the current period
-        in_last_period: the offers of the period before
-    """
-
-    period_start: float = -math.inf
-    in_period: int = 0
-    in_last_period: int = 0
+    period_start: float = -math.inf  # when the current period began, in seconds
+    in_period: int = 0  # the offers of the current period
+    in_last_period: int = 0  # the offers of the period before
 
     def count(self, now: float) -> int:
         """The offers of at least the last `PERIOD` seconds, and at most twice that."""

@@ -22,23 +22,14 @@ _MAX_TARGETS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class BlockingClass:
-    """Interchangeable volumes.
+    """Interchangeable volumes."""
 
-    Attributes:
-        size: bytes that each takes from a disk's free bytes
-        written: bytes that each takes from a disk's headroom
-        disks: the disks they may use, as a bit mask
-        members: the volumes, by index
-        most_per_disk: how many of them one disk takes at most
-        optional: whether they need no disk here, and so are never blocked
-    """
-
-    size: int
-    written: int
-    disks: int
-    members: tuple[int, ...]
-    most_per_disk: int
-    optional: bool = False
+    size: int  # bytes that each takes from a disk's free bytes
+    written: int  # bytes that each takes from a disk's headroom
+    disks: int  # the disks they may use, as a bit mask
+    members: tuple[int, ...]  # the volumes, by index
+    most_per_disk: int  # how many of them one disk takes at most
+    optional: bool = False  # whether they need no disk here, and so are never blocked
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,20 +34,13 @@ _MAX_DISKS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class DiskClass:
-    """Disks that have the same possible patterns.
+    """Disks that have the same possible patterns."""
 
-    Attributes:
-        capacity: the sum of the fullest pattern
-        start, end: the range of their patterns' numbers
-        admitted: the item classes they take, as a bit mask
-        disks: the disks, by index
-    """
-
-    capacity: int
-    start: int
-    end: int
-    admitted: int
-    disks: tuple[int, ...]
+    capacity: int  # the sum of the fullest pattern
+    start: int  # the range of their patterns' numbers
+    end: int  # the range of their patterns' numbers
+    admitted: int  # the item classes they take, as a bit mask
+    disks: tuple[int, ...]  # the disks, by index
 
 
 # A disk class and the pattern that one of its disks gets, by number.

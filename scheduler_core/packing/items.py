@@ -62,18 +62,12 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class OptionalItems:
-    """Replicas that Longhorn may place on the disks or elsewhere: they can block an item, and are never blocked.
+    """Replicas that Longhorn may place on the disks or elsewhere: they can block an item, and are never blocked."""
 
-    Attributes:
-        sizes: bytes of each
-        written: bytes that the rebuild of each writes, 0 for a new replica
-        spread: for each the number of its volume if no disk takes two replicas of it, otherwise -1
-        allowed: for each the bit mask of the disks that are open to it; None for every disk
-    """
-
-    sizes: tuple[int, ...] = ()
-    written: tuple[int, ...] = ()
-    spread: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()  # bytes of each
+    written: tuple[int, ...] = ()  # bytes that the rebuild of each writes, 0 for a new replica
+    spread: tuple[int, ...] = ()  # for each the number of its volume if no disk takes two replicas of it, otherwise -1
+    # For each the bit mask of the disks that are open to it; None for every disk.
     allowed: tuple[int, ...] | None = None
 
     @property

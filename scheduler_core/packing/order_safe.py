@@ -30,15 +30,11 @@ MAX_STEPS_PER_NODE: Final = 2_400
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """Whether every placement order succeeds, and an order that fails.
+    """Whether every placement order succeeds, and an order that fails."""
 
-    Attributes:
-        answer: YES: every order succeeds. NO: some order fails. UNDECIDED: the budget ended
-        counter_example: with NO, an order that fails: (volume, disk) for each volume placed, then (volume, None) for
-            the volume that finds no disk
-    """
-
-    answer: PackingAnswer
+    answer: PackingAnswer  # YES: every order succeeds. NO: some order fails. UNDECIDED: the budget ended
+    # With NO, an order that fails: (volume, disk) for each volume placed, then (volume, None) for the volume that finds
+    # no disk.
     counter_example: tuple[tuple[int, int | None], ...] = ()
 
 

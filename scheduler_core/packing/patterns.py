@@ -27,17 +27,11 @@ MAX_EQUAL_ITEMS: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class ItemClass:
-    """Interchangeable volumes.
+    """Interchangeable volumes."""
 
-    Attributes:
-        size: bytes of each
-        disks: the disks they may use, as a bit mask
-        members: the volumes, by index
-    """
-
-    size: int
-    disks: int
-    members: tuple[int, ...]
+    size: int  # bytes of each
+    disks: int  # the disks they may use, as a bit mask
+    members: tuple[int, ...]  # the volumes, by index
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +71,6 @@ def field_layout(item_classes: Sequence[ItemClass]) -> list[CountField]:
 class Patterns:
     """Table of all patterns of a packing problem. Patterns are numbered; sets of them are integers with one bit per
     pattern.
-
-    Attributes:
-        sums: the bytes of each pattern
-        packed: how many of each class each pattern holds, in `fields` layout
-        fields: where each class's count is
-        all_patterns: the set of all patterns
-        with_fewer: `with_fewer[item_class][n]` is the set of patterns with fewer than n volumes of the class (n from 1)
-        containing: `containing[item_class]` is the set of patterns with at least one volume of the class
-        segments: where each disk group's patterns begin and end
     """
 
     __slots__ = ("all_patterns", "containing", "fields", "packed", "segments", "sums", "with_fewer")
@@ -93,20 +78,23 @@ class Patterns:
     def __init__(
         self, item_classes: Sequence[ItemClass], fields: list[CountField], tables: Sequence[list[int]]
     ) -> None:
-        self.fields = fields
+        self.fields = fields  # where each class's count is
         bits = packed_bits(fields)
         low = (1 << bits) - 1
         entries = [entry for table in tables for entry in table]
-        self.sums: list[int] = [entry >> bits for entry in entries]
+        self.sums: list[int] = [entry >> bits for entry in entries]  # the bytes of each pattern
+        # How many of each class each pattern holds, in `fields` layout.
         self.packed: list[int] = [entry & low for entry in entries]
-        self.all_patterns: int = (1 << len(entries)) - 1
+        self.all_patterns: int = (1 << len(entries)) - 1  # the set of all patterns
         starts = [0]
         for table in tables:
             starts.append(starts[-1] + len(table))
-        self.segments: list[tuple[int, int]] = list(pairwise(starts))
+        self.segments: list[tuple[int, int]] = list(pairwise(starts))  # where each disk group's patterns begin and end
         # Reversed, so that the digit of pattern 0 becomes the lowest bit.
         raw = b"".join([packed.to_bytes(bits // _BYTE, "little") for packed in reversed(self.packed)])
+        # `containing[item_class]` is the set of patterns with at least one volume of the class.
         self.containing: list[int] = []
+        # `with_fewer[item_class][n]` is the set of patterns with fewer than n volumes of the class (n from 1).
         self.with_fewer: list[list[int]] = []
         for item_class, field in zip(item_classes, fields, strict=True):
             column = raw[field.shift // _BYTE :: bits // _BYTE]
@@ -120,15 +108,10 @@ class Patterns:
 
 @dataclass(frozen=True, slots=True)
 class PatternLimits:
-    """How large a table of patterns may get.
+    """How large a table of patterns may get."""
 
-    Attributes:
-        max_partial: partial patterns while it is made
-        max_complete: patterns in the result
-    """
-
-    max_partial: int
-    max_complete: int
+    max_partial: int  # partial patterns while it is made
+    max_complete: int  # patterns in the result
 
 
 def enumerate_patterns(

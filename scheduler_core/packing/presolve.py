@@ -12,21 +12,13 @@ class DoesNotFitError(Exception):
 
 @dataclass(slots=True)
 class PartialAssignment:
-    """A packing problem with some volumes placed already.
+    """A packing problem with some volumes placed already."""
 
-    Attributes:
-        sizes: bytes of each volume
-        masks: the disks each volume may use, as a bit mask
-        capacities: bytes left on each disk
-        unassigned: the volumes that still have to be placed
-        assignment: the disk of each volume, -1 until it has one
-    """
-
-    sizes: Sequence[int]
-    masks: list[int]
-    capacities: list[int]
-    unassigned: list[int]
-    assignment: list[int]
+    sizes: Sequence[int]  # bytes of each volume
+    masks: list[int]  # the disks each volume may use, as a bit mask
+    capacities: list[int]  # bytes left on each disk
+    unassigned: list[int]  # the volumes that still have to be placed
+    assignment: list[int]  # the disk of each volume, -1 until it has one
 
 
 def place_forced(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int]) -> PartialAssignment:

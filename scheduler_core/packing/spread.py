@@ -22,21 +22,15 @@ SHARED: Final = -1
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicaGroup:
-    """The replicas of one volume that need a place.
+    """The replicas of one volume that need a place."""
 
-    Attributes:
-        size: bytes of each replica
-        masks: the disks that each replica may use, as a bit mask; equal masks stand next to each other
-        domains: by disk, the domain that at most one of the replicas may use; SHARED where any number may
-        copies: by disk, bytes that the first replica of this `image` takes there in addition; empty for none
-        image: replicas of groups with the same image share its copies
-    """
-
-    size: int
-    masks: tuple[int, ...]
+    size: int  # bytes of each replica
+    masks: tuple[int, ...]  # the disks that each replica may use, as a bit mask; equal masks stand next to each other
+    # By disk, the domain that at most one of the replicas may use; SHARED where any number may.
     domains: tuple[int, ...]
+    # By disk, bytes that the first replica of this `image` takes there in addition; empty for none.
     copies: tuple[int, ...] = ()
-    image: str = ""
+    image: str = ""  # replicas of groups with the same image share its copies
 
     @property
     def spreads(self) -> bool:

@@ -27,18 +27,12 @@ _NO_ITEMS: Final = Items(())
 
 @dataclass(frozen=True, slots=True)
 class MeetingDisk:
-    """A disk on which volumes may meet.
+    """A disk on which volumes may meet."""
 
-    Attributes:
-        free: bytes that are left to promise
-        reported: the same by the oldest status: bytes in flight are still free in it
-        headroom: bytes that rebuilds may not use up, None if no volume brings data
-        copies: (backing image, real size) of the images that must be copied here first
-    """
-
-    free: int
-    reported: int
-    headroom: int | None = None
+    free: int  # bytes that are left to promise
+    reported: int  # the same by the oldest status: bytes in flight are still free in it
+    headroom: int | None = None  # bytes that rebuilds may not use up, None if no volume brings data
+    # (backing image, real size) of the images that must be copied here first.
     copies: tuple[tuple[str, int], ...] = _NO_COPIES
 
     def could_take(self, size: int, written: int) -> bool:
@@ -48,34 +42,21 @@ class MeetingDisk:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedVolumes:
-    """Volumes that will be placed soon.
+    """Volumes that will be placed soon."""
 
-    Attributes:
-        sizes: bytes of each
-        written: bytes that the rebuild of each writes, 0 for a new volume
-        images: the backing image of each, "" for none
-        allowed: for each the bit mask of the disks that are open to it
-        optional: how many of them, the last ones, may also be placed elsewhere
-    """
-
-    sizes: Sequence[int]
-    written: Sequence[int]
-    images: Sequence[str]
-    allowed: Sequence[int]
-    optional: int = 0
+    sizes: Sequence[int]  # bytes of each
+    written: Sequence[int]  # bytes that the rebuild of each writes, 0 for a new volume
+    images: Sequence[str]  # the backing image of each, "" for none
+    allowed: Sequence[int]  # for each the bit mask of the disks that are open to it
+    optional: int = 0  # how many of them, the last ones, may also be placed elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Overbooking:
-    """Volumes that may all be placed on a disk that lacks the room for them.
+    """Volumes that may all be placed on a disk that lacks the room for them."""
 
-    Attributes:
-        disk: its index
-        volumes: their indexes
-    """
-
-    disk: int
-    volumes: tuple[int, ...]
+    disk: int  # its index
+    volumes: tuple[int, ...]  # their indexes
 
 
 def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> Overbooking | None:

@@ -26,14 +26,10 @@ _Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class NodeResolution:
-    """The volumes of a pod on some nodes.
-
-    Attributes:
-        nodes: their names, None for all
-    """
+    """The volumes of a pod on some nodes."""
 
     resolution: Resolution
-    nodes: frozenset[str] | None = None
+    nodes: frozenset[str] | None = None  # their names, None for all
 
 
 def resolve_on_nodes(

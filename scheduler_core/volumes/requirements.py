@@ -27,57 +27,40 @@ _ClassValues = tuple[
 
 @dataclass(frozen=True, slots=True)
 class VolumeClasses:
-    """The part of requirements that sizes do not change.
+    """The part of requirements that sizes do not change."""
 
-    Attributes:
-        requests: the classes of volumes that need space, each once; volumes of one class differ in size only
-        engines: the engines that must be able to run on the node, each once
-        rewrites: whether some volume brings data along, so that the bytes available on a disk matter
-        optional: further classes, of replicas that may be placed there or elsewhere (`OptionalVolume`)
-    """
-
+    # The classes of volumes that need space, each once; volumes of one class differ in size only.
     requests: tuple[ReplicaRequest, ...] = ()
-    engines: tuple[ReplicaRequest, ...] = ()
-    rewrites: bool = False
+    engines: tuple[ReplicaRequest, ...] = ()  # the engines that must be able to run on the node, each once
+    rewrites: bool = False  # whether some volume brings data along, so that the bytes available on a disk matter
+    # Further classes, of replicas that may be placed there or elsewhere (`OptionalVolume`).
     optional: tuple[ReplicaRequest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalVolume:
-    """A volume whose replicas Longhorn may place on a node, or elsewhere.
-
-    Attributes:
-        count: the most replicas that the node can get, positive
-        one_per_disk: whether they must be on different disks
-        used_disks: UUIDs of the disks that its placed replicas keep from others
-    """
+    """A volume whose replicas Longhorn may place on a node, or elsewhere."""
 
     volume: PodVolume
-    count: int
-    one_per_disk: bool = False
-    used_disks: frozenset[str] = frozenset()
+    count: int  # the most replicas that the node can get, positive
+    one_per_disk: bool = False  # whether they must be on different disks
+    used_disks: frozenset[str] = frozenset()  # UUIDs of the disks that its placed replicas keep from others
 
 
 @dataclass(frozen=True)
 class Requirements:
     """The volumes that need space together. `sizes` and `written` are what Longhorn's two space rules read of each
     volume.
-
-    Attributes:
-        volumes: the volumes, largest first
-        sizes: bytes that count against the over-provisioning limit (volume.spec.size)
-        written: bytes that are copied (volume.status.actualSize, 0 for a new volume)
-        class_indexes: index of each volume's class in `classes.requests`
-        optional: volumes that may be in their way, largest first; they matter to order safety and stale safety alone
-        optional_class_indexes: index of each of these in `classes.requests` followed by `classes.optional`
     """
 
-    volumes: tuple[PodVolume, ...]
-    sizes: tuple[int, ...]
-    written: tuple[int, ...]
-    class_indexes: tuple[int, ...]
+    volumes: tuple[PodVolume, ...]  # the volumes, largest first
+    sizes: tuple[int, ...]  # bytes that count against the over-provisioning limit (volume.spec.size)
+    written: tuple[int, ...]  # bytes that are copied (volume.status.actualSize, 0 for a new volume)
+    class_indexes: tuple[int, ...]  # index of each volume's class in `classes.requests`
     classes: VolumeClasses
+    # Volumes that may be in their way, largest first; they matter to order safety and stale safety alone.
     optional: tuple[OptionalVolume, ...] = ()
+    # Index of each of these in `classes.requests` followed by `classes.optional`.
     optional_class_indexes: tuple[int, ...] = ()
 
     @cached_property

@@ -43,29 +43,18 @@ _VOLUMES_PER_PAUSE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PodVolume:
-    """One Longhorn volume of a pod.
+    """One Longhorn volume of a pod."""
 
-    Attributes:
-        name: its name in plans: the Longhorn volume, or the claim while it is unbound
-        claim: the claim as ``namespace/name``
-        volume: the Longhorn volume; for an unbound claim the volume that Longhorn would create
-        bound: whether the Longhorn volume exists
-        local: whether it needs space on the node that the pod runs on
-        replicas: its replicas, sorted by name
-        in_use_on: nodes where other live pods hold its exclusive claim; mostly empty
-        persistent_volume: the free PersistentVolume that kube-scheduler will bind its unbound claim to, "" for none
-        nodes: where the claim is this volume; None for every node
-    """
-
-    name: str
-    claim: str
-    volume: longhorn.Volume
-    bound: bool
-    local: bool
-    replicas: tuple[longhorn.Replica, ...] = ()
-    in_use_on: frozenset[str] = frozenset()
+    name: str  # its name in plans: the Longhorn volume, or the claim while it is unbound
+    claim: str  # the claim as ``namespace/name``
+    volume: longhorn.Volume  # the Longhorn volume; for an unbound claim the volume that Longhorn would create
+    bound: bool  # whether the Longhorn volume exists
+    local: bool  # whether it needs space on the node that the pod runs on
+    replicas: tuple[longhorn.Replica, ...] = ()  # its replicas, sorted by name
+    in_use_on: frozenset[str] = frozenset()  # nodes where other live pods hold its exclusive claim; mostly empty
+    # The free PersistentVolume that kube-scheduler will bind its unbound claim to, "" for none.
     persistent_volume: str = ""
-    nodes: frozenset[str] | None = None
+    nodes: frozenset[str] | None = None  # where the claim is this volume; None for every node
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,10 @@ from scheduler_core.volumes.resolve import Resolution, storage_class_of
 
 @dataclass(frozen=True, slots=True)
 class SkippedClaim:
-    """A claim that the decision leaves out.
+    """A claim that the decision leaves out."""
 
-    Attributes:
-        claim: the claim as ``namespace/name``
-        cause: what it is, as a sentence
-    """
-
-    claim: str
-    cause: str
+    claim: str  # the claim as ``namespace/name``
+    cause: str  # what it is, as a sentence
 
 
 def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[SkippedClaim, ...]:

@@ -52,26 +52,17 @@ _Affinity = tuple[tuple[kube.LabelRequirement, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class NodeMatches:
-    """The possible matches on equal nodes.
+    """The possible matches on equal nodes."""
 
-    Attributes:
-        nodes: their names, None for all
-    """
-
-    nodes: frozenset[str] | None
+    nodes: frozenset[str] | None  # their names, None for all
     matches: tuple[Match, ...]
 
 
 class _Taken(NamedTuple):
-    """What other pods take.
+    """What other pods take."""
 
-    Attributes:
-        certain: volumes that one of them takes
-        choices: for other claims the volumes of which each takes one
-    """
-
-    certain: frozenset[str]
-    choices: tuple[frozenset[str], ...]
+    certain: frozenset[str]  # volumes that one of them takes
+    choices: tuple[frozenset[str], ...]  # for other claims the volumes of which each takes one
 
 
 class _UnboundClaim(NamedTuple):

@@ -18,21 +18,14 @@ _MIN_DISKS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class UseBar:
-    """Two tracks, in per cent of their length.
+    """Two tracks, in per cent of their length."""
 
-    Attributes:
-        scheduled, promised: of the scheduling limit
-        written, reserved: of the size; the reserve is at the end
-        over: whether more is scheduled than the limit
-        label: all numbers as a sentence
-    """
-
-    scheduled: float
-    promised: float
-    written: float
-    reserved: float
-    over: bool
-    label: str
+    scheduled: float  # of the scheduling limit
+    promised: float  # of the scheduling limit
+    written: float  # of the size; the reserve is at the end
+    reserved: float  # of the size; the reserve is at the end
+    over: bool  # whether more is scheduled than the limit
+    label: str  # all numbers as a sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,13 @@ _PARAMETERS: Final = frozenset({"q", "page", "group", "zone"})
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """Which rows of a page are shown.
-
-    Attributes:
-        text: words that a row must have
-        page: counted from 1
-        by_zone: whether nodes are grouped by zone
-        zone: None for every zone, "" for nodes without one
-    """
+    """Which rows of a page are shown."""
 
     path: str = "/"
-    text: str = ""
-    page: int = 1
-    by_zone: bool = False
-    zone: str | None = field(default=None)
+    text: str = ""  # words that a row must have
+    page: int = 1  # counted from 1
+    by_zone: bool = False  # whether nodes are grouped by zone
+    zone: str | None = field(default=None)  # None for every zone, "" for nodes without one
 
     def link(self, page: int = 1) -> str:
         """Returns the address of another page of the same rows."""

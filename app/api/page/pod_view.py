@@ -25,18 +25,14 @@ _MAX_REASONS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class CandidateLine:
-    """What is said about one node.
-
-    Attributes:
-        longhorn: whether there is a page about the node
-    """
+    """What is said about one node."""
 
     name: str
     fits: bool
     reason: str
     missing: int
     detail: str
-    longhorn: bool
+    longhorn: bool  # whether there is a page about the node
 
 
 async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Context | None:

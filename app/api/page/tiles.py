@@ -20,19 +20,13 @@ _WORDS: Final = {"warn": "look at this", "bad": "act on this"}
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One number.
-
-    Attributes:
-        mood: good, warn, bad, or "" where nothing can be said
-        note: what the number means
-        link: where there is more, "" for nowhere
-    """
+    """One number."""
 
     label: str
     number: str
-    mood: str
-    note: str
-    link: str = ""
+    mood: str  # good, warn, bad, or "" where nothing can be said
+    note: str  # what the number means
+    link: str = ""  # where there is more, "" for nowhere
 
     @property
     def word(self) -> str:

@@ -45,15 +45,11 @@ _MAX_LISTED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What every page is made of.
-
-    Attributes:
-        service: of a live cluster; None for a snapshot file
-    """
+    """What every page is made of."""
 
     state: AppState
     sources: StatusSources
-    service: ServiceState | None
+    service: ServiceState | None  # of a live cluster; None for a snapshot file
 
     @classmethod
     def of(cls, state: AppState) -> Site:
@@ -116,15 +112,11 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class ZoneLines:
-    """The nodes that a page shows, of one zone or all.
-
-    Attributes:
-        nodes, space: of the whole group, also of nodes on other pages
-    """
+    """The nodes that a page shows, of one zone or all."""
 
     zone: str
-    nodes: int
-    space: SpaceTotal
+    nodes: int  # of the whole group, also of nodes on other pages
+    space: SpaceTotal  # of the whole group, also of nodes on other pages
     lines: Sequence[NodeLine]
 
 

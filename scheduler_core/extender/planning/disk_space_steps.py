@@ -24,35 +24,23 @@ _WHOLE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DiskNeeds:
-    """What volumes need of a disk by Longhorn's over-provisioning rule, and by its rule of the available space.
+    """What volumes need of a disk by Longhorn's over-provisioning rule, and by its rule of the available space."""
 
-    Attributes:
-        least: bytes that the disk must have more at least, 0 if no bound is proven
-        guesses: bytes that are likely to suffice
-        written: bytes that volumes bring along, 0 for a new volume
-    """
-
-    least: int
-    guesses: frozenset[int]
-    written: frozenset[int]
+    least: int  # bytes that the disk must have more at least, 0 if no bound is proven
+    guesses: frozenset[int]  # bytes that are likely to suffice
+    written: frozenset[int]  # bytes that volumes bring along, 0 for a new volume
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceQuestion:
-    """How many bytes of one kind a disk must have more.
-
-    Attributes:
-        least: fewer bytes do not help
-        guesses: how many bytes are tried first, in this order, at least one
-        most: there are not more bytes than these
-    """
+    """How many bytes of one kind a disk must have more."""
 
     kind: RemedyKind
     node: str
     disk: longhorn.Disk
-    least: int
-    guesses: tuple[int, ...]
-    most: int
+    least: int  # fewer bytes do not help
+    guesses: tuple[int, ...]  # how many bytes are tried first, in this order, at least one
+    most: int  # there are not more bytes than these
 
     @property
     def order(self) -> tuple[int, int, int, str, str]:

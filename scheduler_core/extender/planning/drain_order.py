@@ -33,71 +33,48 @@ Clusters = tuple[PredictedCluster, ...]
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceRequest:
-    """The nodes that are to be maintained.
-
-    Attributes:
-        courses: for each course of events, what makes the random choices of a node's maintenance; "" is the time before it
-        tries: how many orders are tried at most: those that end in a dead end
-        parallel: StatefulSets that create their pods at once
-        report: called after each drain with the most nodes that were drained one after the other so far
-    """
+    """The nodes that are to be maintained."""
 
     cluster: PredictedCluster
     nodes: tuple[str, ...]
     options: FilterOptions
+    # For each course of events, what makes the random choices of a node's maintenance; "" is the time before it.
     courses: Sequence[Callable[[str], Choose]]
-    tries: int
-    parallel: frozenset[NamespacedName] = frozenset()
+    tries: int  # how many orders are tried at most: those that end in a dead end
+    parallel: frozenset[NamespacedName] = frozenset()  # StatefulSets that create their pods at once
+    # Called after each drain with the most nodes that were drained one after the other so far.
     report: Callable[[int], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
 class DrainStep:
-    """The maintenance of one node.
-
-    Attributes:
-        pods, copied_bytes, reduced_volumes: as in `Maintenance`, the least and the most over all courses
-    """
+    """The maintenance of one node."""
 
     node: str
-    pods: tuple[int, int]
-    copied_bytes: tuple[int, int]
-    reduced_volumes: tuple[int, int]
+    pods: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    copied_bytes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    reduced_volumes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
 
 
 @dataclass(frozen=True, slots=True)
 class FailedDrain:
-    """A node that the best order does not drain.
-
-    Attributes:
-        problems: why not, after the nodes of the best order; empty if that was not tried
-        first_problems: why its drain fails even as the first one; empty if it does not
-    """
+    """A node that the best order does not drain."""
 
     node: str
-    problems: tuple[str, ...]
-    first_problems: tuple[str, ...]
+    problems: tuple[str, ...]  # why not, after the nodes of the best order; empty if that was not tried
+    first_problems: tuple[str, ...]  # why its drain fails even as the first one; empty if it does not
 
 
 @dataclass(frozen=True, slots=True)
 class DrainOrder:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        steps: the longest order in which every drain fits
-        failed: the other nodes, apart from `blocked`
-        blocked: nodes that cannot be drained in any order, with what holds them up
-        courses: how many courses of events were followed
-        dead_ends: how many orders ended where no other node can be drained, or in a state that was reached before
-        exhaustive: whether every order was tried, so that there is none that drains more nodes
-    """
-
-    steps: tuple[DrainStep, ...]
-    failed: tuple[FailedDrain, ...]
-    blocked: Mapping[str, tuple[str, ...]]
-    courses: int
-    dead_ends: int
-    exhaustive: bool
+    steps: tuple[DrainStep, ...]  # the longest order in which every drain fits
+    failed: tuple[FailedDrain, ...]  # the other nodes, apart from `blocked`
+    blocked: Mapping[str, tuple[str, ...]]  # nodes that cannot be drained in any order, with what holds them up
+    courses: int  # how many courses of events were followed
+    dead_ends: int  # how many orders ended where no other node can be drained, or in a state that was reached before
+    exhaustive: bool  # whether every order was tried, so that there is none that drains more nodes
 
     @property
     def complete(self) -> bool:
@@ -129,19 +106,13 @@ def find_drain_order(request: MaintenanceRequest) -> Cooperative[DrainOrder]:
 
 @dataclass(slots=True)
 class _State:
-    """One state of the search.
-
-    Attributes:
-        step: the drain that led here, None at the start
-        untried: remaining nodes that have not been tried here
-        failures: why the drains of the others fail here
-    """
+    """One state of the search."""
 
     clusters: Clusters
     remaining: frozenset[str]
-    step: DrainStep | None
-    untried: list[str]
-    failures: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    step: DrainStep | None  # the drain that led here, None at the start
+    untried: list[str]  # remaining nodes that have not been tried here
+    failures: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why the drains of the others fail here
 
 
 class _Search:

@@ -29,21 +29,14 @@ _CONTINUED_CLUSTERS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """The result of the search.
+    """The result of the search."""
 
-    Attributes:
-        before: the goal's value without moves
-        value: its least value after the plan, whatever Longhorn chooses; `before` without a plan
-        plan: the moves; None if there is no plan, or none is needed
-        max_moves: how many moves were tried at most
-        exhausted_moves: up to this number of moves, every sequence was tried; no plan of so many moves or fewer is better
-    """
-
-    before: int
-    value: int
+    before: int  # the goal's value without moves
+    value: int  # its least value after the plan, whatever Longhorn chooses; `before` without a plan
     target: int
-    plan: MoveSequence | None
-    max_moves: int
+    plan: MoveSequence | None  # the moves; None if there is no plan, or none is needed
+    max_moves: int  # how many moves were tried at most
+    # Up to this number of moves, every sequence was tried; no plan of so many moves or fewer is better.
     exhausted_moves: int
 
     @property
@@ -52,16 +45,11 @@ class Rebalance:
 
 
 class _Candidate(NamedTuple):
-    """A replica that may be moved next.
-
-    Attributes:
-        free: bytes that are free on its disk after this move
-        free_later: the same after as many further moves off this disk as there may be
-    """
+    """A replica that may be moved next."""
 
     replica: longhorn.Replica
-    free: int
-    free_later: int
+    free: int  # bytes that are free on its disk after this move
+    free_later: int  # the same after as many further moves off this disk as there may be
 
 
 def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVES) -> Cooperative[Rebalance]:

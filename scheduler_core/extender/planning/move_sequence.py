@@ -12,15 +12,10 @@ from scheduler_core.model import longhorn
 
 @dataclass(frozen=True, slots=True)
 class MoveSequence:
-    """Moves in their order.
+    """Moves in their order."""
 
-    Attributes:
-        moves: each with all of its targets, in whichever cluster the moves before led to
-        clusters: every cluster that they may lead to, at least one
-    """
-
-    moves: tuple[ReplicaMove, ...]
-    clusters: tuple[PredictedCluster, ...]
+    moves: tuple[ReplicaMove, ...]  # each with all of its targets, in whichever cluster the moves before led to
+    clusters: tuple[PredictedCluster, ...]  # every cluster that they may lead to, at least one
 
     @property
     def copied_bytes(self) -> int:

@@ -24,18 +24,13 @@ from scheduler_core.model.generic import PodKey
 
 @dataclass(frozen=True, slots=True)
 class NodeLossOutcome:
-    """What the loss of one node leads to.
-
-    Attributes:
-        pods: how many pods with Longhorn volumes would move
-        volumes: how many volumes would lose a replica
-        problems: what goes wrong, with the number of orders, most frequent first; empty if the node is safe to lose
-    """
+    """What the loss of one node leads to."""
 
     node: str
     orders: int
-    pods: int
-    volumes: int
+    pods: int  # how many pods with Longhorn volumes would move
+    volumes: int  # how many volumes would lose a replica
+    # What goes wrong, with the number of orders, most frequent first; empty if the node is safe to lose.
     problems: Mapping[str, int]
 
     @property

@@ -31,21 +31,13 @@ _LAST_REPLICA_MAY_GO = frozenset({ALWAYS_ALLOW, ALLOW_STOPPED, BLOCK_FOR_EVICTIO
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """One node's maintenance in one order.
+    """One node's maintenance in one order."""
 
-    Attributes:
-        cluster: after the node was uncordoned, and everything has settled
-        pods: how many pods the drain moves
-        copied_bytes: data that rebuilds copy
-        reduced_volumes: how many volumes have fewer healthy replicas meanwhile
-        problems: why the drain does not fit; empty if it does
-    """
-
-    cluster: PredictedCluster
-    pods: int = 0
-    copied_bytes: int = 0
-    reduced_volumes: int = 0
-    problems: tuple[str, ...] = ()
+    cluster: PredictedCluster  # after the node was uncordoned, and everything has settled
+    pods: int = 0  # how many pods the drain moves
+    copied_bytes: int = 0  # data that rebuilds copy
+    reduced_volumes: int = 0  # how many volumes have fewer healthy replicas meanwhile
+    problems: tuple[str, ...] = ()  # why the drain does not fit; empty if it does
 
 
 def settle_cluster(

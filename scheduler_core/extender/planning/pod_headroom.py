@@ -31,65 +31,43 @@ from scheduler_core.model.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class FirstRefusal:
-    """The first pod of an order that does not fit.
-
-    Attributes:
-        cluster: before this pod, with the pod waiting
-        reasons: number of nodes per reason; 0 for a reason that is not about nodes
-    """
+    """The first pod of an order that does not fit."""
 
     key: PodKey
-    cluster: PredictedCluster
-    reasons: Counter[str]
+    cluster: PredictedCluster  # before this pod, with the pod waiting
+    reasons: Counter[str]  # number of nodes per reason; 0 for a reason that is not about nodes
 
 
 @dataclass(frozen=True, slots=True)
 class HeadroomOrder:
-    """The pods of one order.
+    """The pods of one order."""
 
-    Attributes:
-        nodes: the node of each placed pod, in order
-        refused: None if the limit was reached
-    """
-
-    nodes: tuple[str, ...]
-    refused: FirstRefusal | None = None
+    nodes: tuple[str, ...]  # the node of each placed pod, in order
+    refused: FirstRefusal | None = None  # None if the limit was reached
 
 
 @dataclass(frozen=True, slots=True)
 class ClosestNode:
-    """The node that came closest to a refused pod.
-
-    Attributes:
-        reason: why the pod does not fit there
-        detail: the numbers, as a sentence, "" without any
-        missing: bytes that a disk lacks, 0 if that is not what is missing
-    """
+    """The node that came closest to a refused pod."""
 
     node: str
-    reason: str
-    detail: str = ""
-    missing: int = 0
+    reason: str  # why the pod does not fit there
+    detail: str = ""  # the numbers, as a sentence, "" without any
+    missing: int = 0  # bytes that a disk lacks, 0 if that is not what is missing
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """The result of all orders.
-
-    Attributes:
-        least, most: how many pods fit, over all orders; `limit` means at least that many
-        nodes: the least and the most pods on each node that takes one
-        refusals: why the first pod that does not fit is refused, with the number of orders, most frequent first
-        tightest: the order with the fewest pods
-    """
+    """The result of all orders."""
 
     limit: int
     orders: int
-    least: int
-    most: int
-    nodes: Mapping[str, tuple[int, int]]
+    least: int  # how many pods fit, over all orders; `limit` means at least that many
+    most: int  # how many pods fit, over all orders; `limit` means at least that many
+    nodes: Mapping[str, tuple[int, int]]  # the least and the most pods on each node that takes one
+    # Why the first pod that does not fit is refused, with the number of orders, most frequent first.
     refusals: Mapping[str, int]
-    tightest: HeadroomOrder = field(repr=False)
+    tightest: HeadroomOrder = field(repr=False)  # the order with the fewest pods
 
     @property
     def limit_reached(self) -> bool:

@@ -34,27 +34,16 @@ _LEAST_EVALUATIONS: Final = 50
 
 
 class Goal(Protocol):
-    """What is to rise.
+    """What is to rise."""
 
-    Attributes:
-        name: LARGEST_VOLUME or WAITING_PODS
-        before: its value without moves
-        target: the value at which no more is wanted
-        reached_by_less: whether a rise below the target is worth something, too
-        least_free: bytes that a disk must have free after the last move of a useful sequence
-        evaluations: how many clusters may be evaluated beyond those of one move, or in all if evaluations are slow
-        slow: whether they are
-        max_clusters: how many clusters a sequence of moves may lead to
-    """
-
-    name: str
-    before: int
-    target: int
-    reached_by_less: bool
-    least_free: int
-    evaluations: int
-    slow: bool
-    max_clusters: int
+    name: str  # LARGEST_VOLUME or WAITING_PODS
+    before: int  # its value without moves
+    target: int  # the value at which no more is wanted
+    reached_by_less: bool  # whether a rise below the target is worth something, too
+    least_free: int  # bytes that a disk must have free after the last move of a useful sequence
+    evaluations: int  # how many clusters may be evaluated beyond those of one move, or in all if evaluations are slow
+    slow: bool  # whether they are
+    max_clusters: int  # how many clusters a sequence of moves may lead to
 
     def upper_bound(self, free: int) -> int:
         """Returns the highest value that one last move can reach if it leaves a disk with so many free bytes."""
@@ -246,22 +235,15 @@ def _fits(key: PodKey, cluster: PredictedCluster, decider: PodDecider) -> Cooper
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The cluster before all moves, by what they must not make worse.
-
-    Attributes:
-        sizes: bytes of the largest volume, by StorageClass
-        fitting_pods: the waiting pods that fit on some node, each for itself
-        unsettled: by volume that Longhorn has not all replicas of, whether it can place one now
-        busy_nodes: nodes where volumes of bound pods have no replica yet
-    """
+    """The cluster before all moves, by what they must not make worse."""
 
     cluster: PredictedCluster
     options: FilterOptions
     largest: LargestVolumes
-    sizes: dict[str, int]
-    fitting_pods: tuple[PodKey, ...]
-    unsettled: dict[str, bool]
-    busy_nodes: frozenset[str]
+    sizes: dict[str, int]  # bytes of the largest volume, by StorageClass
+    fitting_pods: tuple[PodKey, ...]  # the waiting pods that fit on some node, each for itself
+    unsettled: dict[str, bool]  # by volume that Longhorn has not all replicas of, whether it can place one now
+    busy_nodes: frozenset[str]  # nodes where volumes of bound pods have no replica yet
 
     @classmethod
     def of(cls, situation: Situation, options: FilterOptions) -> Cooperative[Baseline]:

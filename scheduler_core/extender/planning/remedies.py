@@ -74,15 +74,10 @@ _DISKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RemedySearch:
-    """The result of a search for remedies.
+    """The result of a search for remedies."""
 
-    Attributes:
-        remedies: the cheapest first
-        complete: whether it ended by itself; otherwise there may be cheaper remedies
-    """
-
-    remedies: tuple[Remedy, ...] = ()
-    complete: bool = True
+    remedies: tuple[Remedy, ...] = ()  # the cheapest first
+    complete: bool = True  # whether it ended by itself; otherwise there may be cheaper remedies
 
 
 def find_remedies(
@@ -111,17 +106,11 @@ def find_remedies(
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where the search for one more step starts.
+    """Where the search for one more step starts."""
 
-    Attributes:
-        steps: those that were made already
-        decision: the decision about the pod after them
-        node: the node on which one more step is sought; None for any
-    """
-
-    steps: tuple[Step, ...]
-    decision: PodDecision
-    node: str | None
+    steps: tuple[Step, ...]  # those that were made already
+    decision: PodDecision  # the decision about the pod after them
+    node: str | None  # the node on which one more step is sought; None for any
 
     def changes_field_of(self, step: Step) -> bool:
         """Whether a step made already changes the same field."""
@@ -130,14 +119,11 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The search for the cheapest remedies, at most `limit` of them.
-
-    Attributes:
-        refused: the settings that were changed in vain, as starts for one more step
-    """
+    """The search for the cheapest remedies, at most `limit` of them."""
 
     trials: Trials
     limit: int
+    # The settings that were changed in vain, as starts for one more step.
     refused: list[_Start] = field(default_factory=list["_Start"])
 
     def remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
@@ -287,16 +273,11 @@ def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A node whose refusal a step may lift.
-
-    Attributes:
-        reason: None if steps of every kind may help
-        resolution: the pod's volumes there
-    """
+    """A node whose refusal a step may lift."""
 
     node: longhorn.Node
-    reason: Reason | None
-    resolution: Resolution
+    reason: Reason | None  # None if steps of every kind may help
+    resolution: Resolution  # the pod's volumes there
 
 
 def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate]:

@@ -50,42 +50,26 @@ _KINDS = tuple(RemedyKind)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cost:
-    """The cost of a remedy. Remedies are compared field by field, in this order.
+    """The cost of a remedy. Remedies are compared field by field, in this order."""
 
-    Attributes:
-        steps: how many steps it has
-        intervention: that of its step that interferes most
-        size: bytes that are freed, added or copied, over all steps
-        tags: how many tags are added
-    """
-
-    steps: int
-    intervention: Intervention
-    size: int
-    tags: int
+    steps: int  # how many steps it has
+    intervention: Intervention  # that of its step that interferes most
+    size: int  # bytes that are freed, added or copied, over all steps
+    tags: int  # how many tags are added
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of the cluster.
-
-    Attributes:
-        disk: its name, "" for a change of the node
-        size: bytes to free, to add or to copy
-        tags: the tags that are added
-        text: the change as a part of a sentence
-        setting: Longhorn's setting that becomes true; `node` is "" then
-        move: of the kind `MOVE_REPLICA`; `node` and `disk` are what the replica leaves
-    """
+    """One change of the cluster."""
 
     kind: RemedyKind
     node: str
-    disk: str = ""
-    size: int = 0
-    tags: tuple[str, ...] = ()
-    text: str = ""
-    move: ReplicaMove | None = None
-    setting: str = ""
+    disk: str = ""  # its name, "" for a change of the node
+    size: int = 0  # bytes to free, to add or to copy
+    tags: tuple[str, ...] = ()  # the tags that are added
+    text: str = ""  # the change as a part of a sentence
+    move: ReplicaMove | None = None  # of the kind `MOVE_REPLICA`; `node` and `disk` are what the replica leaves
+    setting: str = ""  # Longhorn's setting that becomes true; `node` is "" then
 
     @property
     def intervention(self) -> Intervention:

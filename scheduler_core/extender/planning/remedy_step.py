@@ -24,15 +24,11 @@ _SCHEDULABLE: Final = "Schedulable"
 
 @dataclass(frozen=True, slots=True)
 class StepChanges:
-    """The objects that steps change.
+    """The objects that steps change."""
 
-    Attributes:
-        objects: as `ClusterState.update` takes them
-        nodes: Kubernetes nodes as kube-scheduler's filters read them
-    """
-
+    # As `ClusterState.update` takes them.
     objects: ChangesByObject = field(default_factory=dict[tuple[str, str | tuple[str, str]], object | None])
-    nodes: tuple[generic.Node, ...] = ()
+    nodes: tuple[generic.Node, ...] = ()  # Kubernetes nodes as kube-scheduler's filters read them
 
 
 def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChanges:

@@ -50,21 +50,15 @@ class DiskPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """One replica that can be moved off its disk.
-
-    Attributes:
-        origin: the disk that it leaves
-        targets: every disk that Longhorn may choose for it, at least one, in order of nodes and disks
-        size: bytes that it takes by Longhorn's scheduling rule (spec.volumeSize)
-        copied_bytes: the data that Longhorn copies (status.actualSize of the volume)
-    """
+    """One replica that can be moved off its disk."""
 
     volume: str
     replica: str
-    origin: DiskPlace
+    origin: DiskPlace  # the disk that it leaves
+    # Every disk that Longhorn may choose for it, at least one, in order of nodes and disks.
     targets: tuple[DiskPlace, ...]
-    size: int
-    copied_bytes: int
+    size: int  # bytes that it takes by Longhorn's scheduling rule (spec.volumeSize)
+    copied_bytes: int  # the data that Longhorn copies (status.actualSize of the volume)
 
 
 def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = None) -> Iterator[ReplicaMove]:

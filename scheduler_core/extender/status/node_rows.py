@@ -40,22 +40,16 @@ class NodeCondition(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpaceTotal:
-    """The space of several disks, in bytes. The numbers are those of `DiskUsage`.
-
-    Attributes:
-        free: what open disks may still take by the rules, in sum
-        largest_free: what a single open disk may still take
-        limit: what may be scheduled at most (storage-over-provisioning-percentage), closed disks included
-    """
+    """The space of several disks, in bytes. The numbers are those of `DiskUsage`."""
 
     maximum: int = 0
     reserved: int = 0
     scheduled: int = 0
     promised: int = 0
-    free: int = 0
-    largest_free: int = 0
+    free: int = 0  # what open disks may still take by the rules, in sum
+    largest_free: int = 0  # what a single open disk may still take
     written: int = 0
-    limit: int = 0
+    limit: int = 0  # what may be scheduled at most (storage-over-provisioning-percentage), closed disks included
 
     @classmethod
     def of(cls, disks: Iterable[DiskUsage]) -> SpaceTotal:
@@ -93,22 +87,16 @@ def scheduling_limit_of(usage: DiskUsage) -> int:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A Longhorn node with its disks.
-
-    Attributes:
-        closed: why disks take no new replica; "" if all disks do
-        disks: by name
-        demand: bytes of volumes that will take space there and have no replica there yet
-    """
+    """A Longhorn node with its disks."""
 
     name: str
     zone: str
     tags: tuple[str, ...]
     condition: NodeCondition
-    closed: str
-    disks: tuple[DiskUsage, ...]
+    closed: str  # why disks take no new replica; "" if all disks do
+    disks: tuple[DiskUsage, ...]  # by name
     space: SpaceTotal
-    demand: int = 0
+    demand: int = 0  # bytes of volumes that will take space there and have no replica there yet
 
     @cached_property
     def search_text(self) -> str:

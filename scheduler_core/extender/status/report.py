@@ -15,19 +15,13 @@ from scheduler_core.model.kube import Pod
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """A cluster at one time.
+    """A cluster at one time."""
 
-    Attributes:
-        rows: the nodes, worst first
-        space: of all disks
-        largest_volumes: by Longhorn's StorageClasses, as in `CapacityReport`
-        waiting: pods with claims and without a node, the oldest first
-    """
-
-    rows: tuple[NodeRow, ...] = ()
-    space: SpaceTotal = field(default_factory=SpaceTotal)
+    rows: tuple[NodeRow, ...] = ()  # the nodes, worst first
+    space: SpaceTotal = field(default_factory=SpaceTotal)  # of all disks
+    # By Longhorn's StorageClasses, as in `CapacityReport`.
     largest_volumes: Mapping[str, int] = field(default_factory=dict[str, int])
-    waiting: tuple[Pod, ...] = ()
+    waiting: tuple[Pod, ...] = ()  # pods with claims and without a node, the oldest first
 
     @property
     def disks(self) -> int:

@@ -28,13 +28,9 @@ class RowOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiskRow:
-    """A disk of a Longhorn node.
+    """A disk of a Longhorn node."""
 
-    Attributes:
-        zone: of its node; "" for none
-    """
-
-    zone: str
+    zone: str  # of its node; "" for none
     usage: DiskUsage
 
     @property

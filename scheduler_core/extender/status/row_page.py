@@ -12,18 +12,12 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True, slots=True)
 class RowPage(Generic[_Row]):
-    """One page of a table.
-
-    Attributes:
-        number: counted from 1
-        total: how many rows all pages have
-        size: how many rows a full page has
-    """
+    """One page of a table."""
 
     rows: Sequence[_Row]
-    number: int
-    total: int
-    size: int = PAGE_SIZE
+    number: int  # counted from 1
+    total: int  # how many rows all pages have
+    size: int = PAGE_SIZE  # how many rows a full page has
 
     @property
     def pages(self) -> int:

@@ -27,39 +27,26 @@ _PODS_PER_PAUSE: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class NearestNode:
-    """The node that comes closest to taking a pod.
-
-    Attributes:
-        missing: the least bytes that one disk would have to have more; 0 if space is not all that it lacks
-        detail: the numbers, as a sentence
-    """
+    """The node that comes closest to taking a pod."""
 
     node: str
     reason: Reason
-    missing: int
-    detail: str
+    missing: int  # the least bytes that one disk would have to have more; 0 if space is not all that it lacks
+    detail: str  # the numbers, as a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """A pod without a node.
-
-    Attributes:
-        size: bytes of its Longhorn volumes in sum
-        nodes: how many nodes there are
-        fitting: how many of them fit now
-        reasons: why the others do not, with the number of nodes, most frequent first
-        closest: None if some node fits, or if there are no nodes
-        error: why nothing can be decided about the pod; "" if it can
-    """
+    """A pod without a node."""
 
     pod: Pod
-    size: int = 0
-    nodes: int = 0
-    fitting: int = 0
+    size: int = 0  # bytes of its Longhorn volumes in sum
+    nodes: int = 0  # how many nodes there are
+    fitting: int = 0  # how many of them fit now
+    # Why the others do not, with the number of nodes, most frequent first.
     reasons: Mapping[str, int] = field(default_factory=dict[str, int])
-    closest: NearestNode | None = None
-    error: str = ""
+    closest: NearestNode | None = None  # None if some node fits, or if there are no nodes
+    error: str = ""  # why nothing can be decided about the pod; "" if it can
 
 
 def pods_on_node(view: View, node: str) -> Cooperative[list[Pod]]:

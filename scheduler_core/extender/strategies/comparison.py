@@ -28,42 +28,27 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class StrategyFigures:
-    """What a strategy leads to.
-
-    Attributes:
-        placed, waiting, misplaced, overbooked: in the end, as in `Sample`
-        stuck: of the pods that wait, those with a node
-        overbooked_bytes: the sum over these disks of the most bytes over the limit
-        last_placement: the step at which the last pod was placed
-        reasons: why pods without a node wait in the end, with the number of pods in all orders
-        samples: the counts over time in the first order
-    """
+    """What a strategy leads to."""
 
     name: StrategyName
-    placed: Spread
-    waiting: Spread
-    stuck: Spread
-    misplaced: Spread
-    overbooked: Spread
-    overbooked_bytes: Spread
-    last_placement: Spread
-    reasons: Mapping[str, int]
-    samples: tuple[Sample, ...]
+    placed: Spread  # in the end, as in `Sample`
+    waiting: Spread  # in the end, as in `Sample`
+    stuck: Spread  # of the pods that wait, those with a node
+    misplaced: Spread  # in the end, as in `Sample`
+    overbooked: Spread  # in the end, as in `Sample`
+    overbooked_bytes: Spread  # the sum over these disks of the most bytes over the limit
+    last_placement: Spread  # the step at which the last pod was placed
+    reasons: Mapping[str, int]  # why pods without a node wait in the end, with the number of pods in all orders
+    samples: tuple[Sample, ...]  # the counts over time in the first order
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyComparison:
-    """Strategies on the same pods.
+    """Strategies on the same pods."""
 
-    Attributes:
-        nodes: how many nodes pods may run on
-        pods: how many pods are to be placed
-        orders: how many orders each strategy was run in
-    """
-
-    nodes: int
-    pods: int
-    orders: int
+    nodes: int  # how many nodes pods may run on
+    pods: int  # how many pods are to be placed
+    orders: int  # how many orders each strategy was run in
     pace: Pace
     strategies: tuple[StrategyFigures, ...]
 

@@ -72,14 +72,10 @@ def _disk(uuid: str, name: str, size: int) -> longhorn.Disk:
 
 @dataclass(frozen=True, slots=True)
 class AddPods:
-    """New pods, each with new volumes.
+    """New pods, each with new volumes."""
 
-    Attributes:
-        sizes: of each pod's volumes, in bytes
-        storage_class: the name of their class; None for the cluster's default class, or else the first of Longhorn's by name
-    """
-
-    sizes: Sequence[Sequence[int]]
+    sizes: Sequence[Sequence[int]]  # of each pod's volumes, in bytes
+    # The name of their class; None for the cluster's default class, or else the first of Longhorn's by name.
     storage_class: str | None = None
 
     def apply(self, situation: Situation) -> Situation:

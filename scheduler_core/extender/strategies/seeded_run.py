@@ -38,42 +38,29 @@ _NOT_CREATED: Final = "the pod before it does not run"
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things take, in steps.
+    """How long things take, in steps."""
 
-    Attributes:
-        lag: from a placement to the status of Longhorn that shows it; placements up to 0.36 s after another one did not see it
-        binding: from a decision to the bound pod, that is provisioning; the simulator's 0.3 to 0.6 s
-        scheduling_timeout, reservation_timeout: the proposal's, each 5 s
-        first_backoff, longest_backoff: kube-scheduler's of a refused pod, 1 s doubling to 10 s
-    """
-
+    # From a placement to the status of Longhorn that shows it; placements up to 0.36 s after another one did not see
+    # it.
     lag: int = 10
-    binding: int = 10
-    scheduling_timeout: int = 5 * STEPS_PER_SECOND
-    reservation_timeout: int = 5 * STEPS_PER_SECOND
-    first_backoff: int = STEPS_PER_SECOND
-    longest_backoff: int = 10 * STEPS_PER_SECOND
+    binding: int = 10  # from a decision to the bound pod, that is provisioning; the simulator's 0.3 to 0.6 s
+    scheduling_timeout: int = 5 * STEPS_PER_SECOND  # the proposal's, each 5 s
+    reservation_timeout: int = 5 * STEPS_PER_SECOND  # the proposal's, each 5 s
+    first_backoff: int = STEPS_PER_SECOND  # kube-scheduler's of a refused pod, 1 s doubling to 10 s
+    longest_backoff: int = 10 * STEPS_PER_SECOND  # kube-scheduler's of a refused pod, 1 s doubling to 10 s
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The end of one run.
-
-    Attributes:
-        samples: the counts whenever they changed, in order
-        nodes: the node of each pod that has one, in the order of the decisions
-        stuck: pods that have a node and wait for their volumes
-        reasons: why pods without a node wait, with the number of pods
-        misplaced: names of the volumes
-        overbooked: the most bytes over Longhorn's scheduling limit, by node and name of the disk
-    """
+    """The end of one run."""
 
     cluster: PredictedCluster
-    samples: tuple[Sample, ...]
-    nodes: Mapping[PodKey, str]
-    stuck: frozenset[PodKey]
-    reasons: Mapping[str, int]
-    misplaced: frozenset[str]
+    samples: tuple[Sample, ...]  # the counts whenever they changed, in order
+    nodes: Mapping[PodKey, str]  # the node of each pod that has one, in the order of the decisions
+    stuck: frozenset[PodKey]  # pods that have a node and wait for their volumes
+    reasons: Mapping[str, int]  # why pods without a node wait, with the number of pods
+    misplaced: frozenset[str]  # names of the volumes
+    # The most bytes over Longhorn's scheduling limit, by node and name of the disk.
     overbooked: Mapping[tuple[str, str], int]
 
     @property
@@ -106,14 +93,10 @@ class _ReservationTimeout:
 
 @dataclass(frozen=True, slots=True)
 class _BackoffEnd:
-    """A refused pod may be tried again.
-
-    Attributes:
-        version: how many changes there were when it was refused
-    """
+    """A refused pod may be tried again."""
 
     entry: PodToPlace
-    version: int
+    version: int  # how many changes there were when it was refused
 
 
 _Event = _Binding | _StatusSync | _ReservationTimeout | _BackoffEnd

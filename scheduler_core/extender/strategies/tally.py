@@ -13,34 +13,23 @@ from scheduler_core.volumes.resolve import is_local
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The counts after one step.
-
-    Attributes:
-        placed: pods with a node whose volumes all have a healthy replica
-        waiting: all other pods
-        misplaced: volumes that Longhorn has placed on another node than the one their pod needs them on, also if mended later
-        overbooked: disks that placements have taken beyond Longhorn's scheduling limit, also if mended later
-    """
+    """The counts after one step."""
 
     step: int
-    placed: int
-    waiting: int
+    placed: int  # pods with a node whose volumes all have a healthy replica
+    waiting: int  # all other pods
+    # Volumes that Longhorn has placed on another node than the one their pod needs them on, also if mended later.
     misplaced: int
-    overbooked: int
+    overbooked: int  # disks that placements have taken beyond Longhorn's scheduling limit, also if mended later
 
 
 class Tally:
-    """The counts of one run so far.
-
-    Attributes:
-        running: the pods that are placed
-        misplaced: names of volumes
-        overbooked: the most bytes over the limit by node and name of a disk, without disks that were overbooked before the run
-    """
+    """The counts of one run so far."""
 
     def __init__(self, pods: int, cluster: PredictedCluster) -> None:
-        self.running: set[PodKey] = set()
-        self.misplaced: set[str] = set()
+        self.running: set[PodKey] = set()  # the pods that are placed
+        self.misplaced: set[str] = set()  # names of volumes
+        # The most bytes over the limit by node and name of a disk, without disks that were overbooked before the run.
         self.overbooked: dict[tuple[str, str], int] = {}
         self._pods = pods
         self._samples: list[Sample] = []

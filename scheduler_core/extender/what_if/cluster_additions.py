@@ -39,19 +39,14 @@ _POD_OWNERS = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload that can be scaled.
-
-    Attributes:
-        pod, generic_pod: its template, named as the workload's pod 0
-        in_order: whether a pod is created only when the one before it runs
-    """
+    """A workload that can be scaled."""
 
     kind: str
     namespace: str
     name: str
-    pod: kube.Pod
-    generic_pod: generic.Pod
-    in_order: bool = False
+    pod: kube.Pod  # its template, named as the workload's pod 0
+    generic_pod: generic.Pod  # its template, named as the workload's pod 0
+    in_order: bool = False  # whether a pod is created only when the one before it runs
 
     def pod_name(self, number: int) -> str:
         return f"{self.name}-{number}"
@@ -106,14 +101,10 @@ def workload_members(
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A workload has another number of pods.
-
-    Attributes:
-        count: None for as many as it has, or one if it has none
-    """
+    """A workload has another number of pods."""
 
     workload: Workload
-    count: int | None
+    count: int | None  # None for as many as it has, or one if it has none
 
     def apply(self, situation: Situation) -> Situation:
         """Adds pods, or removes the last ones."""
@@ -144,15 +135,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class AddNodes:
-    """New nodes with empty disks, otherwise like an existing node.
-
-    Attributes:
-        disks: sizes in bytes; empty for disks of the existing node's sizes
-    """
+    """New nodes with empty disks, otherwise like an existing node."""
 
     like: str
     count: int = 1
-    disks: tuple[int, ...] = ()
+    disks: tuple[int, ...] = ()  # sizes in bytes; empty for disks of the existing node's sizes
 
     def apply(self, situation: Situation) -> Situation:
         """Adds the nodes, with the pods of DaemonSets that each node has."""
@@ -249,17 +236,11 @@ class AddDisk:
 
 @dataclass(frozen=True, slots=True)
 class ApplyObjects:
-    """Objects of a file, as `kubectl apply` would write them.
+    """Objects of a file, as `kubectl apply` would write them."""
 
-    Attributes:
-        objects: by the snapshot's field and by key; no pods
-        nodes: the Kubernetes nodes among them, as kube-scheduler's filters read them
-        pods: new pods; those that exist stay as they are
-    """
-
-    objects: Mapping[tuple[str, str | tuple[str, str]], object | None]
-    nodes: tuple[generic.Node, ...] = ()
-    pods: tuple[tuple[kube.Pod, generic.Pod], ...] = ()
+    objects: Mapping[tuple[str, str | tuple[str, str]], object | None]  # by the snapshot's field and by key; no pods
+    nodes: tuple[generic.Node, ...] = ()  # the Kubernetes nodes among them, as kube-scheduler's filters read them
+    pods: tuple[tuple[kube.Pod, generic.Pod], ...] = ()  # new pods; those that exist stay as they are
 
     def apply(self, situation: Situation) -> Situation:
         """Replaces or adds the objects."""

@@ -18,20 +18,13 @@ _MAX_POINTS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class OrderProgress:
-    """An order after one step.
-
-    Attributes:
-        waiting: pods without a node, or whose volumes are not attached yet
-        to_evict: pods of drained nodes that a PodDisruptionBudget keeps for now
-        copied_bytes: data that rebuilds have copied so far
-        volumes: names of the volumes that the step concerns
-    """
+    """An order after one step."""
 
     cluster: PredictedCluster
-    waiting: int
-    to_evict: int
-    copied_bytes: int
-    volumes: tuple[str, ...] = ()
+    waiting: int  # pods without a node, or whose volumes are not attached yet
+    to_evict: int  # pods of drained nodes that a PodDisruptionBudget keeps for now
+    copied_bytes: int  # data that rebuilds have copied so far
+    volumes: tuple[str, ...] = ()  # names of the volumes that the step concerns
 
 
 Observe = Callable[[OrderProgress], None]
@@ -43,21 +36,14 @@ def ignore_progress(_: OrderProgress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OrderPoint:
-    """The cluster after one of an order's steps.
+    """The cluster after one of an order's steps."""
 
-    Attributes:
-        step: its number; 0 is before the first one
-        misplaced: attached volumes that data locality wants a replica for on their node, and that have none there
-        overbooked: disks whose replicas take more than Longhorn's scheduling limit
-        free_bytes: what Longhorn's rules let the ready disks take in sum
-    """
-
-    step: int
+    step: int  # its number; 0 is before the first one
     waiting: int
     to_evict: int
-    misplaced: int
-    overbooked: int
-    free_bytes: int
+    misplaced: int  # attached volumes that data locality wants a replica for on their node, and that have none there
+    overbooked: int  # disks whose replicas take more than Longhorn's scheduling limit
+    free_bytes: int  # what Longhorn's rules let the ready disks take in sum
     copied_bytes: int
 
 

@@ -32,17 +32,12 @@ _NO_NODE = "there is no node"
 
 @dataclass(frozen=True, slots=True)
 class PodDecision:
-    """Where a pod goes, or why nowhere.
+    """Where a pod goes, or why nowhere."""
 
-    Attributes:
-        node: "" if no node fits
-        reasons: number of nodes per reason; 0 for a reason that is not about nodes
-        decision: the extender's; None if it was not asked
-    """
-
-    node: str = ""
+    node: str = ""  # "" if no node fits
+    # Number of nodes per reason; 0 for a reason that is not about nodes.
     reasons: Counter[str] = field(default_factory=Counter)
-    decision: Decision | None = None
+    decision: Decision | None = None  # the extender's; None if it was not asked
 
 
 class PodFilter(Protocol):

@@ -42,22 +42,14 @@ class WhatIfError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class PredictedCluster:
-    """One version of the predicted cluster. Every change makes the next version by the update that production uses.
+    """One version of the predicted cluster. Every change makes the next version by the update that production uses."""
 
-    Attributes:
-        state: what decisions read
-        scheduling: what kube-scheduler's filters read
-        pods: every pod as these filters read it
-        affinities: the required node affinity of PersistentVolumes, by name
-        owners: the kind of each pod's controller; pods without a controller are left out
-        unready: pods that run and are not ready, so that their PodDisruptionBudget does not count them
-    """
-
-    state: ClusterState
-    scheduling: GenericClusterState
-    pods: HashTrieMap[PodKey, generic.Pod]
-    affinities: Mapping[str, VolumeAffinity]
-    owners: HashTrieMap[PodKey, str]
+    state: ClusterState  # what decisions read
+    scheduling: GenericClusterState  # what kube-scheduler's filters read
+    pods: HashTrieMap[PodKey, generic.Pod]  # every pod as these filters read it
+    affinities: Mapping[str, VolumeAffinity]  # the required node affinity of PersistentVolumes, by name
+    owners: HashTrieMap[PodKey, str]  # the kind of each pod's controller; pods without a controller are left out
+    # Pods that run and are not ready, so that their PodDisruptionBudget does not count them.
     unready: frozenset[PodKey] = frozenset()
 
     @property

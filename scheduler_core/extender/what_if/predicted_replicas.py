@@ -36,22 +36,14 @@ Choose = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStep:
-    """The cluster after one step for a volume.
-
-    Attributes:
-        changed: whether a replica was placed or removed
-        copied_bytes: data that a rebuild copies
-        problem: why a replica is missing that Longhorn should place, "" if none is
-        wait: how long Longhorn waits before the next step
-        only_local: whether the missing replica is one that only data locality wants
-    """
+    """The cluster after one step for a volume."""
 
     cluster: PredictedCluster
-    changed: bool = False
-    copied_bytes: int = 0
-    problem: str = ""
-    wait: timedelta = _NO_WAIT
-    only_local: bool = False
+    changed: bool = False  # whether a replica was placed or removed
+    copied_bytes: int = 0  # data that a rebuild copies
+    problem: str = ""  # why a replica is missing that Longhorn should place, "" if none is
+    wait: timedelta = _NO_WAIT  # how long Longhorn waits before the next step
+    only_local: bool = False  # whether the missing replica is one that only data locality wants
 
 
 def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaStep:

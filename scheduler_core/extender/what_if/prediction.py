@@ -36,20 +36,14 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodOutcome:
-    """What becomes of one pod.
-
-    Attributes:
-        placed: in how many orders it gets a node and its volumes
-        nodes: in how many orders it gets each node
-        reasons: why it waits, with the number of orders, most frequent first
-        unlucky_order: the pods with their nodes in the first order in which it waits, as decided; empty if there is none
-    """
+    """What becomes of one pod."""
 
     entry: PodToPlace
-    placed: int
+    placed: int  # in how many orders it gets a node and its volumes
     orders: int
-    nodes: Mapping[str, int]
-    reasons: Mapping[str, int]
+    nodes: Mapping[str, int]  # in how many orders it gets each node
+    reasons: Mapping[str, int]  # why it waits, with the number of orders, most frequent first
+    # The pods with their nodes in the first order in which it waits, as decided; empty if there is none.
     unlucky_order: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -59,17 +53,12 @@ class PodOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DrainOutcome:
-    """Whether a node's drain can finish.
-
-    Attributes:
-        finished: in how many orders it does
-        blockers: what holds it up, with the number of orders
-    """
+    """Whether a node's drain can finish."""
 
     node: str
-    finished: int
+    finished: int  # in how many orders it does
     orders: int
-    blockers: Mapping[str, int]
+    blockers: Mapping[str, int]  # what holds it up, with the number of orders
 
     @property
     def certainty(self) -> Certainty:
@@ -78,48 +67,31 @@ class DrainOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DiskOutcome:
-    """A disk whose scheduled bytes change.
-
-    Attributes:
-        before: None for a disk that is new
-        least, most: scheduled bytes in the end, over all orders
-        limit: up to how many bytes Longhorn schedules there, before the changes, or in the end for a new disk
-    """
+    """A disk whose scheduled bytes change."""
 
     node: str
     disk: str
-    before: int | None
-    least: int
-    most: int
-    limit: int = 0
+    before: int | None  # None for a disk that is new
+    least: int  # scheduled bytes in the end, over all orders
+    most: int  # scheduled bytes in the end, over all orders
+    limit: int = 0  # up to how many bytes Longhorn schedules there, before the changes, or in the end for a new disk
 
 
 @dataclass(frozen=True, slots=True)
 class FewerReplicas:
-    """A volume that has fewer replicas than it should.
-
-    Attributes:
-        least: the least number of healthy replicas meanwhile, over all orders
-        incomplete: in how many orders it still lacks one in the end
-        problem: why, in one of these orders
-        pods: the pods that use the volume, by name
-    """
+    """A volume that has fewer replicas than it should."""
 
     name: str
     wanted: int
-    least: int
-    incomplete: int
-    problem: str
-    pods: tuple[str, ...] = ()
+    least: int  # the least number of healthy replicas meanwhile, over all orders
+    incomplete: int  # in how many orders it still lacks one in the end
+    problem: str  # why, in one of these orders
+    pods: tuple[str, ...] = ()  # the pods that use the volume, by name
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The result of all orders.
-
-    Attributes:
-        copied_bytes: the least and the most that rebuilds copy
-    """
+    """The result of all orders."""
 
     orders: int
     pods: tuple[PodOutcome, ...]
@@ -128,7 +100,7 @@ class Prediction:
     volumes: tuple[FewerReplicas, ...]
     expansions: tuple[ExpansionOutcome, ...]
     gone_pods: tuple[str, ...]
-    copied_bytes: tuple[int, int]
+    copied_bytes: tuple[int, int]  # the least and the most that rebuilds copy
 
     @property
     def succeeds(self) -> bool:

@@ -41,25 +41,21 @@ _DETACHED = "it is detached: Longhorn rebuilds it once it is attached"
 
 @dataclass(frozen=True, slots=True)
 class OrderResult:
-    """The end of one order.
-
-    Attributes:
-        nodes: the node of each placed pod, in the order of the decisions
-        refusals: for each pod that waits, the number of nodes per reason
-        stuck: for each pod that has a node, why its volumes are not ready
-        copied_bytes: data that rebuilds copy
-        blockers: for each drained node, why its drain cannot finish; no entry if it can
-        fewer_replicas: by volume, the least number of its healthy replicas meanwhile
-        incomplete: by volume, why it still lacks a replica in the end
-    """
+    """The end of one order."""
 
     cluster: PredictedCluster
+    # The node of each placed pod, in the order of the decisions.
     nodes: Mapping[PodKey, str] = field(default_factory=dict[PodKey, str])
+    # For each pod that waits, the number of nodes per reason.
     refusals: Mapping[PodKey, Counter[str]] = field(default_factory=dict[PodKey, Counter[str]])
+    # For each pod that has a node, why its volumes are not ready.
     stuck: Mapping[PodKey, str] = field(default_factory=dict[PodKey, str])
-    copied_bytes: int = 0
+    copied_bytes: int = 0  # data that rebuilds copy
+    # For each drained node, why its drain cannot finish; no entry if it can.
     blockers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    # By volume, the least number of its healthy replicas meanwhile.
     fewer_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
+    # By volume, why it still lacks a replica in the end.
     incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property

@@ -30,62 +30,44 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodToPlace:
-    """A pod without a node.
-
-    Attributes:
-        left: the node that it ran on, "" for none
-        after: the pod that must run before this one is created (a StatefulSet's order), None for none
-    """
+    """A pod without a node."""
 
     key: PodKey
     origin: Origin
-    left: str = ""
+    left: str = ""  # the node that it ran on, "" for none
+    # The pod that must run before this one is created (a StatefulSet's order), None for none.
     after: PodKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExpansionOutcome:
-    """Whether a volume may grow.
-
-    Attributes:
-        size: bytes that are asked for
-        refusals: the StorageClass, or every reason that Longhorn may give, with the disk; empty if the volume grows
-    """
+    """Whether a volume may grow."""
 
     claim: str
-    size: int
+    size: int  # bytes that are asked for
+    # The StorageClass, or every reason that Longhorn may give, with the disk; empty if the volume grows.
     refusals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Situation:
-    """The cluster after the changes.
-
-    Attributes:
-        pods: what is to be placed, without the pods that wait in the snapshot already
-        evictions: pods of drained nodes that run until their PodDisruptionBudget allows their eviction
-        drained: nodes that are drained, in order
-        lost: nodes that are gone
-        unmanaged: pods that kubectl drain refuses to delete because nothing creates them again, by node
-        gone_pods: pods that nothing creates again, with their lost node
-        evicted: volumes whose replicas are to move
-        degraded: volumes that lost a replica
-        expansions: the result of every expansion
-        parallel: StatefulSets that create their pods at once (podManagementPolicy)
-        waiting: the pods without a node, of which some may have been placed or deleted since; None if they are not known
-    """
+    """The cluster after the changes."""
 
     cluster: PredictedCluster
-    pods: tuple[PodToPlace, ...] = ()
+    pods: tuple[PodToPlace, ...] = ()  # what is to be placed, without the pods that wait in the snapshot already
+    # Pods of drained nodes that run until their PodDisruptionBudget allows their eviction.
     evictions: tuple[PodToPlace, ...] = ()
-    drained: tuple[str, ...] = ()
-    lost: frozenset[str] = frozenset()
+    drained: tuple[str, ...] = ()  # nodes that are drained, in order
+    lost: frozenset[str] = frozenset()  # nodes that are gone
+    # Pods that kubectl drain refuses to delete because nothing creates them again, by node.
     unmanaged: tuple[tuple[str, str], ...] = ()
-    gone_pods: tuple[tuple[str, str], ...] = ()
-    evicted: frozenset[str] = frozenset()
-    degraded: frozenset[str] = frozenset()
-    expansions: tuple[ExpansionOutcome, ...] = ()
+    gone_pods: tuple[tuple[str, str], ...] = ()  # pods that nothing creates again, with their lost node
+    evicted: frozenset[str] = frozenset()  # volumes whose replicas are to move
+    degraded: frozenset[str] = frozenset()  # volumes that lost a replica
+    expansions: tuple[ExpansionOutcome, ...] = ()  # the result of every expansion
+    # StatefulSets that create their pods at once (podManagementPolicy).
     parallel: frozenset[NamespacedName] = frozenset()
+    # The pods without a node, of which some may have been placed or deleted since; None if they are not known.
     waiting: tuple[PodKey, ...] | None = None
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
@@ -195,15 +177,10 @@ def pods_on_nodes(cluster: PredictedCluster, names: Iterable[str]) -> list[kube.
 
 @dataclass(frozen=True, slots=True)
 class LivePods:
-    """The live pods of some nodes, and those without a node.
+    """The live pods of some nodes, and those without a node."""
 
-    Attributes:
-        on_nodes: by name
-        waiting: the keys of those without a node
-    """
-
-    on_nodes: list[kube.Pod]
-    waiting: tuple[PodKey, ...]
+    on_nodes: list[kube.Pod]  # by name
+    waiting: tuple[PodKey, ...]  # the keys of those without a node
 
 
 def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[LivePods]:

@@ -33,17 +33,11 @@ Answers = dict[Answer, bool]
 
 @dataclass(frozen=True, slots=True)
 class RecordedQuestion:
-    """How to answer one kind of recorded question.
+    """How to answer one kind of recorded question."""
 
-    Attributes:
-        answer: every possible answer of the engine, and whether it depends on chance
-        read_answers: the recorded answers, in the engine's form
-        describe_rules: the rules that decided, as one line
-    """
-
-    answer: Callable[[Cluster, Json], Answers]
-    read_answers: Callable[[Json], Iterable[Answer]]
-    describe_rules: Callable[[Cluster, Json], str]
+    answer: Callable[[Cluster, Json], Answers]  # every possible answer of the engine, and whether it depends on chance
+    read_answers: Callable[[Json], Iterable[Answer]]  # the recorded answers, in the engine's form
+    describe_rules: Callable[[Cluster, Json], str]  # the rules that decided, as one line
 
 
 def _volume(cluster: Cluster, vector: Json) -> Volume:
