@@ -111,11 +111,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 def _undecided_answer(
     state: AppState, args: ExtenderArgs, error: Exception, started: float, *, observes: bool
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the answer about an undecidable pod, as `_result`.
-
-    Raises:
-        UnavailableError: another process may answer
-    """
+    """Returns the answer about an undecidable pod, as `_result`; raises the error if another process may answer."""
     if isinstance(error, UnavailableError) and not observes:
         raise error
     state.metrics.count_undecided()
@@ -136,9 +132,8 @@ def _close_if_unavailable(response: Response, error: Exception) -> Response:
 def _result(
     args: ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """Returns the bytes before the nodes, the nodes, and those after, in the form of the request. Preemption may help
-    on the `resolvable` nodes, and cannot on the `unresolvable` ones.
-    """
+    """Returns the bytes before the nodes, the nodes, and those after, in the form of the request."""
+    # Preemption may help on the `resolvable` nodes, and cannot on the `unresolvable` ones.
     refused = {**unresolvable, **resolvable} if resolvable else unresolvable
     if args.runs is None:
         names = [name for name in args.candidates if name not in refused]
@@ -266,11 +261,7 @@ def _record_preemption(
 def _undecided_preemption(
     state: AppState, args: PreemptionArgs, error: Exception, started: float, *, observes: bool
 ) -> Response:
-    """Returns the answer about an undecidable preemption, as `_undecided_answer` for /filter.
-
-    Raises:
-        UnavailableError: another process may answer
-    """
+    """Returns the answer about an undecidable preemption, as `_undecided_answer` for /filter."""
     if isinstance(error, UnavailableError) and not observes:
         raise error
     log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))

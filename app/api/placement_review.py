@@ -46,9 +46,10 @@ class PlacementReviewer(Protocol):
     """Decides about the placements that Longhorn writes."""
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
-        """Returns the JSON patch (RFC 6902) for the object of a review. An empty patch leaves the object as it is. It
-        is called only while this process leads, and what it returns is dropped if the process leads no more by then. It
-        returns within the second that API servers wait; whatever it raises leaves the object alone.
+        """Returns the JSON patch (RFC 6902) for the object of a review; an empty patch leaves the object as it is.
+
+        The route calls it only while this process leads, and drops the patch if the process leads no more by then.
+        It returns within the second that API servers wait. An error leaves the object as it is.
         """
 
 
@@ -85,12 +86,7 @@ async def review(request: Request, lease: RequestLease) -> Response:
 
 
 def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:
-    """Returns the request of an AdmissionReview.
-
-    Raises:
-        RequestError: it is none, or of another version
-        BudgetExceededError: there is not enough memory to decode it
-    """
+    """Returns the request of an AdmissionReview, or raises a RequestError if it is none, or of another version."""
     lease.charge(_DECODED_FACTOR * len(body))
     try:
         return admission_request(msgspec.json.decode(body))
@@ -110,7 +106,7 @@ async def _review(state: AdmissionState, asked: AdmissionRequest) -> JsonPatch:
     try:
         patch = TRIAL_PATCH if asked.is_trial else await state.reviewer.review(asked)
     except Exception:
-        # Whatever it is, Longhorn goes on.
+        # Longhorn goes on after every error.
         log.exception("review failed, the placement stays", uid=asked.uid)
         state.metrics.count_review("failed")
         return []

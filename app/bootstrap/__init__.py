@@ -207,9 +207,7 @@ class SnapshotService:
         """Does nothing: nothing is reserved over a snapshot."""
 
     def log_failure(self, error: BaseException) -> None:
-        """Raises the error: only a bug ends the service, because a policy file that cannot be read is no error of this
-        task.
-        """
+        """Raises the error: only a bug ends the service, not a policy file that cannot be read."""
         raise error
 
     def log_drain_failure(self, error: BaseException) -> None:

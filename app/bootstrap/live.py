@@ -200,9 +200,8 @@ def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: 
 
 
 def _read_state(cache: ClusterCache, elector: Elector) -> None:
-    """Makes the latest state current, from which the metrics of disks are computed; a process that does not lead has
-    none.
-    """
+    """Makes the latest state current, from which the metrics of disks are computed."""
+    # A process that does not lead has none.
     if elector.leading() and cache.has_synced:
         cache.state()
 

@@ -123,11 +123,7 @@ def decisions(
 
 
 def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | None, limit: int) -> str:
-    """Returns the parameters of the request.
-
-    Raises:
-        CoreError: the pod's name is missing, or contradicts the namespace
-    """
+    """Returns the parameters of the request, or raises a CoreError if the pod's name contradicts the namespace."""
     prefix, slash, name = (pod or "").partition("/")
     if pod is not None and (not pod or (slash and not (prefix and name))):
         raise CoreError(f"'{pod}': the name of a pod is missing; see --help")
@@ -145,22 +141,14 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
 
 
 async def _read_directly(query: str, url: str, files: CallerFiles) -> dict[str, Any]:
-    """Returns the answer of a process at a URL.
-
-    Raises:
-        CoreError: it does not answer, its answer is none of the extender's, or a file cannot be used
-    """
+    """Returns the answer of a process at a URL, or raises a CoreError if it is none of the extender's."""
     from app.extender.process_call import direct_call
 
     return _decode(await direct_call(url, files)(f"decisions?{query}"))
 
 
 async def _read(query: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
-    """Returns the leader's answer through the API server.
-
-    Raises:
-        CoreError: there is no leader, or its answer is none of the extender's
-    """
+    """Returns the leader's answer through the API server, or raises a CoreError without a leader."""
     from app.extender.process_call import leader_call
     from app.kube.client import KubeClient
 

@@ -65,7 +65,6 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
 
 
 def _print_paragraph(text: str, console: Console) -> None:
-    """Prints a text whose further lines are indented, too."""
     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
 

@@ -41,9 +41,8 @@ def plain_table(*headers: str) -> Table:
 
 
 def shorten(names: Sequence[str], limit: int, separator: str = ", ", *, total: int | None = None) -> str:
-    """Returns the first names, and how many more there are; `total` is the number of all of them, where `names` lacks
-    some.
-    """
+    """Returns the first names, and how many more there are."""
+    # `total` is the number of all of them, where `names` lacks some.
     first = names[:limit]
     hidden = (len(names) if total is None else total) - len(first)
     return separator.join([*first, *([f"{hidden} more"] if hidden > 0 else [])])

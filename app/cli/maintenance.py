@@ -96,7 +96,6 @@ def _all_nodes(source: ClusterSource) -> list[str]:
 
 
 def _choose(seed: str, node: str) -> Choose:
-    """Returns what makes the random choices of a node's maintenance."""
     return seeded_choice(f"{seed}/{node}")
 
 

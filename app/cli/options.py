@@ -177,11 +177,7 @@ def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
 
 
 def check_url(url: str) -> None:
-    """Returns if the leader's URL can be used, or is missing.
-
-    Raises:
-        CoreError: it has no scheme
-    """
+    """Raises a CoreError if the leader's URL has no scheme; it may be missing."""
     if url and not url.startswith(("http://", "https://")):
         raise CoreError(f"--url {url}: expected http://HOST:PORT")
 
@@ -208,11 +204,7 @@ def holder_identity(identity: str) -> str:
 
 
 def check_log_level(level: str) -> None:
-    """Returns if the log level exists.
-
-    Raises:
-        CoreError: it does not
-    """
+    """Raises a CoreError if the log level does not exist."""
     if level.lower() not in _LOG_LEVELS:
         raise CoreError(f"--log-level {level}: expected one of {', '.join(_LOG_LEVELS)}")
 
@@ -280,11 +272,7 @@ def cluster_objects(
 
 
 def read_snapshot_file(source: str) -> Snapshot:
-    """Returns the snapshot in a file; warnings go to standard error.
-
-    Raises:
-        SnapshotFileError: it cannot be read
-    """
+    """Returns the snapshot in a file, or raises a SnapshotFileError; warnings go to standard error."""
     loaded = load_snapshot(source)
     for warning in loaded.warnings:
         warn(warning)
@@ -306,11 +294,7 @@ def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
 
 
 def process_memory(memory_limit: str) -> int:
-    """Returns the memory that this process may use, in bytes.
-
-    Raises:
-        CoreError: `--memory-limit` is no size
-    """
+    """Returns the memory that this process may use, in bytes, or raises a CoreError if `--memory-limit` is no size."""
     return _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
 
 
@@ -325,11 +309,7 @@ def _parse_size(flag: str, text: str) -> int:
 
 
 def check_standard_input(*files: str | None) -> None:
-    """Returns if at most one of the files is standard input.
-
-    Raises:
-        CoreError: several are, and only the first would have a content
-    """
+    """Raises a CoreError if several files are standard input: only the first would have a content."""
     if files.count(STDIN) > 1:
         raise CoreError(f"standard input ({STDIN}) can be read only once")
 

@@ -65,11 +65,7 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
 
 
 def read_rate(text: str | None) -> int | None:
-    """Returns the bytes per second of `--rebuild-rate`, None without it.
-
-    Raises:
-        CoreError: it is no positive quantity
-    """
+    """Returns the bytes per second of `--rebuild-rate`, None without it; raises a CoreError if it is not positive."""
     return None if text is None else positive_bytes(text, "--rebuild-rate")
 
 

@@ -30,11 +30,7 @@ Draw = Callable[[], Callable[["Console"], None]]
 
 
 def check_watch(*, table: bool) -> None:
-    """Returns if a table can be shown again and again.
-
-    Raises:
-        CoreError: standard output is no terminal, or the output is no table
-    """
+    """Raises a CoreError if standard output is no terminal, or the output is no table."""
     if not table:
         raise CoreError("--watch shows a table; it cannot be combined with --output")
     if not sys.stdout.isatty():
@@ -71,7 +67,6 @@ def _problem(text: str) -> Callable[[Console], None]:
 
 
 def _show(table: Callable[[Console], None]) -> None:
-    """Prints as many lines as the screen has."""
     from app.cli.console import EscapingConsole
 
     console = EscapingConsole()

@@ -85,11 +85,7 @@ def remedies(
 
 
 def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int) -> RemedySearch | None:
-    """Returns the search, None for a pod that fits.
-
-    Raises:
-        ResolutionError: an object that the pod names does not exist or contradicts it
-    """
+    """Returns the search, None for a pod that fits."""
     parts = run_to_end(resolve_candidates(pod, cluster.node_names, cluster.state.view, options))
     check_existing_volumes(merge_resolutions(parts))
     if run_to_end(PodDecider(options).decide(pod, cluster, lambda _: 0)).node:

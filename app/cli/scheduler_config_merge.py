@@ -105,7 +105,6 @@ def _is_own(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _merge_entries(entries: Sequence[dict[str, Any]], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the entries with the wanted ones in place of the extender's, or at the end."""
     own = [index for index, entry in enumerate(entries) if _is_own(entry, wanted)]
     place = own[0] if own else len(entries)
     others = [entry for index, entry in enumerate(entries) if index not in own]

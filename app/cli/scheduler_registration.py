@@ -113,11 +113,7 @@ def scheduler_config(
 
 
 def _check(platform: Platform, url_prefix: str, merge: Path | None, *, tls: bool) -> None:
-    """Checks that the options go together.
-
-    Raises:
-        CoreError: they do not
-    """
+    """Raises a CoreError if the options do not go together."""
     if platform is Platform.TALOS and merge is not None:
         raise CoreError(
             "--merge: Talos keeps the configuration in its machine configuration; see docs/platforms/talos.md"
@@ -159,11 +155,7 @@ def _merge(file: Path, registration: Registration) -> str:
 
 
 async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:
-    """Returns the extender's address, the flags of kube-scheduler, and Kubernetes' version.
-
-    Raises:
-        CoreError: there is no cluster, or no such Service
-    """
+    """Returns the extender's address, the flags of kube-scheduler, and Kubernetes' version."""
     from app.extender.scheduler_reader import (
         read_loopback_port,
         read_scheduler_flags,

@@ -307,11 +307,7 @@ def _check_alone(snapshot: str | None, *, alone: bool) -> None:
 
 
 def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles | None:
-    """Returns the files of TLS, None for plain HTTP.
-
-    Raises:
-        CoreError: one of them is missing
-    """
+    """Returns the files of TLS, None for plain HTTP; raises a CoreError if one of them is missing."""
     if not certificate and not private_key and not client_ca:
         return None
     if not certificate or not private_key:
@@ -320,11 +316,7 @@ def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles |
 
 
 def _extender_settings(values: Mapping[str, str]) -> dict[str, str]:
-    """Returns the extender's own settings that were given.
-
-    Raises:
-        CoreError: one is not valid
-    """
+    """Returns the extender's own settings that were given, or raises a CoreError if one is not valid."""
     given = {name: value for name, value in values.items() if value}
     for problem in SettingsHistory().resolve([SettingsSource("flag or environment", given)]).problems:
         raise CoreError(problem.partition(";")[0])

@@ -96,7 +96,6 @@ def line_plot(title: str, series: Sequence[Series], text: Callable[[int], str] =
 
 
 def _polyline(points: Sequence[tuple[float, float]]) -> str:
-    """Returns points of stairs: a value holds until the next step."""
     corners = [points[0]]
     for before, after in pairwise(points):
         if after[1] != before[1]:

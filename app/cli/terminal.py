@@ -39,8 +39,7 @@ def json_text(data: Any, indent: int = 2) -> str:
 
 
 def yaml_text(dump: Callable[..., Any], data: Any) -> str:
-    """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do. YAML permits letters that
-    change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
-    """
+    """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do."""
+    # YAML permits letters that change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
     text = str(dump(data, sort_keys=False, allow_unicode=True))
     return text if printable(text, "\n") == text else str(dump(data, sort_keys=False))

@@ -86,7 +86,6 @@ def print_usage(answer: UsageListAnswer, console: Console, *, grouped: bool) -> 
 
 
 def _full_width(table: Table, console: Console) -> int:
-    """Returns how many columns a table takes if nothing limits it."""
     return console.measure(table, options=console.options.update(max_width=_UNLIMITED_WIDTH)).maximum
 
 
@@ -109,7 +108,6 @@ def _summary_lines(summary: SummaryAnswer) -> list[str]:
 
 
 def _largest_volumes(sizes: Mapping[str, int]) -> str:
-    """Returns the largest volumes that fit; StorageClasses of one size share it."""
     if not sizes:
         return "there is no StorageClass of Longhorn"
     classes: dict[int, list[str]] = {}

@@ -153,12 +153,7 @@ def what_if(
 
 
 def _check_place(file: Path | None) -> None:
-    """Returns if a report may be written to a file, which is checked before anything is predicted; None is for no
-    report.
-
-    Raises:
-        CoreError: it is a folder, or in no folder
-    """
+    """Raises a CoreError if no report can be written to a file, before anything is predicted; None is for no report."""
     if file is None:
         return
     try:
@@ -186,7 +181,6 @@ def _in_order(names: Sequence[str], texts: Mapping[str, list[str] | None]) -> li
 
 
 def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns each verb as it was written."""
     return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 

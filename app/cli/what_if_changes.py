@@ -59,11 +59,7 @@ class ChangeReader:
         }
 
     def read(self, verbs: Sequence[tuple[str, str]]) -> list[Change]:
-        """Returns the changes of the verbs, in order.
-
-        Raises:
-            CoreError: a text cannot be read
-        """
+        """Returns the changes of the verbs, in order, or raises a CoreError if a text cannot be read."""
         return [change for verb, text in verbs for change in self._verbs[verb](text)]
 
     @property

@@ -42,11 +42,7 @@ class _DiskBars:
 
 
 def write_report(file: Path, answer: WhatIfAnswer, head: ReportHead) -> None:
-    """Writes the report of a prediction.
-
-    Raises:
-        CoreError: the file cannot be written
-    """
+    """Writes the report of a prediction, or raises a CoreError if the file cannot be written."""
     try:
         file.write_text(render_report(answer, head), encoding="utf-8")
     except OSError as error:

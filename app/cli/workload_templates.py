@@ -30,11 +30,7 @@ _REPLICA_SET: Final = "ReplicaSet"
 
 
 def workload_of(kind: str, raw: Any) -> Workload:
-    """Returns a workload from its undecoded object.
-
-    Raises:
-        ObjectError: it cannot be read
-    """
+    """Returns a workload from its undecoded object, or raises an ObjectError if it cannot be read."""
     pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
     in_order = kind == STATEFUL_SET and creates_in_order(kind, raw)
     name = pod.name.removesuffix("-0")

@@ -107,11 +107,7 @@ class ImageController(Controller):
 
 
 def _read_image(raw: bytes, name: str) -> ImageObject:
-    """Returns the image.
-
-    Raises:
-        UnreadableError: something that decisions depend on cannot be read
-    """
+    """Returns the image, or raises an UnreadableError if something that decisions depend on cannot be read."""
     try:
         image = read_image(raw)
     except ObjectError as error:

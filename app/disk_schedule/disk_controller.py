@@ -162,9 +162,8 @@ class Allocator(DiskController):
             await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(newest.raw))
 
     def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:
-        """Returns the status to write now. A change by which nothing is decided is written after some minutes, or
-        together with the next one.
-        """
+        """Returns the status to write now."""
+        # A change by which nothing is decided is written after some minutes, or together with the next one.
         outcome = self._reconcile(schedule)
         if outcome.status is None or not outcome.deferrable:
             self._deferred_since.pop(schedule.name, None)
@@ -244,9 +243,8 @@ class Mirror(DiskController):
             await self.writer.put_schedule(schedule.name, with_status(cached.raw, status), "status")
 
     def _keep_unreadable(self, schedule: DiskSchedule, spec: DiskScheduleSpec) -> DiskScheduleSpec:
-        """Returns the spec with the old requests of unreadable objects, which are assumed to keep their places and
-        sizes.
-        """
+        """Returns the spec with the old requests of unreadable objects."""
+        # These are assumed to keep their places and sizes.
         replicas = {
             name: size for name, size in schedule.spec.replicas.items() if name in self.cache.replicas.unreadable()
         }

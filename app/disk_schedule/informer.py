@@ -126,9 +126,8 @@ class Informer(Generic[_Value]):
             self._written_versions[written.name] = (cached.version, written.version)
 
     def has_own_write_since(self, name: str, version: str) -> bool:
-        """Whether this process wrote this version of an object, or replaced it, so that the cache has it or a newer
-        one.
-        """
+        """Whether this process wrote this version of an object, or replaced it."""
+        # The cache then has it or a newer one.
         return version in self._written_versions.get(name, ())
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
@@ -203,7 +202,8 @@ def reuse_written(informer: Informer[_Value], decode: Decode[InformerObject[_Val
 
 
 def _body(raw: bytes | msgspec.Raw) -> bytes:
-    """Returns an object without managedFields, which are large and never written back."""
+    """Returns an object without managedFields."""
+    # They are large and never written back.
     kept = bytes(raw)
     if b'"managedFields"' not in kept:
         return kept

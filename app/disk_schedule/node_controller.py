@@ -95,7 +95,6 @@ class NodeController(Controller):
         return Requeue.CONFLICT if conflict else None
 
     async def _list_occupancy(self) -> dict[str, DiskOccupancy]:
-        """Returns what is on each disk, as the API server says now."""
         replicas = [read_replica(raw) for raw in await self.writer.list_all(LONGHORN_REPLICAS)]
         images = [backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
         return occupancy_by_disk(
@@ -120,7 +119,6 @@ class NodeController(Controller):
         )
 
     def _forget_predecessors(self, creations: Collection[str]) -> None:
-        """Forgets DiskSchedules that get no successor now."""
         for uuid in self._predecessors.keys() - set(creations):
             cached = self.cache.schedules.value(uuid)
             if not (isinstance(cached, DiskSchedule) and cached.deleting):

@@ -48,9 +48,7 @@ class ReplicaController(Controller):
 
 
 def _read_deletion(name: str, raw: bytes) -> Replica:
-    """Returns the replica, or one that only says whether it is being deleted, which a replica that cannot be read still
-    shows.
-    """
+    """Returns the replica; one that cannot be read still shows whether it is being deleted."""
     replica = read_replica(raw)
     if not isinstance(replica, Fault):
         return replica

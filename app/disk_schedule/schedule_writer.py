@@ -152,11 +152,7 @@ class ScheduleWriter:
         return [change for change in changes if change not in needed]
 
     async def _wait_for_newer(self, cached: InformerObject[DiskSchedule], error: ApiError, attempt: int) -> None:
-        """Waits for the version that a conflict was with.
-
-        Raises:
-            ApiError: `error`, if it is no conflict, this was the last attempt, or there is no newer version in time
-        """
+        """Waits for the version that a conflict was with; raises `error` if there is none in time."""
         if not error.conflict or attempt == _MAX_ATTEMPTS - 1:
             raise error
         if not await self._schedules.wait_for_other_version(cached.name, cached.version, _WATCH_TIMEOUT):
@@ -169,9 +165,8 @@ class ScheduleWriter:
 
 
 def _apply(changes: list[_Change], schedule: DiskSchedule) -> DiskScheduleSpec:
-    """Returns the spec with the changes that were decided from the request and answer that `schedule` has. Every other
-    change fails.
-    """
+    """Returns the spec with the changes that were decided from the request and answer that `schedule` has."""
+    # Every other change fails.
     spec = schedule.spec
     for change in changes:
         write = change.write
@@ -185,7 +180,6 @@ def _apply(changes: list[_Change], schedule: DiskSchedule) -> DiskScheduleSpec:
 
 
 def _conflict(name: str, problem: str) -> ApiError:
-    """The error of a change that has to be decided again."""
     return ApiError(f"PUT DiskSchedule {name}", 409, "Conflict", problem)
 
 

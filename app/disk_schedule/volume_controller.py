@@ -135,9 +135,8 @@ class VolumeController(Controller):
     def _record_events(
         self, raw: bytes, before: Condition | None, writes: Iterable[Write], places: Mapping[str, str]
     ) -> None:
-        """Records what a person must know of a decision that was carried out; `places` are the UUIDs of the replicas'
-        disks before.
-        """
+        """Records what a person must know of a decision that was carried out."""
+        # `places` are the UUIDs of the replicas' disks before.
         for write in writes:
             match write:
                 case SetVolumeCondition(condition):
@@ -242,7 +241,6 @@ def _needs_reading(writes: Iterable[Write]) -> bool:
 
 
 def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:
-    """Returns the cluster with its nodes as they are now; `disks` are the disks without a DiskSchedule."""
     if not disks:
         return cluster
     # A replica's place is given up only if no node lists its disk. Whether a node that cannot be read does is not known, so it is closed

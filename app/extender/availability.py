@@ -39,21 +39,13 @@ ALWAYS_AVAILABLE: Final[Availability] = always_available
 
 
 def check(availability: Availability) -> None:
-    """Returns if requests may be answered.
-
-    Raises:
-        UnavailableError: they may not; SwitchedOffError if no process may
-    """
+    """Raises an UnavailableError if requests may not be answered; SwitchedOffError if no process may."""
     why = availability()
     if why:
         raise SwitchedOffError(why) if isinstance(why, SwitchedOff) else UnavailableError(why)
 
 
 async def check_caller(hung_up: HungUp) -> None:
-    """Returns if the caller still waits.
-
-    Raises:
-        CallerGoneError: it does not
-    """
+    """Raises a CallerGoneError if the caller does not wait any more."""
     if await hung_up():
         raise CallerGoneError

@@ -36,11 +36,7 @@ class _Credentials:
     authorities: bytes
 
     def require_validity(self, now: datetime) -> None:
-        """Returns if callers accept the certificate now.
-
-        Raises:
-            CertificateError: it has expired, or is not valid yet
-        """
+        """Raises a CertificateError if the certificate has expired, or is not valid yet."""
         problem = self.serving.validity_problem(now)
         if problem:
             raise CertificateError(problem)

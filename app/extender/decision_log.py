@@ -78,6 +78,5 @@ class DecisionLog:
 
 
 def _most_frequent(reasons: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Returns the most frequent reasons with their numbers, ties by text."""
     entries = nlargest(MAX_REASONS, ((count, text) for text, count in reasons.items()))
     return tuple((text[:MAX_LENGTH], count) for count, text in entries)

@@ -192,9 +192,8 @@ class InstallationReader:
         return requested or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
 
     async def _probe(self, scheduler: str, *, without_resource: bool) -> tuple[ProbeResult | None, ProbeResult | None]:
-        """Probes with a pod that requests the resource, and a plain one, which names neither the resource nor a
-        scheduler.
-        """
+        """Probes with a pod that requests the resource, and a plain one."""
+        # The plain one names neither the resource nor a scheduler.
         options = self._options.probe
         if options is None:
             return None, None
@@ -240,7 +239,6 @@ class InstallationReader:
         convert: Callable[[msgspec.Raw], _Value],
         query: dict[str, str] | None = None,
     ) -> list[_Value]:
-        """Returns the objects of a kind that can be read."""
         values: list[_Value] = []
         try:
             async for page in pages(self._client, resource.path(namespace), query or {}):
@@ -317,7 +315,6 @@ class InstallationReader:
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
 
     async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
-        """Returns problems of processes that serve TLS, from their probe ports."""
         # These processes answer only callers with a certificate, and the API server has none.
         reports = await asyncio.gather(
             *(_failure(proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)

@@ -91,9 +91,7 @@ class LiveSettings:
         self._latest = ExtenderSettings()
 
     def __call__(self) -> ExtenderSettings:
-        """Returns the settings, each from the first source that has it: ConfigMap, Longhorn's Setting, environment, and
-        the proposal's defaults.
-        """
+        """Returns the settings, each from ConfigMap, Longhorn's Setting, environment or the proposal's defaults."""
         sources = (self._config_map.data, self._cache.settings, self._environment)
         # They are asked for with every object that a watch delivers, and a source that changes is another object.
         if len(self._sources) != len(sources) or any(map(is_not, sources, self._sources)):

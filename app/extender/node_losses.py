@@ -118,7 +118,8 @@ class NodeLosses:
         self._open = ()
 
     async def _predict(self, name: str, term: int, pause: float) -> NodeLossOutcome | None:
-        """Returns the outcome of a node, None if it cannot be predicted or if another process leads meanwhile."""
+        """Returns the outcome of a node."""
+        # None if it cannot be predicted or if another process leads meanwhile.
         try:
             return await self._evaluator.run_in_background(self._loss_in_term(name, term), pause)
         except CoreError as error:

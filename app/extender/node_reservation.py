@@ -155,14 +155,12 @@ class NodeReservations:
                 replica_wait.cancel()
 
     def _keep_lock_for(self, pod: Pod) -> None:
-        """Keeps the caller's lock until the pod is bound."""
         started = self._clock()
         task = asyncio.create_task(self._wait_for_binding(pod), name=f"decision about {pod.key}")
         self._scheduling_waits[task] = pod
         task.add_done_callback(lambda done: self._on_scheduling_end(done, started))
 
     def _on_scheduling_end(self, task: asyncio.Task[str], started: float) -> None:
-        """Reserves the pod's node if it has one, and releases the lock."""
         pod = self._scheduling_waits.pop(task)
         node = _result(task) or ""
         if task in self._forgotten:

@@ -297,9 +297,8 @@ class Nudger:
                 self._nudge(pod, view, refusal, decision, patches)
 
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
-        """Returns the pod as it is now, None if it does not wait: it was deleted, bound or ended, or its node was
-        selected after its refusal.
-        """
+        """Returns the pod as it is now, None if it does not wait."""
+        # It was deleted, bound or ended, or its node was selected after its refusal.
         current = current_pod(refusal.pod, view)
         if current is None:
             unseen = not refusal.seen and self._clock() - refusal.last < UNSEEN_SECONDS
@@ -313,9 +312,8 @@ class Nudger:
         return current if current.live and not decided else None
 
     async def _fitting_decision(self, pod: Pod, view: View, refusal: RefusedPod, turn: _Turn) -> Decision | None:
-        """Returns the decision about a pod that fits some node, or None; a pod is not evaluated if an equivalent one
-        did not fit in this round.
-        """
+        """Returns the decision about a pod that fits some node, or None."""
+        # A pod is not evaluated if an equivalent one did not fit in this round.
         resolution = self._resolution(pod, view)
         if resolution is None:
             return None

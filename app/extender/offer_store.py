@@ -218,10 +218,9 @@ class OfferStore:
             return
 
     async def _record(self, ledger: Ledger, *, final: bool) -> int | None:
-        """Writes the record; returns its size in bytes, None if it was not written or if a final record is not
-        complete. The caller reads the ledger and calls this without a pause between, so that `versions` are not older
-        than the ledger.
-        """
+        """Writes the record; returns its bytes, None if it was not written or a final one is not complete."""
+        # The caller reads the ledger and calls this without a pause between, so that `versions` are not older than the
+        # ledger.
         leadership = self._leadership
         versions = self._versions() if final else {}
         head = RecordHead(leadership.identity, leadership.transitions, final, versions=versions)
@@ -272,12 +271,7 @@ class OfferStore:
         return await self._get()
 
     async def _get(self) -> bytes:
-        """Returns the stored record, b"" if there is none; the next write is based on this version.
-
-        Raises:
-            ApiError: the ConfigMap does not exist or cannot be read
-            RecordError: its content is no record
-        """
+        """Returns the stored record, b"" if there is none; the next write is based on this version."""
         config_map = await self._get_config_map(CALL_SECONDS)
         self._version = config_map.metadata.resource_version
         return config_map.record

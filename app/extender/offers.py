@@ -473,7 +473,6 @@ class Offers:
                 changed.clear()
 
     def _remaining_seconds(self, uid: str) -> float:
-        """Returns the seconds until the pod's offer may end by itself, at most `OFFER_LIFETIME`."""
         offer = self._ledger.offer_of(uid)
         # An offer that stands may be replaced by one that ends.
         return max(0.0, min(offer.ends_at - self._clock(), OFFER_LIFETIME)) if offer else 0.0

@@ -329,9 +329,7 @@ class KubeClient:
 
 
 def _environment_proxy(server: str) -> str | None:
-    """Returns the proxy that HTTPS_PROXY or HTTP_PROXY names for a server; None if there is none, or if NO_PROXY
-    excludes the server.
-    """
+    """Returns the proxy that HTTPS_PROXY or HTTP_PROXY names for a server, None if NO_PROXY excludes it."""
     address = urlsplit(server)
     return None if proxy_bypass(address.netloc) else getproxies().get(address.scheme)
 
@@ -348,11 +346,8 @@ async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, cont
 
 
 def _check_exists(kubeconfig: str | None) -> None:
-    """Checks that a kubeconfig exists, because without one the client would use an empty configuration.
-
-    Raises:
-        ConnectError: none of the files that may hold credentials exists
-    """
+    """Raises a ConnectError if no kubeconfig exists."""
+    # Without one the client would use an empty configuration.
     paths = kubeconfig or os.environ.get("KUBECONFIG", "")
     files = paths.split(os.pathsep) if paths else [os.path.expanduser(_DEFAULT_KUBECONFIG)]  # noqa: PTH111 # as the client
     if not any(os.path.isfile(file) for file in files):  # noqa: PTH113
@@ -378,7 +373,6 @@ def _connection_error(call: _Call, error: Exception) -> ApiError:
 
 
 def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorError) -> str:
-    """Returns the cause of a failed connection."""
     # aiohttp's own texts contain the addresses of Python objects.
     cause = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
     if isinstance(cause, ssl.SSLCertVerificationError):

@@ -203,7 +203,7 @@ class ClusterCache:
             raw = await self._get(missing, resource.path(namespace or self._namespace, name))
             if raw is None:
                 return False
-            # Whatever a watch or a list delivered meanwhile may be newer, even if it is a deletion.
+            # An object that a watch or a list delivered meanwhile may be newer, and a deletion, too.
             if not changed.is_set() and lists == reflector.status.lists:
                 self._apply_object(kind, raw)
         log.info("fetched an object that no watch had brought", kind=resource.label, name=missing.name)
@@ -264,8 +264,6 @@ class ClusterCache:
         self._observers.setdefault(field, []).append(observer)
 
     def _decoder(self, kind: SnapshotKind) -> Decode[object]:
-        """Returns the function that decodes a kind's objects."""
-
         def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
             key, value = kind.decode(raw)
             # Pods that mount no claim occupy no volume, and most pods of a cluster are such.

@@ -250,7 +250,6 @@ class Reflector(Generic[_Value]):
             objects[key] = value
 
     async def _watch_repeatedly(self) -> None:
-        """Watches again and again, each time from the last version."""
         while True:
             request = self._requested
             short = self._caught_up < request

@@ -101,11 +101,7 @@ class _Reader:
 
 
 def _add_object(objects: dict[_Key, _Value], key: _Key, value: _Value, name: str) -> None:
-    """Adds an object.
-
-    Raises:
-        ObjectError: there is one of its name already
-    """
+    """Adds an object, or raises an ObjectError if there is one of its name already."""
     if key in objects:
         raise ObjectError(name, "", "is in the file twice")
     objects[key] = value

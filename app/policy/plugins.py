@@ -77,7 +77,6 @@ def _load(name: str, load: Callable[[], _Result]) -> _Result:
 
 
 def _load_entry_point(entry_point: EntryPoint) -> object:
-    """Returns the rules of an entry point, which refers to a rule or to a sequence of rules."""
     rules = entry_point.load()
     return rules if isinstance(rules, Sequence) else (rules,)
 

@@ -114,11 +114,7 @@ class Binder:
                 self._unregister(claim, attempt)
 
     async def _bind_pod(self, pod: Pod, node: str) -> str:
-        """Binds a pod whose claims have their node; returns as `bind`.
-
-        Raises:
-            CoreError: the pod is not bound, too
-        """
+        """Binds a pod whose claims have their node; returns and raises as `bind`."""
         if not self._leads():
             return "this process does not lead any more"
         error = await self._post(pod, node)
@@ -135,11 +131,7 @@ class Binder:
         return None
 
     async def _find_outcome(self, pod: Pod, node: str, error: ApiError) -> str:
-        """Repeats a Binding until its result is known; returns as `bind`.
-
-        Raises:
-            CoreError: as _bind_pod
-        """
+        """Repeats a Binding until its result is known; returns and raises as `bind`."""
         uncertain = _UncertainBinding(error)
         pauses = 0
         while True:
@@ -159,11 +151,8 @@ class Binder:
                 uncertain.add(error)
 
     async def _read_node(self, pod: Pod) -> str | None:
-        """Reads the pod's node. Returns "" if the pod has none, and None if the API server does not answer.
-
-        Raises:
-            CoreError: the pod does not exist any more, or cannot be read
-        """
+        """Returns the pod's node, "" if it has none, None if the API server does not answer."""
+        # A pod that is gone, or cannot be read, is a CoreError.
         try:
             _, current = pending_pod(await self._client.get(PODS.path(pod.namespace, pod.name)))
         except ApiError as error:
@@ -186,11 +175,7 @@ class Binder:
             self._attempts[claim] = remaining
 
     async def _select_node(self, key: _ClaimKey, attempt: _BindingAttempt, conflict: _BindingAttempt | None) -> None:
-        """Selects the node of a claim that waits for its first consumer.
-
-        Raises:
-            CoreError: it cannot be selected, or the claim is provisioned for the node of a different pod
-        """
+        """Selects the node of a claim that waits for its first consumer, or raises a CoreError."""
         path = CLAIMS.path(*key)
         _, claim = KINDS[CLAIMS.group, CLAIMS.kind].decode(await self._client.get(path))
         if not isinstance(claim, kube.Claim) or not await self._waits_for_node(claim):
@@ -205,11 +190,7 @@ class Binder:
             await self._client.patch(path, selected_node_patch(attempt.node))
 
     async def _check_no_consumer(self, claim: _ClaimKey, selected_node: str, pod: Pod) -> None:
-        """Checks that no bound pod mounts a claim whose node is selected.
-
-        Raises:
-            CoreError: a pod with a node mounts the claim, or the pods cannot be read
-        """
+        """Raises a CoreError if a bound pod mounts a claim whose node is selected, or if that cannot be read."""
         namespace, name = claim
         async for page in pages(self._client, PODS.path(namespace), _BOUND_PODS_QUERY):
             for raw in page.items:

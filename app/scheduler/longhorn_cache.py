@@ -96,9 +96,8 @@ class LonghornCache:
 
 
 def _shows_binding(shown: kube.Pod, bound: kube.Pod) -> bool:
-    """Whether the cache shows a pod's Binding, or something later: the pod has a node or has ended, or is a later pod
-    of the name.
-    """
+    """Whether the cache shows a pod's Binding, or something later."""
+    # The pod has a node or has ended, or is a later pod of the name.
     if shown.uid == bound.uid:
         return bool(shown.node_name) or not shown.live
     return shown.version >= bound.version

@@ -74,17 +74,11 @@ class Conditions:
             self._forget(uid, condition)
 
     def _forget(self, uid: str, condition: _Condition) -> None:
-        """Lets the next attempt to schedule the pod write the condition again."""
         if self._latest.get(uid) is condition:
             self._latest.pop(uid)
 
     async def _patch_pod(self, condition: _Condition) -> bool:
-        """Writes the condition of a pod without node; returns whether it exists.
-
-        Raises:
-            ApiError: the API server refused or did not answer, or the pod changes all the time
-            ObjectError: the pod cannot be read
-        """
+        """Writes the condition of a pod without node; returns whether it exists."""
         pod = condition.pod
         now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         reads = 0

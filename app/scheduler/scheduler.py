@@ -231,9 +231,7 @@ class GenericScheduler:
         return await run_in_slices(decision)
 
     def _unsupported_problem(self, pending: PendingPod) -> str:
-        """Returns why constraints that the policy does not read refuse a pod; "" if there are none, or if they do not
-        matter (`UnsupportedMode`).
-        """
+        """Returns why constraints that the policy does not read refuse a pod, "" if none matters."""
         if self._config.unsupported is not UnsupportedMode.REFUSE:
             return ""
         policy, _ = self.policy_sources.current()

@@ -144,7 +144,8 @@ class SchedulingQueue:
             self._enqueue(queued, now)
 
     def _enqueue(self, queued: _QueuedPod, now: float) -> None:
-        """Adds an entry for a pod; its earlier entries become outdated."""
+        """Adds an entry for a pod."""
+        # Its earlier entries become outdated.
         self._stamp += 1
         queued.stamp = self._stamp
         if queued.due is not None and queued.due > now:
@@ -161,7 +162,6 @@ class SchedulingQueue:
         heapq.heappush(active, (queued.sort_key, queued.stamp))
 
     def _first(self, active: _ActiveQueue) -> _QueuedPod | None:
-        """Returns the first pod, and drops outdated entries before it."""
         while active:
             (*_, key), stamp = active[0]
             if (queued := self._valid(key, stamp)) is not None:

@@ -64,9 +64,8 @@ def _less(space: DiskSpace, size: int) -> DiskSpace:
 
 
 def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule]) -> DiskSchedule | None:
-    """Returns the DiskSchedule through which a disk's space is allocated, or None without one. A DiskSchedule that only
-    mirrors what Longhorn allocates by itself does not count.
-    """
+    """Returns the DiskSchedule through which a disk's space is allocated, None without one."""
+    # A DiskSchedule that only mirrors what Longhorn allocates by itself does not count.
     schedule = schedules.get(disk.uuid) if schedules and disk.uuid else None
     return None if schedule is None or schedule.mirrored else schedule
 
@@ -74,7 +73,6 @@ def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule
 def _disk_schedule_space(
     node: longhorn.Node, disk: longhorn.Disk, settings: Settings, replicas: Replicas, schedule: DiskSchedule
 ) -> DiskSpace:
-    """Returns the space of a disk with a DiskSchedule."""
     accounting = account(disk, schedule, replicas)
     free = accounting.free
     if schedule.owned_by_longhorn:
@@ -88,9 +86,8 @@ def _disk_schedule_space(
 
 
 def unlisted_bytes(disk: longhorn.Disk, replicas: Replicas) -> int:
-    """Bytes of the replicas beyond what the status lists; one that is listed with its size before it grew counts with
-    the difference.
-    """
+    """Bytes of the replicas beyond what the status lists."""
+    # A replica that is listed with its size before it grew counts with the difference.
     return sum(replica.size - disk.scheduled_replicas.get(replica.name, 0) for replica in replicas)
 
 

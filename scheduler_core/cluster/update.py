@@ -180,7 +180,6 @@ class _Builder:
         return free_space
 
     def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
-        """Updates the growth that claims request."""
         snapshot = self.snapshot
         for handle in self.handles:
             names = self.volumes_by_handle.get(handle) or ()

@@ -163,16 +163,13 @@ class View:
         return self.indexes.growing_volumes.get(name) or self.snapshot.volumes.get(name)
 
     def unlisted_replicas_on(self, disk: longhorn.Disk) -> Replicas:
-        """Returns the replicas that Longhorn's status does not list on a disk, or lists with their size before they
-        grew.
-        """
+        """Returns the replicas that Longhorn's status does not list on a disk, or lists with an outdated size."""
         return self.indexes.unlisted_replicas.get(disk.uuid) or ()
 
     def uncounted_bytes(self, node: str, disk: longhorn.Disk) -> int:
-        """Bytes that Longhorn's status of a disk does not count. Without a DiskSchedule these are the bytes of unlisted
-        replicas and of requested growth. With one they are the difference between what Longhorn's scheduling limit
-        leaves free and what `free_space` does.
-        """
+        """Bytes that Longhorn's status of a disk does not count."""
+        # Without a DiskSchedule these are the bytes of unlisted replicas and of requested growth. With one they are the
+        # difference between what Longhorn's scheduling limit leaves free and what `free_space` does.
         if self.schedule_of(disk) is None:
             growth = self.indexes.growth.get(disk.uuid) or 0
             return unlisted_bytes(disk, self.unlisted_replicas_on(disk)) + growth
@@ -183,9 +180,8 @@ class View:
         return effective_schedule(disk, self.snapshot.disk_schedules)
 
     def pre_bound_volume(self, claim: kube.Claim) -> str:
-        """Returns the PersistentVolume whose claimRef names an unbound claim, so that Kubernetes will bind the claim to
-        it; "" for none.
-        """
+        """Returns the PersistentVolume whose claimRef names an unbound claim, "" for none."""
+        # Kubernetes will bind the claim to it.
         volumes = self.indexes.volumes_by_claim_ref
         names = volumes.get((claim.namespace, claim.name, claim.uid)) or volumes.get((claim.namespace, claim.name, ""))
         return names[0] if names else ""
@@ -242,9 +238,9 @@ def count_to_schedule(keys: Iterable[NamespacedName], snapshot: Snapshot) -> int
 
 
 def _is_to_schedule(pod: kube.Pod, snapshot: Snapshot) -> bool:
-    """Whether a pod with claims is neither decided nor refused. The selected node of an unbound claim is a decision.
-    Before Kubernetes 1.35 no nomination shows it while the claim is provisioned.
-    """
+    """Whether a pod with claims is neither decided nor refused."""
+    # The selected node of an unbound claim is a decision: before Kubernetes 1.35 no nomination shows it while the claim
+    # is provisioned.
     if not (pod.volumes and pod.live) or pod.node_name or pod.nominated_node or pod.unschedulable:
         return False
     claims = (snapshot.claims.get(name) for name in claims_of(pod))

@@ -132,7 +132,6 @@ def volume_demand(volume: longhorn.Volume, view: View, users: VolumeUsers) -> De
 
 
 def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: View) -> bool:
-    """Whether one of the replicas stays on a node that is not ready."""
     node = view.cluster.nodes.get(name)
     if node is None:
         return False
@@ -143,7 +142,6 @@ def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: V
 
 
 def _future_volume(claim: kube.Claim, view: View) -> tuple[PodVolume, _NodeTie] | None:
-    """Returns a claim's future volume and its pod's node."""
     persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim)
     # A claim that is bound to a volume no watch has delivered yet counts: its demand must not vanish between two watches.
     if claim.deleting or claim.lost or (persistent_volume and is_in_view(persistent_volume, view)):
@@ -192,18 +190,17 @@ def _node_of(
 
 
 def _is_attached_for_its_data(volume: longhorn.Volume) -> bool:
-    """Whether a strict-local volume is attached to be restored or cloned. Longhorn chooses the node for that, and keeps
-    the replica there, whichever node the pod is on (docs/placement-policy.md).
-    """
+    """Whether a strict-local volume is attached to be restored or cloned."""
+    # Longhorn chooses the node for that, and keeps the replica there, whichever node the pod is on
+    # (docs/placement-policy.md).
     awaits_data = volume.restore_required or awaits_copy(volume)
     return volume.data_locality == longhorn.STRICT_LOCAL and volume.node_id != "" and awaits_data
 
 
 def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
-    """Returns the node of a live pod that mounts the claim. If no such pod has a node, returns the node selected for
-    one of them, then the node that one of them is nominated to. In a large burst kube-scheduler writes a nomination
-    minutes before the rest. A nomination together with PodScheduled=False comes from preemption.
-    """
+    """Returns the node of a live pod that mounts the claim, otherwise one selected or nominated for such a pod."""
+    # In a large burst kube-scheduler writes a nomination minutes before the rest. A nomination together with
+    # PodScheduled=False comes from preemption.
     live = [pod for pod in view.pods_of(claim.namespace, claim.name) if pod.live]
     for pod in live:
         if pod.node_name:

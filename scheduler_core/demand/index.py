@@ -149,7 +149,6 @@ def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
 
 
 def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
-    """Names of volumes that began or ceased to grow."""
     # Other objects than theirs may be the cause, such as the disk of a replica.
     old = before.indexes.growing_volumes
     new = view.indexes.growing_volumes
@@ -159,9 +158,8 @@ def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
 
 
 def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> Iterator[Subject]:
-    """Yields the volumes and claims whose demand may have changed, as this view shows them; the caller passes the views
-    before and after the changes.
-    """
+    """Yields the volumes and claims whose demand may have changed, as this view shows them."""
+    # The caller passes the views before and after the changes.
     for kind, key in changes:
         affected_by = _AFFECTED.get(kind)
         if affected_by is not None:

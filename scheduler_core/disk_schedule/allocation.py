@@ -208,9 +208,8 @@ def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
 
 
 def claim(size: int | None, entry: Allocation | None) -> int:
-    """Returns the bytes of one name that count against the disk. `size` is the requested size, None without a request
-    that can be read; `entry` is its allocation.
-    """
+    """Returns the bytes of one name that count against the disk."""
+    # `size` is the requested size, None without a request that can be read; `entry` is its allocation.
     if entry is None:
         return size or 0
     return entry.size if size is None or entry.state is AllocationState.REJECTED else max(entry.size, size)
@@ -223,9 +222,8 @@ def claimed_bytes(schedule: DiskSchedule) -> int:
 
 
 def would_grant(schedule: DiskSchedule, limit: Limit, additional: int) -> bool:
-    """Whether a disk has space for `additional` bytes, everything held or pending included. Only the DiskSchedule
-    controller grants the space.
-    """
+    """Whether a disk has space for `additional` bytes, everything held or pending included."""
+    # Only the DiskSchedule controller grants the space.
     return not schedule.deleting and limit.grants(claimed_bytes(schedule), additional)
 
 

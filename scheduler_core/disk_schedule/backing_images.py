@@ -89,9 +89,7 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
 
 
 def _shortage(snapshot: ImageSnapshot, copies: int) -> str:
-    """Returns for which copies there is no room, and what the disks with the most space have left, as a sentence; "" if
-    every copy has room.
-    """
+    """Returns for which copies there is no room, as a sentence; "" if every copy has room."""
     refused = [
         uuid for uuid in sorted(snapshot.needed_disks & snapshot.schedules.keys()) if _rejects_request(snapshot, uuid)
     ]
@@ -119,7 +117,6 @@ def _withdrawals(snapshot: ImageSnapshot, disks: AbstractSet[str]) -> tuple[Writ
 
 
 def _refuses_copy(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether a copy is refused that has not begun."""
     if snapshot.image.copy_states.get(uuid, "") not in NOT_STARTED:
         return False
     if uuid not in snapshot.schedules:
@@ -128,16 +125,14 @@ def _refuses_copy(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _may_list(node: NodeLookup, uuid: str) -> bool:
-    """Whether a node's status lists, or may list, a disk: node sync will then create its DiskSchedule, or the cache
-    does not show it yet.
-    """
+    """Whether a node's status lists, or may list, a disk."""
+    # Node sync will then create its DiskSchedule, or the cache does not show it yet.
     if isinstance(node, Node):
         return any(disk.uuid == uuid and disk.in_status for disk in node.disks)
     return node is not None
 
 
 def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether the image's request on a disk must be written."""
     schedule = snapshot.schedules.get(uuid)
     size = snapshot.image.size
     if schedule is None:
@@ -148,9 +143,8 @@ def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _needs_requeue(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether a copy waits for something that no event may show: space on its disk, a DiskSchedule that does not exist
-    yet, or the successor of one that is being deleted.
-    """
+    """Whether a copy waits for something that no event may show."""
+    # That is space on its disk, a DiskSchedule that does not exist yet, or the successor of one that is being deleted.
     schedule = snapshot.schedules.get(uuid)
     if schedule is None:
         return True

@@ -83,9 +83,8 @@ def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]
 def _roomiest_nodes(
     view: PlacementView, needs: _Needs, hosts: AbstractSet[str], limit: float
 ) -> tuple[AbstractSet[str], bool]:
-    """Returns the first `limit` nodes that would grant the request, some of them in zones without replicas if there are
-    any, and whether there are no others.
-    """
+    """Returns the first `limit` nodes that would grant the request, and whether there are no others."""
+    # Some of the nodes are in zones without replicas, if there are any.
     nodes = view.cluster.nodes
     used_zones = _zones_of(view.cluster, hosts)
     selected: set[str] = set()
@@ -112,9 +111,8 @@ def _zones_of(cluster: Cluster, names: Iterable[str]) -> AbstractSet[str]:
 def _is_first_choice(
     cluster: Cluster, evaluated: Mapping[str, Node], hosts: AbstractSet[str], best: DiskCandidate
 ) -> bool:
-    """Whether no node outside the evaluated ones could be in an earlier tier (see `anti_affinity.Tier`). Such a node is
-    in a zone without replicas, or itself without.
-    """
+    """Whether no node outside the evaluated ones could be in an earlier tier (see `anti_affinity.Tier`)."""
+    # Such a node is in a zone without replicas, or itself without.
     if len(evaluated) >= len(cluster.nodes):
         return True
     used_zones = _zones_of(cluster, hosts)
@@ -194,9 +192,7 @@ class _Needs:
 
 
 def unclaimed_image_bytes(schedule: DiskSchedule | None, image: str, size: int) -> int:
-    """Returns the bytes that a backing image still needs on a disk: 0 if it claims some there already, or if `image` is
-    "".
-    """
+    """Returns the bytes that a backing image still needs on a disk, 0 without an image."""
     if schedule is None or not image:
         return size if image else 0
     return size if claim(schedule.spec.backing_images.get(image), schedule.status.backing_images.get(image)) == 0 else 0

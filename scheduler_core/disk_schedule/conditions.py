@@ -39,9 +39,8 @@ _GONE: Final = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
 
 
 def gone_disk(schedule: DiskSchedule) -> str:
-    """Returns why nothing on a DiskSchedule's disk can be reached: its node is gone, lists no such disk, or lists a
-    different one under its name. "" if it exists.
-    """
+    """Returns why nothing on a DiskSchedule's disk can be reached, "" if the disk exists."""
+    # The node is gone, lists no such disk, or lists a different one under its name.
     schedulable = condition(schedule.status.conditions, SCHEDULABLE)
     return schedulable.message if schedulable.status == "False" and schedulable.reason in _GONE else ""
 

@@ -95,7 +95,6 @@ def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
 
 
 def _may_request_growth(entry: ReplicaAllocation) -> bool:
-    """Whether the new size may be requested now."""
     # A replica that never ran is granted its current size first: if the new size were refused, it would leave a disk that has space for its
     # current size, and might come back again and again.
     return entry.stage is Stage.ALLOCATED or (
@@ -104,7 +103,6 @@ def _may_request_growth(entry: ReplicaAllocation) -> bool:
 
 
 def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
-    """Returns requests for the new size."""
     return tuple(
         SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, volume.size)
         for entry in growing

@@ -77,9 +77,8 @@ def reconcile(
 
 
 def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStatus) -> bool:
-    """Whether two statuses differ by less than a hundredth of storageAvailable, and in messages that name it, and in
-    nothing else.
-    """
+    """Whether two statuses differ by less than a hundredth of storageAvailable, and in nothing else."""
+    # The messages that name storageAvailable differ, too.
     if current.storage_available is None or wanted.storage_available is None:
         return False
     change = abs(wanted.storage_available - current.storage_available)
@@ -95,7 +94,6 @@ def _without_limit(status: DiskScheduleStatus) -> DiskScheduleStatus:
 
 
 def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
-    """Returns the status to start from."""
     if schedule.decided:
         return schedule.status
     # A new DiskSchedule's first decision starts from the grants of its predecessor.

@@ -54,9 +54,8 @@ class ReplicaAllocation:
 
     @property
     def in_sync(self) -> bool:
-        """Whether exactly the requested bytes are scheduled; not after a rejection, which may answer an earlier
-        request.
-        """
+        """Whether exactly the requested bytes are scheduled."""
+        # After a rejection they are not: it may answer an earlier request.
         scheduled = self.allocation is not None and self.allocation.state is AllocationState.SCHEDULED
         return scheduled and self.held == self.requested
 
@@ -105,9 +104,7 @@ def replica_allocation(
 
 
 def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
-    """Returns why a replica's backing image cannot be used on its disk, or None if it can, or if the replica needs
-    none.
-    """
+    """Returns why a replica's backing image cannot be used on its disk, None if it can or none is needed."""
     allocation = schedule.status.backing_images.get(image)
     if not image or (allocation is not None and allocation.size > 0):
         return None
@@ -131,7 +128,6 @@ def _refuses_image(schedule: DiskSchedule, image: str) -> bool:
 
 
 def has_run(replica: Replica) -> bool:
-    """Whether a replica may have data, because it runs or ran. A replica with data never leaves its disk for lack of
-    space.
-    """
+    """Whether a replica may have data, because it runs or ran."""
+    # A replica with data never leaves its disk for lack of space.
     return bool(replica.healthy_at or replica.failed_at) or replica.current_state not in {"", "stopped"}

@@ -147,11 +147,9 @@ def _listed_disks(cluster: Cluster) -> frozenset[str]:
 
 
 def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> ReplicaAllocation:
-    """Returns the allocation, refused if the disk cannot grant it any more.
-
-    Only a replica that never ran is refused. Its place was noted before the process ended, and the space was given to
-    another meanwhile; or its backing image was deleted while it waited.
-    """
+    """Returns the allocation, refused if the disk cannot grant it any more."""
+    # Only a replica that never ran is refused. Its place was noted before the process ended, and the space was given to
+    # another meanwhile; or its backing image was deleted while it waited.
     if entry.stage not in {Stage.UNREQUESTED, Stage.PENDING} or has_run(entry.replica):
         return entry
     if snapshot.image_problem is not None and not snapshot.image_fault:
@@ -170,14 +168,13 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
 
 
 def _needs_requeue(entry: ReplicaAllocation) -> bool:
-    """Whether a replica waits for something that no event may show: its disk has no DiskSchedule yet, does not answer,
-    or refuses a replica with data, or its backing image is missing.
-    """
+    """Whether a replica waits for something that no event may show."""
+    # Its disk has no DiskSchedule yet, does not answer, or refuses a replica with data, or its backing image is
+    # missing.
     return entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle is not None
 
 
 def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
-    """Returns the write of a condition that changed."""
     if condition_matches(current, wanted):
         return ()
     # While a volume is being placed, its message would change with every step; it is updated only once that takes long.
@@ -202,9 +199,8 @@ def _is_recent(time: str, now: str) -> bool:
 
 
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
-    """Returns withdrawals of requests on disks that the replica has left, or that a controller requested while its
-    cache was behind.
-    """
+    """Returns withdrawals of requests on disks that the replica has left."""
+    # A controller may also have requested them while its cache was behind.
     return tuple(
         SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
         for entry in allocations
@@ -224,7 +220,6 @@ class _Placement:
 
 
 def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> _Placement:
-    """Places the first replica that can be placed, if the backing image can be read."""
     writes: list[Write] = []
     without_disk: list[str] = []
     explanation = ""
@@ -254,7 +249,6 @@ def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaA
 
 
 def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
-    """Whether a replica is placed only once the volume is attached."""
     return entry.stage is Stage.UNPLACED and waits_for_attachment(volume)
 
 
@@ -276,9 +270,8 @@ def _condition(
     placement: _Placement,
     contradictions: tuple[str, ...],
 ) -> Condition:
-    """Returns the condition DiskAllocation of a volume that does not grow: True only if every replica holds its size on
-    a disk that is there, together with the volume's backing image.
-    """
+    """Returns the condition DiskAllocation of a volume that does not grow."""
+    # True only if every replica holds its size on a disk that is there, together with the volume's backing image.
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
         return _false_condition(ALLOCATION_REJECTED, "; ".join(refusals))

@@ -91,9 +91,8 @@ class _Entry:
         return self.given_up_at is None or budget.left <= _RETRY_FACTOR * self.given_up_at
 
     def involves(self, requester: Requester) -> bool:
-        """Whether other competitors count for the requester: the entry has some of its volumes, its offer, or a hold
-        that does not count against it.
-        """
+        """Whether other competitors count for the requester."""
+        # The entry has some of its volumes, its offer, or a hold that does not count against it.
         if requester.uid in self.uids or requester.priority > self.priority:
             return True
         return not requester.volumes.isdisjoint(self.identities)
@@ -202,9 +201,8 @@ class Contention:
         return entry
 
     def nodes_involving(self, requester: Requester, names: Iterable[str]) -> frozenset[str]:
-        """Names of evaluated nodes with competitors that involve the requester, so that they differ from those of equal
-        pods.
-        """
+        """Names of evaluated nodes whose competitors involve the requester."""
+        # There they differ from those of equal pods.
         entries = ((name, self._entries.get(name)) for name in names)
         return frozenset(name for name, entry in entries if entry is not None and entry.involves(requester))
 
@@ -278,9 +276,8 @@ class Contention:
     def _without_requester(
         self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Offer]
     ) -> CompetingVolumes:
-        """Returns the volumes that count against the requester: without its own, in other pods' demand and offers too,
-        and without holds of a lower priority.
-        """
+        """Returns the volumes that count against the requester."""
+        # Its own volumes do not, in other pods' demand and offers neither, and holds of a lower priority do not.
         requester = query.requester
         counting = [
             offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority)

@@ -176,9 +176,9 @@ def _with_own(lookup: _Lookup, competitors: Mapping[str, Competitors]) -> Mappin
 
 
 def _own_nodes(query: NodeQuery) -> frozenset[str]:
-    """Names of nodes whose results hold for this pod alone: its own demand or offer counts there, or that of a pod that
-    shares a volume, or a hold does not count because of its priority.
-    """
+    """Names of nodes whose results hold for this pod alone."""
+    # Its own demand or offer counts there, or that of a pod that shares a volume, or a hold does not count because of
+    # its priority.
     competition = query.competition
     names: set[str] = set()
     uids = {competition.requester.uid}
@@ -212,7 +212,6 @@ def evaluate_nodes(
 def _evaluate_with(
     query: NodeQuery, names: Sequence[str], optional: Optional, competitors: Mapping[str, Competitors]
 ) -> Cooperative[dict[str, Reason]]:
-    """Returns the reasons of nodes that can get the same optional volumes."""
     state = query.competition.state
     budget = query.competition.budget
     required = query.required
@@ -279,7 +278,6 @@ def _decide_by_counting(
 def _examine_left_out(
     query: NodeQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
 ) -> Cooperative[dict[str, Reason]]:
-    """Returns the reasons with the stale safety of the volumes that are left out."""
     volumes = (*query.resolution.local, *competitors.volumes, *competitors.left_out)
     required = requirements(volumes, query.resolution.volumes, optional)
     table = yield from query.competition.state.profiles.table(required.classes)
@@ -318,7 +316,5 @@ def _evaluate_jointly(
 
 
 def attribute_to_competitors(reason: Reason) -> Reason:
-    """Returns SPOKEN_FOR in place of a refusal caused by competitors. The pod alone fits the node. A reason that fits,
-    the UNSAFE ones and UNDECIDED are returned as they are.
-    """
+    """Returns SPOKEN_FOR in place of a refusal caused by competitors; the pod alone fits the node."""
     return reason if reason.fits or reason in UNSAFE or reason is Reason.UNDECIDED else Reason.SPOKEN_FOR

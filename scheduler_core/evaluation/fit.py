@@ -329,9 +329,8 @@ def _disks_without_image(profile: Profile, image: str) -> dict[int, int]:
 
 
 def _copy_choices(missing: Mapping[int, int], volumes: int) -> list[tuple[int, ...]]:
-    """Returns sets of disks to copy an image to, small ones first, none larger than the number of volumes that use the
-    image.
-    """
+    """Returns sets of disks to copy an image to, small ones first."""
+    # A set is no larger than the number of volumes that use the image.
     disks = sorted(missing)
     sets = (chosen for count in range(min(volumes, len(disks)) + 1) for chosen in combinations(disks, count))
     # One set more than is tried, so that the caller sees that there are more.

@@ -111,9 +111,8 @@ def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
 def _bounds_of_disk(
     evaluation: NodeEvaluation, disk: int, capacities: _Capacities, limit: int | None, budget: Budget
 ) -> Cooperative[_Bounds | None]:
-    """Returns the bounds for one disk; None if it is proven that no amount below `limit` helps (without a limit: none
-    at all).
-    """
+    """Returns the bounds for one disk; None if no amount below `limit` helps."""
+    # Without a limit, None is the proof that no amount at all helps.
     free = evaluation.disks[disk].free
     values = capacities.values
     low = bisect_right(values, free) - 1

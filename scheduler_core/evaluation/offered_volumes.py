@@ -30,7 +30,7 @@ class JointOffers:
     def __init__(self, offers: Sequence[Offer], volumes: Sequence[Sequence[PodVolume]], *, uniform: bool) -> None:
         # The offers with their volumes, None if the volumes that need space differ between nodes.
         self.volumes = tuple(zip(offers, volumes, strict=True)) if uniform else None
-        # Of all volumes, whether they need space on the node or not.
+        # Identities of all volumes, whether they need space on the node or not.
         self.identities = frozenset(map(identity, chain.from_iterable(volumes)))
         self.uids = frozenset(offer.uid for offer in offers)  # of the pods that have the offers
         # The lowest one of a hold, infinite without holds.
@@ -101,7 +101,6 @@ class OfferedVolumes:
 
 
 def _is_uniform(volume: PodVolume) -> bool:
-    """Whether a volume needs the same space on every node."""
     return not volume.replicas and volume.nodes is None and not volume.persistent_volume
 
 

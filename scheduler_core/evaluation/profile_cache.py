@@ -149,11 +149,8 @@ class ProfileCache:
 def _examine_safety(
     required: Requirements, results: Results, budget: Budget, unfinished: UnfinishedSearches
 ) -> Cooperative[set[Profile]]:
-    """Replaces ROOM where stale safety or order safety is not proven; returns the profiles whose order safety is
-    undecided.
-
-    Only profiles that are not stale-safe need a search.
-    """
+    """Replaces ROOM where safety is not proven; returns the profiles whose order safety is undecided."""
+    # Only profiles that are not stale-safe need a search.
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
     unsafe = yield from without_stale_safe(required, fitting)
     if not unsafe:

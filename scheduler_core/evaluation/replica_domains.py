@@ -68,9 +68,8 @@ def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Cooper
 
 
 def _available_domains(state: ClusterState, need: ReplicaNeed) -> Cooperative[int | None]:
-    """Returns how many nodes or zones can take one more replica; None if some may take any number, or if no node may
-    take any for a reason of its own.
-    """
+    """Returns how many nodes or zones can take one more replica; None if the number does not decide."""
+    # It does not if some may take any number, or if no node may take any for a reason of its own.
     cluster = state.view.cluster
     table = yield from state.profiles.table(need.required.classes)
     tiers = nodes_in_tiers(cluster, need)

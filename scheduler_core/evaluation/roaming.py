@@ -128,9 +128,9 @@ class RoamingVolumes:
         return tuple(sorted(young, key=lambda volume: (-volume.volume.size, identity(volume)))[:MAX_ROAMING])
 
     def _roaming_since(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
-        """Returns since when a volume roams, and whether it existed then. A volume that is created while its claim
-        counts continues it. One that is created later counts for a time of its own.
-        """
+        """Returns since when a volume roams, and whether it existed then."""
+        # A volume that is created while its claim counts continues it. One that is created later counts for a time of
+        # its own.
         since, existed = self._since.get(key, (now, volume.bound))
         late = volume.bound and not existed and now - since >= ROAMING_LIFETIME
         return (now if late else since), volume.bound

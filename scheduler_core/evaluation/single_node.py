@@ -52,9 +52,7 @@ class NodeEvaluation:
         return fit.order_safety(self.required, self.profile, budget, self.allowed)
 
     def overbooking(self) -> Overbooking | None:
-        """Returns a disk that outdated status may lead Longhorn to overbook; None means that a node that fits is
-        stale-safe.
-        """
+        """Returns a disk that outdated status may lead Longhorn to overbook; None if a node that fits is stale-safe."""
         return stale_safety.overbooking(self.required, self.profile, self.allowed)
 
     def missing_for_stale_safety(self) -> Sequence[int]:
@@ -83,9 +81,8 @@ def evaluate_node(
     competitors: Volumes = (),
     optional: tuple[OptionalVolume, ...] = (),
 ) -> NodeEvaluation:
-    """Evaluates one node for the pod's volumes, packed together with those of competitors. `optional` volumes may be in
-    their way.
-    """
+    """Evaluates one node for the pod's volumes, packed with those of competitors."""
+    # `optional` volumes may be in their way.
     unplaced = [volume for volume in resolution.local if name not in nodes_with_replica(volume, view.cluster)]
     required = requirements((*unplaced, *competitors) if unplaced else (), resolution.volumes, optional)
     evaluation = evaluate_requirements(view, required, name)

@@ -46,18 +46,17 @@ def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
 
 
 def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:
-    """Returns a disk that cannot take all volumes that may meet on it, because it could take each alone by the oldest
-    status, or None. The indexes of optional replicas follow those of the required volumes.
-    """
+    """Returns a disk that cannot take all volumes that may meet on it, None if there is none."""
+    # By the oldest status the disk could take each volume alone. The indexes of optional replicas follow those of the
+    # required volumes.
     volumes, disks, indexes = _meeting_volumes(required, profile, allowed)
     meeting = find_overbooking(volumes, disks)
     return meeting and Overbooking(meeting.disk, tuple(indexes[index] for index in meeting.volumes))
 
 
 def missing_bytes(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Sequence[int]:
-    """Returns the least bytes that each open disk lacks for stale safety, in order; empty for volumes that bring data,
-    for which more space left to schedule does not suffice.
-    """
+    """Returns the least bytes that each open disk lacks for stale safety, in order."""
+    # Empty for volumes that bring data, for which more space left to schedule does not suffice.
     if required.classes.rewrites:
         return ()
     volumes, disks, _ = _meeting_volumes(required, profile, allowed)

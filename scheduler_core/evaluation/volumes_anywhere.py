@@ -102,9 +102,8 @@ class JointCompetitors:
     def _equal_nodes(
         self, names: Iterable[str], competitors: Mapping[str, Competitors], keys: _Keys
     ) -> Cooperative[Mapping[tuple[int, _Keys], list[str]]]:
-        """Returns nodes by their competitors' group and the roaming volumes among these, which count already where they
-        are offered.
-        """
+        """Returns nodes by their competitors' group and the roaming volumes among these."""
+        # Those count already where they are offered.
         groups: dict[tuple[int, _Keys], list[str]] = {}
         for number, name in enumerate(names, start=1):
             if number % _NODES_PER_PAUSE == 0:

@@ -219,9 +219,8 @@ def _search_placements(
 def _search_cases(
     pod: WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
 ) -> Cooperative[Mapping[object, PackingAnswer]]:
-    """Returns the answers of cases, each with one of its nodes, and keeps them. The next request goes on with the cases
-    that stay undecided.
-    """
+    """Returns the answers of cases, each with one of its nodes, and keeps them."""
+    # The next request goes on with the cases that stay undecided.
     problem_by_case: dict[object, _Problem] = {}
     for case, name in node_by_case.items():
         problem_by_case[case] = _problem(pod, disks, name)

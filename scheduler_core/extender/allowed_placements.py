@@ -70,9 +70,8 @@ def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Plac
 
 
 def with_placements(view: View, placements: Iterable[Placement]) -> View:
-    """Returns the view as it will be once the watches have shown these placements. The caller ends their demand: a
-    volume may be demanded by a claim that the view does not show as bound.
-    """
+    """Returns the view as it will be once the watches have shown these placements."""
+    # The caller ends their demand: a volume may be demanded by a claim that the view does not show as bound.
     changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
     return update(view, changes, view.cluster.now).view if changes else view
 

@@ -178,7 +178,6 @@ def _largest_of_classes(
 
 
 def _nodes_by_free_space(view: View) -> list[tuple[int, str]]:
-    """Returns the most free bytes of a disk of each node, largest first."""
     most_free = (
         (max((space.free for space in view.free_space(name).values()), default=0), name) for name in view.cluster.nodes
     )

@@ -120,10 +120,9 @@ class Decision:
     gave_up: int = 0  # number of searches, for a packing or for order safety, that ended without an answer
     # By node, the volumes of other pods that were counted.
     competitors: Mapping[str, Competitors] = field(default_factory=dict)
-    # By node that fits though it is not stale-safe, the reason that it would have otherwise, as far as that was
-    # examined.
+    # By node that fits and is not stale-safe, the reason that another packing mode gives, where that was examined.
     unsafe: Mapping[str, Reason] = field(default_factory=dict)
-    # Of the volumes that take space on the pod's node; empty without competing pods.
+    # Classes of the volumes that take space on the pod's node; empty without competing pods.
     volume_classes: tuple[ReplicaRequest, ...] = ()
     # By node, what it offers to these classes; empty without competing pods.
     profiles: Mapping[str, Profile] = field(default_factory=dict)
@@ -160,9 +159,8 @@ class Decision:
 
     @property
     def prefers_space(self) -> bool:
-        """Whether a volume takes space on the pod's node if there is some, though it does not need it; False if the pod
-        fits nowhere.
-        """
+        """Whether a volume takes space on the pod's node if there is some, though it does not need it."""
+        # False if the pod fits nowhere.
         return any(not volume.local for volume in volumes_on_pod_node(self.resolution)) and self.fits
 
     @property
@@ -183,9 +181,8 @@ class Decision:
 
     @property
     def takes_persistent_volume(self) -> bool:
-        """Whether a claim of the pod will be bound to a free PersistentVolume, which no other pod's claim then can be;
-        False if the pod fits nowhere.
-        """
+        """Whether a claim of the pod will be bound to a free PersistentVolume; False if the pod fits nowhere."""
+        # No other pod's claim can then be bound to that volume.
         return any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
 
 

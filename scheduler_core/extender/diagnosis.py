@@ -20,7 +20,6 @@ class Check:
 
 
 def _check_facts(facts: Installation) -> Iterable[Finding]:
-    """Whether everything could be read."""
     for problem in facts.unknown:
         yield Finding("facts", Severity.WARNING, f"could not be read: {problem}", "", advice_about(problem))
 

@@ -90,9 +90,8 @@ def is_refusal(message: str) -> bool:
 
 
 def cause_of(message: str) -> EventCause | None:
-    """The cause that an event's text reveals. None for a refusal of the extender, and for what kube-scheduler's own
-    plugins say.
-    """
+    """The cause that an event's text reveals."""
+    # None for a refusal of the extender, and for what kube-scheduler's own plugins say.
     if is_refusal(message):
         return None
     return next((cause for cause in CAUSES if re.search(cause.pattern, message, re.DOTALL)), None)

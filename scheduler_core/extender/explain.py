@@ -87,9 +87,8 @@ def explain_nodes(
 def explain_part(
     pod: Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
 ) -> Cooperative[Explanation]:
-    """Explains a decision on some of its candidates. The reasons stay those of the whole decision. `state`, `options`:
-    those of the decision. The explanation has the names that are candidates, in their order.
-    """
+    """Explains a decision on those candidates that are in `names`, in their order."""
+    # The reasons stay those of the whole decision. `state` and `options` are those of the decision.
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     shown = [name for name in names if name in reasons]
     part = replace(decision, candidates=shown, reasons=[reasons[name] for name in shown])
@@ -200,9 +199,8 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
 
 
 def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
-    """Explains a node where a packing exists. The verdict has the plan, and whether every placement order succeeds,
-    also on outdated status.
-    """
+    """Explains a node where a packing exists."""
+    # The verdict has the plan, and whether every placement order succeeds, also on outdated status.
     portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
     plan = evaluation.plan(portion)
     node.budget.take_back([portion])
@@ -252,9 +250,8 @@ def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meetin
 
 
 def _explain_open_decision(node: _Node) -> Verdict:
-    """Explains a node where only the replicas on other nodes are undecided: the volumes that need space there fit, but
-    maybe not together with those replicas.
-    """
+    """Explains a node where only the replicas on other nodes are undecided."""
+    # The volumes that need space there fit, but maybe not together with those replicas.
     needs = node.sentences.needs(node.name)
     return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
 
@@ -289,9 +286,9 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
 
 
 def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
-    """Explains a node whose open disks have too little space, with the bytes that one disk lacks for all volumes
-    (`evaluation/missing_space.py`), where they are known.
-    """
+    """Explains a node whose open disks have too little space."""
+    # The verdict has the bytes that one disk lacks for all volumes (`evaluation/missing_space.py`), where they are
+    # known.
     required = evaluation.required
     labels = _labels(node, evaluation)
     if node.reason is Reason.LOW_AVAILABLE:
@@ -330,7 +327,6 @@ def _left_to_schedule(free: int) -> str:
 
 
 def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
-    """Returns the index of the volume that lacks most bytes alone."""
     masks = _allowed_masks(evaluation)
     profile = evaluation.profile
     return -max(

@@ -58,8 +58,8 @@ from scheduler_core.volumes.by_node import NodeResolution, merge_resolutions
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
 
-# The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all others. Of the others the
-# first in `Reason` counts: were it the first in the order of the matches, the claims' names would decide.
+# The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all
+# others. The others have the order of `Reason`: the order of the matches depends on the claims' names.
 _PASSING: Final = (
     Reason.NO_VOLUMES,
     Reason.HOME,

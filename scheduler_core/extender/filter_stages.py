@@ -175,9 +175,8 @@ def _fits_somewhere(request: FilterRequest, required: Requirements) -> Cooperati
 
 @without_pauses
 def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    """Refuses all nodes but the homes, if there are any. A home has a usable replica of every local volume, and all of
-    them can be attached there.
-    """
+    """Refuses all nodes but the homes, if there are any."""
+    # A home has a usable replica of every local volume, and all of them can be attached there.
     homes = home_names(request, decided) if request.homes is None else request.homes
     if not homes:
         return _NOTHING
@@ -245,7 +244,6 @@ def _reason_of_node_with_replica(
 
 
 def _stale_safe_with(request: FilterRequest, name: str, volumes: Volumes, left_out: Volumes) -> bool:
-    """Whether a stale-safe node stays so with the volumes that are left out there."""
     if not left_out:
         return True
     node = evaluate_node(request.view, request.resolution, name, volumes + left_out, request.optional.on(name))

@@ -113,7 +113,7 @@ class Installation:
     admitted: InstalledPod | None = None  # a new pod with a claim, as the API server would store it
     lease: HeldLease | None = None
     endpoints: tuple[str, ...] = ()  # addresses in the extender's EndpointSlice
-    # Of the extender's processes, by pod.
+    # What each of the extender's processes says, by pod.
     reports: Mapping[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
     denied: tuple[Permission, ...] | None = ()  # permissions that the extender lacks
     guard_installed: bool = False  # whether the placement guard's webhook is registered
@@ -166,9 +166,8 @@ class Installation:
 
 
 def leading_pod(pods: Iterable[InstalledPod], holder: str) -> InstalledPod | None:
-    """Returns the pod that holds the Lease. `holder` is as the Lease has it: the pod's name, and digits that differ at
-    each start.
-    """
+    """Returns the pod that holds the Lease."""
+    # `holder` is as the Lease has it: the pod's name, and digits that differ at each start.
     name = holder.rpartition("_")[0] or holder
     return next((pod for pod in pods if pod.name == name), None)
 

@@ -263,7 +263,6 @@ def _circumstances(planner: _Planner, names: Sequence[str]) -> Iterable[_Circums
 
 
 def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
-    """Returns the facts about a node that fits, with the disks after the plan."""
     unsafe = planner.decision.unsafe.get(name)
     order_safe = unsafe is not Reason.ORDER_UNSAFE
     size = planner.replica_bytes.get(name, 0)
@@ -271,9 +270,8 @@ def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
 
 
 def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Cooperative[dict[str, Disks]]:
-    """Returns what plans leave free on the open disks of fitting nodes without replicas of the pod; () where nothing
-    new is placed.
-    """
+    """Returns what plans leave free on the open disks of fitting nodes without replicas of the pod."""
+    # () where nothing new is placed.
     resolution = planner.resolution
     groups: dict[int | None, list[str]] = {}
     for name, (group, _, _) in missing.items():

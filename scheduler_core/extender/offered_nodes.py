@@ -195,9 +195,8 @@ def _total_size(volumes: Iterable[PodVolume]) -> int:
 
 
 def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tuple[int, int]]:
-    """Returns, by node with a kept replica, its rank: the negative bytes of volumes with a kept replica, and the bytes
-    that must be rebuilt. The least comes first.
-    """
+    """Returns the rank of each node with a kept replica, the least first."""
+    # It is the negative bytes of volumes with a kept replica, then the bytes that must be rebuilt.
     existing = [volume for volume in volumes if volume.replicas]
     written = sum(volume.volume.actual_size for volume in existing)
     data: dict[str, tuple[int, int]] = {}
@@ -213,18 +212,16 @@ def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tup
 def nodes_with_most_free_space(
     free: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int] | None = None
 ) -> frozenset[str]:
-    """Returns the `count` nodes with most free space. Nodes are given as (free bytes, name); ties by name. With
-    `usable` the free bytes are upper bounds; `usable` returns the exact bytes of a node and is called for few.
-    """
+    """Returns the `count` nodes with most free space of pairs (free bytes, name); ties by name."""
+    # With `usable` the free bytes are upper bounds; `usable` returns the exact bytes of a node and is called for few.
     if usable is None:
         return frozenset(name for _, name in nsmallest(count, ((-size, name) for size, name in free)))
     return frozenset(name for _, name in islice(_by_free_space(free, usable), count))
 
 
 def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
-    """Yields nodes with their exact bytes, most first, ties by name. Nodes are given as (upper bound of their bytes,
-    name).
-    """
+    """Yields nodes with their exact bytes, most first, ties by name."""
+    # `bounds` are pairs: an upper bound of the bytes, and the name.
     heap = [(-bound, name) for bound, name in bounds]
     heapify(heap)
     exact: dict[str, int] = {}

@@ -229,9 +229,8 @@ def _on_disk(placements: Iterable[_Placement], uuid: str, view: View) -> tuple[_
 
 
 def _disk(view: View, uuid: str) -> _Disk | None:
-    """Returns a disk with its bytes, None if it is not monitored: no node has it, its size is unknown, or a
-    DiskSchedule promises its space.
-    """
+    """Returns a disk with its bytes, None if it is not monitored."""
+    # No node has it, its size is unknown, or a DiskSchedule promises its space.
     node = view.snapshot.longhorn_nodes.get(view.indexes.node_of_disk.get(uuid) or "")
     for disk in node.disks if node is not None else ():
         if node is not None and disk.uuid == uuid and disk.storage_maximum > 0 and view.schedule_of(disk) is None:

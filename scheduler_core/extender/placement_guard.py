@@ -150,9 +150,8 @@ def _steer(steering: Steering, placement: Placement) -> Cooperative[GuardDecisio
 
 
 def guards_every_node(view: View) -> bool:
-    """Whether the guard keeps the plans of all nodes; it leaves nodes alone where a disk's space is allocated through a
-    DiskSchedule.
-    """
+    """Whether the guard keeps the plans of all nodes."""
+    # It leaves nodes alone where a disk's space is allocated through a DiskSchedule.
     return all(schedule.mirrored for schedule in view.snapshot.disk_schedules.values())
 
 
@@ -230,9 +229,8 @@ class _Guard:
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
 
     def _fit(self, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
-        """Returns whether volumes fit on the node together. As for other decisions, a search that gave up counts as
-        yes; a disk is only written if it is proven.
-        """
+        """Returns whether volumes fit on the node together."""
+        # As for other decisions, a search that gave up counts as yes; a disk is only written if it is proven.
         yield
         return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
 

@@ -302,7 +302,6 @@ def _misplaced_since(demand: Demand, before: _NodeReport, now: float) -> float |
 
 
 def _accepts_other_node(demand: Demand) -> bool:
-    """Whether a volume is elsewhere and only prefers the node."""
     return not is_local(demand.volume.volume, require_best_effort=False) and _elsewhere(demand) != ()
 
 

@@ -142,9 +142,8 @@ class Steering:
         return places
 
     def _part_of_cluster(self, homes: Collection[str]) -> Cluster:
-        """Returns the nodes with most space, and those of the volume's replicas; to examine all nodes would take too
-        long.
-        """
+        """Returns the nodes with most space, and those of the volume's replicas."""
+        # To examine all nodes would take too long.
         cluster = self._view.cluster
 
         def space(node: longhorn.Node) -> int:
@@ -158,9 +157,8 @@ class Steering:
 
 
 def disk_with_schedule(node: str, view: View) -> str:
-    """Returns the name of a disk that has a DiskSchedule, or "". The DiskSchedule has promised the space to a replica
-    on that disk, and on no other one.
-    """
+    """Returns the name of a disk that has a DiskSchedule, or ""."""
+    # The DiskSchedule has promised the space to a replica on that disk, and on no other one.
     disks = view.snapshot.longhorn_nodes[node].disks
     return next((disk.name for disk in disks if view.schedule_of(disk) is not None), "")
 

@@ -80,9 +80,7 @@ class GenericClusterState:
         )
 
     def node_infos(self, names: Sequence[str] | None = None) -> list[NodeInfo | None]:
-        """Returns the nodes of these names; None where none exists. Without `names` it returns all nodes, in order of
-        their names.
-        """
+        """Returns the nodes of these names, None where none exists; without `names` all nodes, in order of names."""
         self.index.update(self.nodes, self.changes)
         return self.index.get(self.node_names if names is None else names)
 

@@ -74,9 +74,8 @@ class CycleState:
 
     @cached_property
     def service_pods_by_node(self) -> Counter[str]:
-        """Number of all services' pods per node. The services are those that select the pod. A pod of several services
-        counts once; the node may not exist.
-        """
+        """Number of pods per node of all services that select the pod."""
+        # A pod of several services counts once; the node may not exist.
         if len(self.services) <= 1:
             return self.first_service_pods_by_node
         pods = {number: pod for entry in self.services for number, pod in entry.pods.items()}

@@ -93,5 +93,4 @@ class NodeResults:
 
 
 def _key(pod: Pod) -> Hashable:
-    """Returns what local rules read of a pod."""
     return tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in _fields_read(pod))

@@ -234,11 +234,7 @@ def _path(text: str) -> Path:
 
 
 def _field_names(argument: object) -> frozenset[str]:
-    """The fields of an argument as a policy writes them.
-
-    Raises:
-        PluginError: the type of the argument has no fields
-    """
+    """The fields of an argument as a policy writes them, or raises a PluginError if its type has none."""
     info = msgspec.inspect.type_info(argument)
     if not isinstance(info, msgspec.inspect.DataclassType | msgspec.inspect.StructType):
         raise PluginError("must be a dataclass or a msgspec.Struct")
@@ -249,11 +245,8 @@ def _field_names(argument: object) -> frozenset[str]:
 def _by_name(
     rules: object, expected: type[_Rule], registry: RuleRegistry[Any], origins: Mapping[tuple[str, str], str]
 ) -> dict[str, _Rule]:
-    """Returns the rules that a plugin defines, by name.
-
-    Raises:
-        PluginError: one cannot be used; `origins` are the plugins of the names that are taken
-    """
+    """Returns the rules that a plugin defines by name, or raises a PluginError if one cannot be used."""
+    # `origins` are the plugins of the names that are taken.
     section = _SECTIONS[registry.rule_kind]
     if not isinstance(rules, Sequence):
         raise PluginError(f"{section} must be a list of rules, not a {type(rules).__name__}")
@@ -278,11 +271,7 @@ def _by_name(
 
 
 def _fault(rule: PluginRule, registry: RuleRegistry[Any]) -> str:
-    """Returns why a rule whose name is a text cannot be used, "" if it can.
-
-    Raises:
-        PluginError: the type of its argument cannot be used
-    """
+    """Returns why a rule whose name is a text cannot be used, "" if it can."""
     if not callable(rule.function):
         return f"function: {rule.function!r:.60} cannot be called"
     if isinstance(rule, PredicatePlugin) and type(rule.eviction_helps) is not bool:

@@ -137,9 +137,8 @@ def _first_service_node(cycle_state: CycleState) -> Node:
 
 
 def labels_presence(_: CycleState, argument: Argument) -> Check:
-    """Whether the node has all labels (`presence` true) or none of them (CheckNodeLabelPresence); their values do not
-    matter.
-    """
+    """Whether the node has all labels, or with `presence` false none of them (CheckNodeLabelPresence)."""
+    # The labels' values do not matter.
     labels = frozenset(argument.labels)
     if argument.presence:
         return lambda node_info: FITS if labels <= node_info.node.labels.keys() else LABEL_MISSING

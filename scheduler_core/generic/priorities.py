@@ -35,9 +35,8 @@ def least_requested(cycle_state: CycleState, _: Argument, node_infos: Sequence[N
 
 
 def free_tenths(requested: int, capacity: int) -> int:
-    """The free share of a capacity in tenths (calculateScore); 0 without capacity, or if more than the capacity is
-    requested.
-    """
+    """The free share of a capacity in tenths (calculateScore)."""
+    # 0 without capacity, or if more than the capacity is requested.
     return (capacity - requested) * MAX_SCORE // capacity if 0 < capacity >= requested else 0
 
 
@@ -68,18 +67,16 @@ def balance(cpu: float, memory: float) -> int:
 
 
 def service_spreading(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Prefers nodes with few service pods (CalculateSpreadPriority). Service pods are those of any of the pod's
-    services. The score compares a node with the one that has most of them. Nodes that were filtered out, are not
-    available or do not exist count for that maximum. 10 without any service pods.
-    """
+    """Prefers nodes with few pods of any of the pod's services (CalculateSpreadPriority)."""
+    # The score compares a node with the one that has most of them. Nodes that were filtered out, are not available or
+    # do not exist count for that maximum. 10 without any service pods.
     return _spread(cycle_state.service_pods_by_node, node_infos)
 
 
 def selector_spread(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Prefers nodes with few pods of the pod's services and controllers (CalculateSpreadPriority). As
-    `service_spreading`, with the ReplicationControllers, ReplicaSets and StatefulSets that select the pod as well.
-    Kubernetes 1.1 reads ReplicationControllers; the other two were added when the kinds came.
-    """
+    """Prefers nodes with few pods of the pod's services and controllers (CalculateSpreadPriority)."""
+    # As `service_spreading`, with the ReplicationControllers, ReplicaSets and StatefulSets that select the pod as well.
+    # Kubernetes 1.1 reads ReplicationControllers; the other two were added when the kinds came.
     return _spread(cycle_state.owned_pods_by_node, node_infos)
 
 
@@ -112,9 +109,8 @@ def service_anti_affinity(cycle_state: CycleState, argument: Argument, node_info
 
 
 def label_preference(_: CycleState, argument: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Prefers nodes with, or without, a label (CalculateNodeLabelPriority). 10 where the label is present (`presence`
-    true) or absent (false), otherwise 0.
-    """
+    """Prefers nodes with, or without, a label (CalculateNodeLabelPriority)."""
+    # 10 where the label is present (`presence` true) or absent (false), otherwise 0.
     label = argument.labels[0]
     presence = argument.presence
     return [MAX_SCORE if (label in node_info.node.labels) == presence else 0 for node_info in node_infos]

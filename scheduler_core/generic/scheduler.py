@@ -217,9 +217,8 @@ class BoundPredicates:
 def _bind_predicates(
     cycle_state: CycleState, policy: Policy, node_infos: Sequence[NodeInfo]
 ) -> Cooperative[tuple[BoundPredicates, dict[str, str]]]:
-    """The policy's predicates as checks of a node, and the reasons of the undecidable ones, by name, which fail on
-    every node.
-    """
+    """The policy's predicates as checks of a node, and the reasons of the undecidable ones, by name."""
+    # An undecidable predicate fails on every node.
     local: dict[PolicyPredicate, Check] = {}
     others: dict[PolicyPredicate, Check] = {}
     undecidable: dict[str, str] = {}

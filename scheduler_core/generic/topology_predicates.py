@@ -62,10 +62,9 @@ def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def _with_namespaces(term: PodAffinityTerm, cycle_state: CycleState) -> PodAffinityTerm:
-    """The term with the names of the namespaces that it selects (mergeAffinityTermNamespacesIfNotEmpty). The selector
-    stays, as in kube-scheduler, which goes on to match it with no labels at all. So one that matches these, such as
-    `DoesNotExist`, selects every namespace in the pod's own terms.
-    """
+    """The term with the names of the namespaces that it selects (mergeAffinityTermNamespacesIfNotEmpty)."""
+    # The selector stays, as in kube-scheduler, which goes on to match it with no labels at all. So one that matches
+    # these, such as `DoesNotExist`, selects every namespace in the pod's own terms.
     selector = term.namespace_selector
     if selector is None or selector.matches_everything:
         return term
@@ -137,9 +136,8 @@ def _max_count(constraint: SpreadConstraint, counts: Counter[str]) -> int:
 
 
 def _spread_counts(cycle_state: CycleState, constraints: Sequence[SpreadConstraint]) -> list[Counter[str]]:
-    """The matching pods of each domain, per constraint (calPreFilterState). Only nodes with the labels of all
-    constraints count.
-    """
+    """The matching pods of each domain, per constraint (calPreFilterState)."""
+    # Only nodes with the labels of all constraints count.
     pod = cycle_state.pod
     matches_affinity = affinity_test(pod)
     tolerates = taint_test(pod)
@@ -158,9 +156,8 @@ def _spread_counts(cycle_state: CycleState, constraints: Sequence[SpreadConstrai
 
 
 def _count_pods(node_info: NodeInfo, selector: LabelSelector | None, namespace: str) -> int:
-    """The node's pods that a selector selects (countPodsMatchSelector). Pods that are being deleted do not count, and a
-    selector without any part counts none.
-    """
+    """The node's pods that a selector selects (countPodsMatchSelector)."""
+    # Pods that are being deleted do not count, and a selector without any part counts none.
     if selector is None or selector.matches_everything:
         return 0
     return sum(

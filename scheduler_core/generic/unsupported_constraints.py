@@ -73,10 +73,9 @@ def unsupported_constraints(pod: Pod, policy: Policy) -> tuple[UnsupportedConstr
 
 
 def unsupported_nodes(pod: Pod, cluster: GenericClusterState, policy: Policy) -> dict[str, UnsupportedConstraint]:
-    """The nodes that no rule of the policy closes to the pod, although a taint that it does not tolerate, or the
-    required anti-affinity of a placed pod, does. Only nodes that are ready and not cordoned are among them: the others
-    are left out anyway.
-    """
+    """The nodes that only an unsupported constraint closes to the pod."""
+    # That is a taint that it does not tolerate, or the required anti-affinity of a placed pod. Only nodes that are
+    # ready and not cordoned are among them: the others are left out anyway.
     return _closed_nodes(pod, cluster.node_names, cluster, policy)
 
 

@@ -30,9 +30,8 @@ def disk_refusal(cluster: Cluster, request: ReplicaRequest, _node: Node, disk: D
 def disk_and_space_refusal(
     cluster: Cluster, request: ReplicaRequest, node: Node, disk: Disk, uncounted: int = 0
 ) -> Refusal | None:
-    """The first rule that refuses a disk, space included, or None. Anti-affinity is not checked. `uncounted` bytes are
-    promised on the disk but not in its storageScheduled yet.
-    """
+    """The first rule that refuses a disk, space included, or None; anti-affinity is not checked."""
+    # `uncounted` bytes are promised on the disk but not in its storageScheduled yet.
     return disk_refusal(cluster, request, node, disk) or space_stage_refusal(cluster, request, disk, uncounted)
 
 
@@ -82,9 +81,8 @@ def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -
 
 
 def type_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
-    """Why the type of a disk does not suit the volume. v2 volumes need block disks, all others file systems. The type
-    in the spec decides.
-    """
+    """Why the type of a disk, as its spec says, does not suit the volume."""
+    # v2 volumes need block disks, all others file systems.
     required_type = BLOCK if is_v2(request.volume.data_engine) else FILESYSTEM
     if disk.spec_type == required_type:
         return None

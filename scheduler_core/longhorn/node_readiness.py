@@ -17,9 +17,8 @@ _DEPLOYED = ("deployed", "deploying")
 
 
 def disables_v2(cluster: Cluster, node: str) -> bool:
-    """Whether v2 volumes cannot use a node (IsV2DataEngineDisabledForNode): there is no such Kubernetes node, or its
-    label disables them.
-    """
+    """Whether v2 volumes cannot use a node (IsV2DataEngineDisabledForNode)."""
+    # There is no such Kubernetes node, or its label disables them.
     kube_node = cluster.kube_nodes.get(node)
     return kube_node is None or kube_node.labels.get(DISABLE_V2_LABEL) == "true"
 

@@ -58,9 +58,9 @@ def sync_node(
     collected: Mapping[str, CollectedDisk] | None = None,
     shards: Mapping[str, int] = _NO_SHARDS,
 ) -> Node:
-    """The node with the status that its own manager would write. `collected` is by disk name, None if the monitor has
-    not run yet. `shards` are the bytes of sharded volumes by disk UUID.
-    """
+    """The node with the status that its own manager would write."""
+    # `collected` is by disk name, None if the monitor has not run yet. `shards` are the bytes of sharded volumes by
+    # disk UUID.
     synced = sync_node_remotely(cluster, node, pods)
     disks = synced.disks if collected is None else collect_disks(synced.disks, collected)
     return replace(synced, disks=tuple(sync_disk(cluster, disk, shards.get(disk.uuid, 0)) for disk in disks))
@@ -129,9 +129,7 @@ def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
 
 
 def awaits_own_manager(disk: Disk) -> bool:
-    """Whether a disk was marked as not ready together with its node, and the node's own manager has not written it
-    since.
-    """
+    """Whether the node's own manager has yet to write a disk that was marked as not ready with its node."""
     return condition(disk.conditions, "Ready").reason == _NODE_NOT_READY
 
 
@@ -207,9 +205,8 @@ def scheduled_replicas(cluster: Cluster, disk: Disk) -> dict[str, int]:
 
 
 def scheduled_backing_images(cluster: Cluster, disk: Disk) -> dict[str, int]:
-    """Real sizes of the disk's backing images, by name. Images that are to be on the disk count, too. A size is 0 until
-    it is known.
-    """
+    """Real sizes of the disk's backing images, by name."""
+    # Images that are to be on the disk count, too. A size is 0 until it is known.
     images = cluster.snapshot.backing_images
     return {name: image.real_size for name, image in sorted(images.items()) if disk.uuid in image.disks}
 

@@ -82,10 +82,9 @@ def find_candidates_in_steps(
 
 
 def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
-    """The nodes that may take the replica, or an error. Mirrors ListSchedulableNodes, the linked clone filter and
-    getNodeCandidates: the filter that leaves nothing reports. The error is that filter's. Tags and anti-affinity are
-    not checked here.
-    """
+    """The nodes that may take the replica, or an error; tags and anti-affinity are not checked here."""
+    # Mirrors ListSchedulableNodes, the linked clone filter and getNodeCandidates. The error is that of the filter that
+    # leaves nothing.
     return take_all(_node_candidates(cluster, request))
 
 
@@ -147,9 +146,8 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
     *,
     reuse: bool = False,
 ) -> DiskCandidates:
-    """The eligible disks of the first tier that has any (getDiskCandidates). With `reuse`, failed replicas use neither
-    node, zone nor disk, and space is not checked.
-    """
+    """The eligible disks of the first tier that has any (getDiskCandidates)."""
+    # With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
     return take_all(_disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse))
 
 

@@ -55,10 +55,8 @@ class Provisioning:
 
 
 def csi_size(request: int, file_system: str) -> int:
-    """The volume size the CSI driver creates for a request. Both are in bytes. The size is at least 10 MiB, rounded up
-    to 2 MiB; a new one on xfs has at least 300 MiB, or is not created (csi/controller_server.go:CreateVolume,
-    util.RoundUpSize).
-    """
+    """The bytes of the volume that the CSI driver creates for a request of some bytes (CreateVolume, RoundUpSize)."""
+    # At least 10 MiB, rounded up to 2 MiB; a new one on xfs has at least 300 MiB, or is not created.
     return _round_up(max(request, MIN_XFS_SIZE if file_system == "xfs" else MIN_SIZE))
 
 
@@ -170,10 +168,9 @@ def is_tied(parameters: Mapping[str, str]) -> bool:
 def _with_image(
     volume: longhorn.Volume, parameters: Mapping[str, str], images: Mapping[str, longhorn.BackingImage], subject: str
 ) -> longhorn.Volume:
-    """The volume with its backing image. One that the CSI driver creates with the first volume is nowhere yet, and its
-    size is unknown; then the class has its selectors (checkAndPrepareBackingImage). One that exists counts, whatever
-    the class says.
-    """
+    """The volume with its backing image (checkAndPrepareBackingImage)."""
+    # One that the CSI driver creates with the first volume is nowhere yet, and its size is unknown; then the class has
+    # its selectors. One that exists counts, whatever the class says.
     image = images.get(volume.backing_image)
     if image is not None:
         error = backing_image_error(volume, image, parameters.get("backingImageDataSourceType", ""))
@@ -207,9 +204,8 @@ def _is_shared(claim: ClaimSpec, parameters: Mapping[str, str]) -> bool:
 
 
 def _data_layout(parameters: Mapping[str, str]) -> longhorn.DataLayout | None:
-    """The division of a sharded volume, None for one of replicas (longhorn's enhancement 20260519-v2-sharding.md). A
-    class without a strip size gets the default of 64 KiB.
-    """
+    """The division of a sharded volume, None for one of replicas (enhancement 20260519-v2-sharding.md)."""
+    # A class without a strip size gets the default of 64 KiB.
     if parameters.get("dataLayout.type") != longhorn.SHARDED:
         return None
     return longhorn.DataLayout(

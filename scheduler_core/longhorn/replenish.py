@@ -73,7 +73,6 @@ def auto_balance_nodes(cluster: Cluster, volume: Volume, replicas: Iterable[Repl
 
 
 def _can_take_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
-    """Whether auto-balance may add a replica to a node."""
     disks = [disk for disk in node.disks if disk.in_spec and disk.in_status]
     # The disk that is open and the disk that has the space need not be the same one.
     has_open_disk = any(disk.allow_scheduling and not disk.eviction_requested for disk in disks)
@@ -92,9 +91,8 @@ def _is_open_to_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
 def _count_to_spread_zones(
     cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
 ) -> int:
-    """Replicas to add so that more zones are used (getReplicaCountForAutoBalanceZone). The engine's node counts with
-    any replica, other nodes only with a running one.
-    """
+    """Replicas to add so that more zones are used (getReplicaCountForAutoBalanceZone)."""
+    # The engine's node counts with any replica, other nodes only with a running one.
     counting = [
         replica.node_id
         for replica in replicas

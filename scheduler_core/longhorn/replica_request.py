@@ -70,9 +70,8 @@ def is_v2(data_engine: str) -> bool:
 
 
 def effective_soft_anti_affinity(volume_value: str, setting: bool) -> bool:  # noqa: FBT001 # the pair reads as in Longhorn
-    """A soft anti-affinity setting after the volume's override. "" and "ignored" leave the setting; of all other values
-    only "enabled" is true.
-    """
+    """A soft anti-affinity setting after the volume's override."""
+    # "" and "ignored" leave the setting; of all other values only "enabled" is true.
     return setting if volume_value in _LEAVES_THE_SETTING else volume_value == "enabled"
 
 

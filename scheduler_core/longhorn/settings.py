@@ -63,9 +63,8 @@ def parse_int(text: str) -> int:
 
 
 def _per_engine(parser: Parser) -> Parser:
-    """A parser of values by data engine (types.SettingDefinition.DataEngineSpecific). The text is one value for both
-    data engines, or a JSON object of texts by engine.
-    """
+    """A parser of values by data engine (types.SettingDefinition.DataEngineSpecific)."""
+    # The text is one value for both data engines, or a JSON object of texts by engine.
 
     def parse(text: str) -> dict[str, Any]:
         if not text.lstrip().startswith("{"):
@@ -134,9 +133,8 @@ def _parse_node_selector(text: str) -> dict[str, str]:
 
 
 def _setting(name: str, default: str, parser: Parser, accepted: Parser | None = None) -> Any:
-    """A field that is read from the setting `name`. `default` is written as Longhorn writes it. `accepted` parses no
-    more than what Longhorn lets an administrator set.
-    """
+    """A field that is read from the setting `name`; `default` is written as Longhorn writes it."""
+    # `accepted` parses no more than what Longhorn lets an administrator set.
     value = parser(default)
     metadata = {"name": name, "default": default, "parser": parser, "accepted": accepted or parser}
     if isinstance(value, dict):
@@ -292,9 +290,8 @@ class Settings:
         return self.current_longhorn_version is None or self.current_longhorn_version >= version
 
     def first_fault(self, names: Iterable[str]) -> SettingError | None:
-        """The first of `names` that does not parse, or None: what stops Longhorn when it reads the settings in this
-        order.
-        """
+        """The first of `names` that does not parse, or None."""
+        # It stops Longhorn when it reads the settings in this order.
         return next((self.faults[name] for name in names if name in self.faults), None) if self.faults else None
 
 

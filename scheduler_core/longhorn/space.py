@@ -139,9 +139,8 @@ def _scheduling_limit_text(disk: Disk, settings: Settings) -> str:
 
 
 def under_pressure(disk: Disk, percentage: int) -> bool:
-    """Whether best-effort auto-balance moves replicas off a disk (IsDiskUnderPressure). It does when the unused bytes
-    (available - reserved) are less than 100 - `percentage` per cent of the maximum.
-    """
+    """Whether best-effort auto-balance moves replicas off a disk (IsDiskUnderPressure)."""
+    # It does when the unused bytes (available - reserved) are less than 100 - `percentage` per cent of the maximum.
     unused = disk.storage_available - disk.storage_reserved
     share = quotient(wrap_int64(unused * 100), disk.storage_maximum) if unused > 0 and disk.storage_maximum > 0 else 0
     return share < 100 - percentage

@@ -12,9 +12,8 @@ _PLAIN_TAG: Final = re.compile(r"[^\s,'\"\[\]]+")
 
 
 def selectors_match(tags: tuple[str, ...], selectors: tuple[str, ...], allow_empty: bool) -> bool:  # noqa: FBT001 # as in Longhorn
-    """Whether every selector equals some tag, exactly. An empty selector matches if that is allowed, or if there are no
-    tags either.
-    """
+    """Whether every selector equals some tag, exactly."""
+    # An empty selector matches if that is allowed, or if there are no tags either.
     if not selectors:
         return allow_empty or not tags
     return all(selector in tags for selector in selectors)
@@ -35,7 +34,6 @@ def selector_refusal(
 
 
 def format_tags(tags: tuple[str, ...]) -> str:
-    """Tags for people: ``[]`` or ``[fast, ssd]``, sorted. A tag that is empty, or has blanks or punctuation of lists,
-    is quoted: ``['']``.
-    """
+    """Tags for people, sorted: ``[]`` or ``[fast, ssd]``."""
+    # A tag that is empty, or has blanks or punctuation of lists, is quoted: ``['']``.
     return f"[{', '.join(tag if _PLAIN_TAG.fullmatch(tag) else repr(tag) for tag in sorted(tags))}]"

@@ -69,7 +69,6 @@ def _read(vector: Json, question: RecordedQuestion) -> tuple[Cluster, frozenset[
 
 
 def _possible_answers(vector: Json, question: RecordedQuestion, cluster: Cluster) -> Answers:
-    """Every possible answer, over all clusters that Longhorn may see, and whether it depends on chance."""
     clusters = list(one_manager_per_node(cluster))
     possible: Answers = {}
     try:

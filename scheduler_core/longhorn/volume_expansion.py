@@ -56,9 +56,8 @@ def can_grow(disk: Disk, settings: Settings, increase: int) -> bool:
 
 
 def _has_physical_space(disk: Disk, settings: Settings, increase: int) -> bool:
-    """Whether a disk could hold the whole increase, written (ValidateDiskAvailableForExpansion). The reserve counts as
-    free here.
-    """
+    """Whether a disk could hold the whole increase, written (ValidateDiskAvailableForExpansion)."""
+    # The reserve counts as free here.
     if increase <= 0:
         return True
     if not disk_space(disk, settings).open:

@@ -45,9 +45,8 @@ def awaits_copy(volume: Volume) -> bool:
 
 
 def is_salvageable(replica: Replica, cluster: Cluster) -> bool:
-    """Whether Longhorn can bring up a faulted volume from a replica: it has data, on a ready disk of a ready node
-    (volume_controller.go: ReconcileVolumeState, auto-salvage).
-    """
+    """Whether Longhorn can bring up a faulted volume from a replica (ReconcileVolumeState, auto-salvage)."""
+    # It has data, on a ready disk of a ready node.
     node = cluster.nodes.get(replica.node_id)
     if node is None or not node.ready or replica.deleting or not replica.healthy_at:
         return False

@@ -55,17 +55,15 @@ class VolumeRule:
 
 
 def creation_error(volume: Volume, settings: Settings) -> str:
-    """Why Longhorn creates no such volume, "" if it does. Its backing image is checked by `backing_image_error`, the
-    parameters of its StorageClass by `parameter_error`.
-    """
+    """Why Longhorn creates no such volume, "" if it does."""
+    # Its backing image is checked by `backing_image_error`, the parameters of its StorageClass by `parameter_error`.
     errors = (rule.error(volume) for rule in VOLUME_RULES)
     return next(filter(None, errors), "") or _disabled_engine_error(volume, settings)
 
 
 def update_error(volume: Volume) -> str:
-    """Why Longhorn admits no change of an existing volume, "" if it does. Such a volume cannot be attached, which is a
-    change of spec.nodeID. 0 replicas are an unknown number.
-    """
+    """Why Longhorn admits no change of an existing volume, "" if it does."""
+    # Such a volume cannot be attached, which is a change of spec.nodeID. 0 replicas are an unknown number.
     return next(filter(None, (rule.error(volume) for rule in VOLUME_RULES if rule.on_update)), "")
 
 

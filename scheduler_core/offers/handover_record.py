@@ -103,9 +103,8 @@ class _WireFormat(msgspec.Struct):
 
 
 def unschedulable_digest(text: str) -> str:
-    """Returns the short form of a pod's `unschedulable`: equal texts have equal digests, "" has "", and no digest
-    equals a text.
-    """
+    """Returns the short form of a pod's `unschedulable`, "" for ""."""
+    # Equal texts have equal digests, and no digest equals a text.
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:_DIGEST_CHARACTERS] if text else ""
 
 
@@ -252,9 +251,7 @@ def _decode_sets(wire: _WireRecord) -> list[frozenset[str]]:
 
 
 def _bit_positions(text: str, count: int) -> Iterator[int]:
-    """Yields the positions of the bits in a bit set, and a position that is too high if the set has more than `count`
-    bits.
-    """
+    """Yields the positions of the bits in a bit set, and one too high if there are more than `count` bits."""
     try:
         bits = b64decode(text, validate=True)
     except ValueError as error:

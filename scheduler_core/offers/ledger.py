@@ -149,9 +149,7 @@ def step(ledger: Ledger, event: Event, now: float) -> tuple[Ledger, tuple[Outcom
 
 
 def offer_width(fitting_nodes: int, competing_offers: int) -> int:
-    """How many of the fitting nodes to offer: all without competing offers, with n of them 1 of n + 1, rounded down,
-    but at least one.
-    """
+    """How many of the fitting nodes to offer: with n competing offers 1 of n + 1, rounded down, but at least one."""
     # Alone, kube-scheduler's scoring decides. Wide offers would block each other, and one of a single node is an exact reservation.
     return min(fitting_nodes, max(1, fitting_nodes // (competing_offers + 1)))
 

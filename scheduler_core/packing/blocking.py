@@ -117,9 +117,8 @@ def greedy_blocking_set(problem: BlockingProblem, budget: Budget) -> list[Blocki
 def _greedy_pattern(
     problem: BlockingProblem, target: TargetDisk, order: Sequence[int], remaining: list[int]
 ) -> BlockingPattern | None:
-    """Adds volumes in `order` until the target is blocked, and subtracts them from `remaining`; None if it cannot be
-    blocked.
-    """
+    """Adds volumes in `order` until the target is blocked; None if it cannot be blocked."""
+    # The pattern's volumes are subtracted from `remaining`.
     pattern = [0] * len(remaining)
     size = 0
     written = 0

@@ -110,10 +110,8 @@ class PatternSearch:
         return False
 
     def _windows(self, possible: int, counts: list[int], slack: int) -> list[tuple[int, int]] | None:
-        """Patterns that the slack allows, per remaining disk class.
-
-        None when a class has no pattern left, or when even the fullest patterns waste more than the slack.
-        """
+        """Patterns that the slack allows, per remaining disk class."""
+        # None when a class has no pattern left, or when even the fullest patterns waste more than the slack.
         sums = self.patterns.sums
         fullest: list[tuple[int, int, int]] = []
         for disk_class, count in enumerate(counts):

@@ -60,7 +60,6 @@ def fast_check(items: Items) -> FastCheck:
         return undecided
 
     def _reachable_bytes(free: tuple[int, ...]) -> int:
-        """Upper bound of the bytes that can be placed."""
         # A disk holds at most its largest reachable sum.
         if sums:
             return sum([sums[bisect_right(sums, capacity) - 1] for capacity in free if capacity > 0])

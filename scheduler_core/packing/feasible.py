@@ -28,10 +28,9 @@ Instance = tuple[tuple[int, ...], tuple[int, ...] | None]
 
 
 def fits(items: Items, free: tuple[int, ...], allowed: tuple[int, ...] | None, budget: Budget) -> PackingAnswer:
-    """Whether the volumes fit into the disks' free bytes. `allowed` has a bit mask of the disks each volume may use,
-    None when every volume may use every disk. A disk that is filled to the last byte is fine; one with less than
-    nothing free takes no volume, not even an empty one.
-    """
+    """Whether the volumes fit into the disks' free bytes."""
+    # `allowed` has a bit mask of the disks each volume may use, None when every volume may use every disk. A disk that
+    # is filled to the last byte is fine; one with less than nothing free takes no volume, not even an empty one.
     answer = _fast_check(items, allowed)(free)
     if answer is not PackingAnswer.UNDECIDED:
         return answer

@@ -99,9 +99,8 @@ def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
 def _decide(
     classes: tuple[BlockingClass, ...], free: tuple[int, ...], headroom: tuple[int, ...], budget: Budget
 ) -> Safety:
-    """Looks for a blocking set for each undominated class. One class that can be blocked decides, even where other
-    searches ran out of steps.
-    """
+    """Looks for a blocking set for each undominated class."""
+    # One class that can be blocked decides, even where other searches ran out of steps.
     problems = [
         (blocked, _blocking_problem(classes, blocked, free, headroom)) for blocked in _undominated_classes(classes)
     ]

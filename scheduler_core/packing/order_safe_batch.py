@@ -73,9 +73,8 @@ def _decide(
     budget: Budget,
     tried: MutableMapping[tuple[int, ...], int] | None,
 ) -> Cooperative[dict[tuple[int, ...], PackingAnswer]]:
-    """Answers for the sorted profiles that counting leaves undecided. Two greedy attempts to block the largest volume
-    come first, then the table for two disks, then a search.
-    """
+    """Answers for the sorted profiles that counting leaves undecided."""
+    # Two greedy attempts to block the largest volume come first, then the table for two disks, then a search.
     orders = (items.descending[1:], items.descending[:0:-1])
     answers: dict[tuple[int, ...], PackingAnswer] = {}
     for count, free in enumerate(profiles, start=1):
@@ -98,9 +97,8 @@ def _decide(
 
 
 def _blocks_greedily(others: Sequence[int], size: int, free: Sequence[int]) -> bool:
-    """Whether greedy filling blocks a volume; False proves nothing. The others are taken in turn, disk by disk, until
-    each disk has less than `size` bytes left.
-    """
+    """Whether greedy filling blocks a volume; False proves nothing."""
+    # The others are taken in turn, disk by disk, until each disk has less than `size` bytes left.
     waiting = others
     for capacity in free:
         needed = capacity - size + 1
@@ -140,9 +138,9 @@ def _sum_pairs(items: Items) -> SumPairs | None:
 
 
 def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
-    """Whether two disks can be blocked for a volume. They are blocked when the others leave less than `size` bytes on
-    each. A disk that is too small for the volume is blocked already.
-    """
+    """Whether two disks can be blocked for a volume."""
+    # They are blocked when the others leave less than `size` bytes on each. A disk that is too small for the volume is
+    # blocked already.
     firsts, seconds_by_index = pairs
     max_first = max(free[0], 0)
     min_second = max(free[1] - size + 1, 0)

@@ -62,7 +62,6 @@ def solve(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budge
 
 
 def _solve_component(partial: PartialAssignment, members: list[int], budget: Budget) -> bool:
-    """Places one component; False when it does not fit."""
     mask = 0
     for volume in members:
         mask |= partial.masks[volume]
@@ -90,12 +89,10 @@ def _pack(problem: PackingProblem, budget: Budget) -> list[int] | None:
 
 
 def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
-    """Searches exactly, as far as the table of patterns allows: with a small table, then by filling disks, then with a
-    large table.
-
-    A brief attempt to fill disks comes first, because it often succeeds before a table is complete. The large table
-    follows only where the small one was too small: it would repeat a search that ran out of steps.
-    """
+    """Searches exactly, as far as the table of patterns allows."""
+    # First with a small table, then by filling disks, then with a large table. A brief attempt to fill disks comes
+    # first, because it often succeeds before a table is complete. The large table follows only where the small one was
+    # too small: it would repeat a search that ran out of steps.
     # A brief attempt to fill disks often succeeds before a table is complete.
     portion = budget.portion(min(BRIEF_STEPS, budget.left // 2))
     packing = minimum_bin_slack(problem, portion)

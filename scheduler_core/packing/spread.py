@@ -56,9 +56,8 @@ def _largest_first(groups: Sequence[ReplicaGroup]) -> list[ReplicaGroup]:
 
 
 def _fits_greedily(groups: Sequence[ReplicaGroup], free: Sequence[int], budget: Budget) -> bool:
-    """Whether all replicas fit if each one goes to the disk with the most bytes left. The largest come first, and of
-    one volume those that may use the fewest disks. False proves nothing.
-    """
+    """Whether all replicas fit if each one goes to the disk with the most bytes left; False proves nothing."""
+    # The largest come first, and of one volume those that may use the fewest disks.
     left = list(free)
     # For each image, the bit mask of the disks that were given a copy.
     copied: dict[str, int] = {}
@@ -75,9 +74,8 @@ def _fits_greedily(groups: Sequence[ReplicaGroup], free: Sequence[int], budget: 
 
 
 def _place_on_emptiest(group: ReplicaGroup, mask: int, left: list[int], copied: dict[str, int], used: set[int]) -> bool:
-    """Places replicas of a group on the disks of a mask. Updates the bytes left. `copied` has the disks that were given
-    a copy, by image, and `used` the domains of the group's replicas.
-    """
+    """Places replicas of a group on the disks of a mask, and updates the bytes left."""
+    # `copied` has the disks that were given a copy, by image, and `used` the domains of the group's replicas.
     remaining = group.masks.count(mask)
     heap = [(_bytes_on(group, disk, copied) - left[disk], disk) for disk in range(len(left)) if mask >> disk & 1]
     heapify(heap)
@@ -101,9 +99,8 @@ def _place_on_emptiest(group: ReplicaGroup, mask: int, left: list[int], copied: 
 
 
 def _bytes_on(group: ReplicaGroup, disk: int, copied: Mapping[str, int]) -> int:
-    """Returns the bytes that one more replica takes on a disk. `copied` has the disks that were given a copy, by image,
-    as bit masks.
-    """
+    """Returns the bytes that one more replica takes on a disk."""
+    # `copied` has the disks that were given a copy, by image, as bit masks.
     if not group.copies or copied.get(group.image, 0) >> disk & 1:
         return group.size
     return group.size + group.copies[disk]
@@ -195,7 +192,6 @@ class _Search:
         return bool(disks) and (SHARED in domains or len(domains) >= len(group.masks))
 
     def _place_replica(self, number: int, replica: int, start: int, used: set[int]) -> bool:
-        """Places the replicas of a group from `replica` on, equal ones on disks from `start` on."""
         group = self._groups[number]
         if replica == len(group.masks):
             return self._place_group(number + 1)

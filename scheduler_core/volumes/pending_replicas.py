@@ -40,9 +40,8 @@ def decided_pods(view: View) -> tuple[tuple[Pod, str], ...]:
 
 
 def decided_node(pod: Pod, view: View) -> str:
-    """Returns the node that the pod is or will be bound to, "" for none. A nomination together with PodScheduled=False
-    comes from preemption and is no decision.
-    """
+    """Returns the node that the pod is or will be bound to, "" for none."""
+    # A nomination together with PodScheduled=False comes from preemption and is no decision.
     return pod.node_name or view.selected_node(pod) or ("" if pod.unschedulable else pod.nominated_node)
 
 

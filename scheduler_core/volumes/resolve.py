@@ -191,9 +191,8 @@ def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = ANYWHERE
 
 
 def future_volume_name(claim: kube.Claim) -> str:
-    """Returns the name that a claim's Longhorn volume will have: Kubernetes' provisioner names it after the claim's
-    UID. "" without a UID.
-    """
+    """Returns the name that a claim's Longhorn volume will have; "" without a UID."""
+    # Kubernetes' provisioner names it after the claim's UID.
     return f"pvc-{claim.uid}" if claim.uid else ""
 
 

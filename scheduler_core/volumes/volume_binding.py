@@ -115,9 +115,8 @@ def match_volumes(
 
 
 def _claims_with_volumes(pod: kube.Pod, view: View) -> Iterator[_UnboundClaim]:
-    """Yields the claims to match, in the order of the pod; not those whose class has no free volumes, or only other
-    drivers'.
-    """
+    """Yields the claims to match, in the order of the pod."""
+    # A class without free volumes, or with those of other drivers only, leaves nothing to match.
     available = view.indexes.available_volumes
     if not available:
         return
@@ -156,7 +155,6 @@ def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
 
 
 def _volumes_of_offers(offered: Iterable[PodVolume]) -> _Taken:
-    """Returns which volumes other pods' offers take, or may take."""
     by_claim: dict[str, set[str]] = {}
     for volume in offered:
         if volume.persistent_volume:
@@ -213,9 +211,8 @@ class _AffinityLookup:
 
 
 def _admits(affinity: _Affinity, labels: Mapping[str, str]) -> bool:
-    """Whether labels meet one term of the affinity; an invalid term is never met (component-helpers,
-    LazyErrorNodeSelector).
-    """
+    """Whether labels meet one term of the affinity (component-helpers, LazyErrorNodeSelector)."""
+    # An invalid term is never met.
     return any(
         all(is_valid(requirement, NODE_SELECTOR_OPERATORS) for requirement in term) and meets_all(term, labels)
         for term in affinity
@@ -271,9 +268,8 @@ def _volumes_for_node(
 def _choices(
     volumes: Sequence[kube.PersistentVolume], taken: _Taken, view: View
 ) -> Iterator[kube.PersistentVolume | None]:
-    """Yields the volumes of which kube-scheduler takes one, or None: the smallest, and the first of those that are
-    judged alike.
-    """
+    """Yields the volumes of which kube-scheduler takes one, or None."""
+    # They are the smallest, and the first of those that are judged alike.
     for _, group in groupby(volumes, key=lambda volume: volume.available.capacity if volume.available else 0):
         equal = list(group)
         yield from {_kind(volume, view): volume for volume in reversed(equal)}.values()

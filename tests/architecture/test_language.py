@@ -113,6 +113,26 @@ def test_long_public_functions_have_docstrings() -> None:
     assert bare == []
 
 
+def test_whys_are_comments_at_their_lines() -> None:
+    """Docstrings have at most 8,500 lines, and there are at least four comments for a hundred lines of code."""
+    docstring_lines = 0
+    comments = 0
+    code_lines = 0
+    for path, tree in trees(*HALVES):
+        lines = dict(enumerate(path.read_text().splitlines(), start=1))
+        for node in ast.walk(tree):
+            if isinstance(node, Function | ast.ClassDef | ast.Module) and ast.get_docstring(node):
+                docstring = node.body[0]
+                for number in range(docstring.lineno, (docstring.end_lineno or 0) + 1):
+                    del lines[number]
+                    docstring_lines += 1
+        statements = [line for line in lines.values() if line.strip() and not line.lstrip().startswith("#")]
+        comments += sum(1 for line in lines.values() if re.search(r"(?:^\s*|  )# ", line))
+        code_lines += len(statements)
+    assert docstring_lines <= 8_500
+    assert comments >= code_lines * 0.04
+
+
 @pytest.mark.parametrize("half", HALVES)
 def test_summaries_are_short(half: str) -> None:
     """The first sentence of half of all docstrings has at most twelve words."""

@@ -64,11 +64,7 @@ async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Contex
 
 
 async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:
-    """Returns the decision with the nodes of one page explained.
-
-    Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it
-    """
+    """Returns the decision with the nodes of one page explained."""
     pages: list[RowPage[str]] = []
 
     def select(texts: Mapping[str, str]) -> Sequence[str]:

@@ -84,11 +84,7 @@ async def asset(name: str) -> Response:
 async def _answer(
     request: Request, lease: Lease, template: str, view: Callable[[Site], Awaitable[Context | None]]
 ) -> Response:
-    """Returns a page: what `view` returns, or why there is nothing.
-
-    Raises:
-        BudgetExceededError: there is not enough memory for it
-    """
+    """Returns a page: what `view` returns, or why there is nothing."""
     state = state_of(request, AppState)
     status = 200
     site = Site.of(state)

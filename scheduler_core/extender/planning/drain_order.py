@@ -148,7 +148,8 @@ class _Search:
         return DrainOrder(self._best, tuple(failed), blocked, len(self._request.courses), self._dead_ends, exhaustive)
 
     def _try_node(self, state: _State) -> Cooperative[None]:
-        """Drains one more node; the one that failed most often comes first."""
+        """Drains one more node."""
+        # The one that failed most often comes first.
         name = max(state.untried, key=lambda node: self._failures[node])
         state.untried.remove(name)
         drained = yield from self._drain(state, name)

@@ -92,9 +92,7 @@ class _Search:
         return Rebalance(goal.before, self._value, goal.target, self._best, self._max_moves, exhausted)
 
     def _finish(self, level: list[MoveSequence], count: int) -> Cooperative[bool]:
-        """Appends each last move that may raise the value and keeps the best sequence of `count` moves; returns whether
-        all of them were evaluated.
-        """
+        """Appends each last move and keeps the best sequence; returns whether all of them were evaluated."""
         for sequence in level:
             candidates = [each for each in self._candidates(sequence, 1) if each.free >= self._goal.least_free]
             candidates.sort(key=self._rank)

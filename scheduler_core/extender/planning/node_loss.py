@@ -64,9 +64,8 @@ def predict_node_loss(
 
 
 def _with_claims(lost: Situation) -> Situation:
-    """Returns the situation without the pods that have no claims, which change nothing for volumes or for pods with
-    claims.
-    """
+    """Returns the situation without the pods that have no claims."""
+    # They change nothing for volumes or for pods with claims.
     pods = lost.cluster.snapshot.pods
     waiting = tuple(key for key in lost.waiting or () if pods[key].volumes)
     return replace(lost, pods=tuple(entry for entry in lost.pods if pods[entry.key].volumes), waiting=waiting)

@@ -212,7 +212,6 @@ def _evaluations(cluster: PredictedCluster) -> int:
 
 
 def _least_volume(cluster: PredictedCluster, key: PodKey) -> int:
-    """Returns the bytes of a pod's smallest volume, 0 if unreadable."""
     try:
         volumes = resolve(cluster.snapshot.pods[key], cluster.state.view).volumes
     except ResolutionError:

@@ -160,7 +160,6 @@ def _has_backing_image(cluster: PredictedCluster, volume: longhorn.Volume, candi
 
 
 def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
-    """Returns the volume as step 1 of a move changes it."""
     return replace(
         volume,
         number_of_replicas=volume.number_of_replicas + 1,

@@ -72,10 +72,9 @@ class Trials:
 
     @property
     def monotone(self) -> bool:
-        """Whether a step never hurts, so that the pod fits after more steps and more bytes wherever it fits after
-        fewer. This holds for new volumes, of which some may go to other nodes than the pod, while no volume of another
-        pod waits for its place.
-        """
+        """Whether a step never hurts: wherever the pod fits, it fits after more steps and more bytes."""
+        # This holds for new volumes, of which some may go to other nodes than the pod, while no volume of another pod
+        # waits for its place.
         return self._monotone
 
     def may_help(self, steps: Sequence[Step]) -> Cooperative[bool]:
@@ -128,9 +127,8 @@ class Trials:
         return decision
 
     def _nodes_to_decide(self, before: PredictedCluster, steps: Sequence[Step]) -> list[str] | None:
-        """Returns the nodes, None for all, that may be decided otherwise than without any step: those that the steps
-        changed, and those whose change is taken back.
-        """
+        """Returns the nodes, None for all, that may be decided otherwise than without any step."""
+        # These are the nodes that the steps changed, and those whose change is taken back.
         first, latest = before.state, self._latest.state
         changed = nodes_changed_since(
             (first.profiles.changelog, first.demand.changelog), (latest.profiles.changelog, latest.demand.changelog)
@@ -149,9 +147,8 @@ class Trials:
 
 
 def _reads_one_node(decision: Decision, cluster: PredictedCluster) -> bool:
-    """Whether the decision about each node reads no other node, for a pod that fits nowhere: its new volumes all go to
-    the pod's node, and nothing refuses the pod whatever the node.
-    """
+    """Whether the decision about each node reads no other node, for a pod that fits nowhere."""
+    # Its new volumes all go to the pod's node, and nothing refuses the pod whatever the node.
     view = cluster.state.view
     resolution = decision.resolution
     new = not resolution.unplaced and not any(entry.replicas for entry in resolution.volumes)

@@ -43,7 +43,6 @@ def sort_candidates(view: View, decision: Decision) -> list[str]:
 
 
 def _largest_free_space(view: View, name: str) -> int:
-    """Bytes that the emptiest disk of a node can still take."""
     if name not in view.cluster.nodes:
         return 0
     return max((space.free for space in view.free_space(name).values()), default=0)

@@ -35,9 +35,9 @@ class DiskRow:
 
     @property
     def badness(self) -> tuple[bool, bool, float, object, object]:
-        """Sorts disks, worst first: those over Longhorn's limit, then those that take no new replica, then by the least
-        share of the limit that is free.
-        """
+        """Sorts disks, worst first."""
+        # First those over Longhorn's limit, then those that take no new replica, then by the least share of the limit
+        # that is free.
         usage = self.usage
         limit = scheduling_limit_of(usage)
         share = usage.free / limit if limit else 1.0
@@ -69,7 +69,6 @@ def sort_disks(disks: Iterable[DiskRow], order: RowOrder) -> tuple[DiskRow, ...]
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:
-    """Returns the sort key of an order by bytes; the row with the least key comes first."""
     sizes = {
         RowOrder.WRITTEN: -space.written,
         RowOrder.SCHEDULED: -space.scheduled,

@@ -248,7 +248,6 @@ class _Run:
             self._place_volumes(sorted(self._unfinished))
 
     def _place_volumes(self, names: list[str]) -> None:
-        """Lets Longhorn place the replicas of volumes, in random order."""
         remaining = list(names)
         while remaining:
             self._place_volume(remaining.pop(self._choose(len(remaining))))
@@ -306,5 +305,4 @@ class _Run:
 
 
 def _summary(reasons: Counter[str]) -> str:
-    """Returns the reason of the most nodes."""
     return min(reasons, key=lambda text: (-reasons[text], text))

@@ -54,9 +54,7 @@ class Strategy(PodFilter, Protocol):
         """Notes that the node-reservation time-out of a pod has run out."""
 
     def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
-        """Returns the cluster after Longhorn's placement of a volume, of which an admission webhook may change what is
-        written.
-        """
+        """Returns the cluster after Longhorn's placement of a volume, as an admission webhook changes it."""
 
 
 class _PlainStrategy:

@@ -62,11 +62,7 @@ class Drain:
 
 
 def check_node(cluster: PredictedCluster, name: str) -> None:
-    """Returns if a node exists.
-
-    Raises:
-        WhatIfError: it does not
-    """
+    """Raises a WhatIfError if a node does not exist."""
     if name not in cluster.snapshot.nodes and name not in cluster.snapshot.longhorn_nodes:
         raise WhatIfError(f"there is no node {name}")
 
@@ -86,9 +82,8 @@ def _cordon(cluster: PredictedCluster, name: str) -> PredictedCluster:
 
 
 def _request_evictions(cluster: PredictedCluster, nodes: Collection[str]) -> tuple[PredictedCluster, frozenset[str]]:
-    """Evicts replicas of drained nodes where the policy says so (syncReplicaEvictionRequested). Returns the cluster,
-    and the volumes of the evicted replicas.
-    """
+    """Evicts replicas of drained nodes as the policy says (syncReplicaEvictionRequested)."""
+    # Returns the cluster, and the volumes of the evicted replicas.
     policy = cluster.state.view.settings.node_drain_policy
     if policy not in (BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA):
         return cluster, frozenset()
@@ -259,9 +254,8 @@ class Expand:
 
 
 def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
-    """Returns why the API server refuses larger claims of a StorageClass; a class that the source lacks refuses none.
-    Source: Kubernetes' admission plugin PersistentVolumeClaimResize.
-    """
+    """Returns why the API server refuses larger claims of a StorageClass (PersistentVolumeClaimResize)."""
+    # A class that the source lacks refuses none.
     storage_class = cluster.snapshot.storage_classes.get(claim.spec.storage_class or "")
     if storage_class is None or storage_class.allows_expansion:
         return ()

@@ -122,7 +122,6 @@ def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose
 def _add_replica(
     cluster: PredictedCluster, volume: longhorn.Volume, affinity: str, choose: Choose
 ) -> Cooperative[ReplicaStep]:
-    """Creates and places one replica, which is then rebuilt."""
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
     pending = _new_replica(volume, replicas, affinity)
@@ -135,9 +134,8 @@ def _add_replica(
 
 
 def new_replica_placement(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str = "") -> PlacementResult:
-    """Returns every disk that Longhorn may choose for another replica, or why there is none. `affinity` is the only
-    node that it may be on, "" for any.
-    """
+    """Returns every disk that Longhorn may choose for another replica, or why there is none."""
+    # `affinity` is the only node that the replica may be on, "" for any.
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
     return schedule_replica(view.cluster, volume, _new_replica(volume, replicas, affinity), replicas)
@@ -189,9 +187,8 @@ def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
 def _remove_extra_replica(
     cluster: PredictedCluster, volume: longhorn.Volume, replicas: tuple[longhorn.Replica, ...], choose: Choose
 ) -> ReplicaStep:
-    """Removes one replica beyond the volume's number, in Longhorn's order (cleanupExtraHealthyReplicas). Failed ones
-    stay until they are stale (shouldCleanUpFailedReplica), which is not predicted.
-    """
+    """Removes one replica beyond the volume's number, in Longhorn's order (cleanupExtraHealthyReplicas)."""
+    # Failed ones stay until they are stale (shouldCleanUpFailedReplica), which is not predicted.
     healthy = [replica for replica in replicas if is_healthy(replica)]
     evicted = [replica for replica in replicas if replica.eviction_requested and not replica.failed_at]
     # Evicted ones go first, then those that data locality does not want.
