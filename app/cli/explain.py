@@ -243,7 +243,7 @@ class _Question:
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
-    """Warns of nodes that do not exist, which are answered for none the less."""
+    """Warns of nodes that do not exist; the answer has them, too."""
     for name in names or ():
         if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
             warn(f"--node {name}: there is no such node")

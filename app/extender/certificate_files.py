@@ -56,7 +56,7 @@ class _Credentials:
                 context.load_verify_locations(cadata=self.authorities)
             except ssl.SSLError as error:
                 raise CertificateError(f"the authorities of callers cannot be used: {error.reason}") from error
-            # As in Go: an authority in the file is trusted, whoever has signed it.
+            # As in Go, an authority in the file is trusted, whichever authority has signed it.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
 

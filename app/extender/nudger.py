@@ -169,7 +169,7 @@ class Nudger:
         self._refusals = RefusedPods()
         self._pending = PendingNudges()
         self._rate = NUDGE_LIMIT
-        # Where pods are evaluated alone, nudged ones count none the less.
+        # Nudged pods count also where pods are evaluated alone.
         self._contention = Contention()
         self._no_offers = Ledger()
         self._no_demand = DemandIndex.of(build_view(empty_snapshot(), now(), 0))

@@ -34,7 +34,7 @@ class RefusedPod:
     last: float
     selected_node: str = ""  # the node that its claims had selected when it was refused the last time, "" for none
     backoff: NudgeBackoff = field(default_factory=NudgeBackoff)  # when it may be nudged again
-    # When kube-scheduler should have retried it after its last nudge; before that it is left alone.
+    # When kube-scheduler should have retried it after its last nudge; before that it gets no other nudge.
     retry_by: float = -math.inf
     nudges: int = 0  # number of its nudges
     seen: bool = False  # whether a view has had it

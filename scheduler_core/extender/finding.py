@@ -83,7 +83,7 @@ class ProbeResult:
     """What happened to a probe pod that fits on no node."""
 
     problem: str = ""  # why it could not be tried, or ""
-    message: str = ""  # why kube-scheduler has found no node; "" if it has said nothing
+    message: str = ""  # why kube-scheduler has found no node; "" if it has not reported that
     node: str = ""  # the node that kube-scheduler has chosen nevertheless, or ""
 
 

@@ -58,7 +58,7 @@ class PodClaims:
     """What kube-scheduler's filters read of a pod's claims."""
 
     affinities: tuple[VolumeAffinity, ...] = ()  # of the PersistentVolumes that the claims are bound to
-    refusal: PluginRefusal | None = None  # why every node is refused, None if none is for that
+    refusal: PluginRefusal | None = None  # a reason for which every node is refused, or None
 
 
 def pod_claims(

@@ -123,7 +123,7 @@ class _Search:
 
     trials: Trials
     limit: int
-    # The settings that were changed in vain, as starts for one more step.
+    # Changed settings with which the pod does not fit; one more step starts from each.
     refused: list[_Start] = field(default_factory=list["_Start"])
 
     def remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
