@@ -30,13 +30,13 @@ from app.extender.offer_store import READ_SECONDS
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LONGHORN_REPLICAS
 from app.schemas.state import GuardActivity
-from scheduler_core.convert import longhorn as wire
 from scheduler_core.convert.admission import (
     AdmissionRequest,
     JsonPatch,
     placement_patch,
 )
-from scheduler_core.convert.meta import Wire, decode_json, decode_object
+from scheduler_core.convert.longhorn import REPLICA
+from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.decision import Competing, Contenders
 from scheduler_core.extender.guard_health import GuardState, Observation, next_state, observe_placement
@@ -48,7 +48,7 @@ from scheduler_core.extender.placement_guard import (
     guard_placement,
 )
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
-from scheduler_core.model.longhorn import Replica
+from scheduler_core.model.longhorn import NODE_LABEL, Replica
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.packing.budget import Budget
 
@@ -107,11 +107,11 @@ class WrittenReplicas:
             ApiError: the API server refused or did not answer
             ObjectError: the answer cannot be read
         """
-        raw = await self._client.get(self._path, {"labelSelector": f"{wire.NODE_LABEL}={node}"}, READ_SECONDS)
+        raw = await self._client.get(self._path, {"labelSelector": f"{NODE_LABEL}={node}"}, READ_SECONDS)
         replicas: list[Replica] = []
         for entry in decode_json("ReplicaList", raw, _ReplicaList).items:
             try:
-                replicas.append(wire.replica(decode_object("Replica.longhorn.io", entry, wire.Replica)))
+                replicas.append(REPLICA.read(entry))
             except ObjectError as error:
                 log.warning("a replica cannot be read", problem=str(error))
         return replicas

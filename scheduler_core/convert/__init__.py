@@ -7,6 +7,7 @@ fields; it is pure: values in, values out.
 snapshot_kinds          the kinds that a snapshot may hold, and how each is read
 kube                    nodes, pods, claims, volumes, classes and attachments
 pod_disruption_budget   PodDisruptionBudgets, which predicted evictions read
+fields                  derives wire types and constructors from the paths at the fields of models
 longhorn                Longhorn's custom resources
 generic                 nodes, pods, services and controllers as the generic scheduler reads them
 generic_kinds           the kinds that the generic scheduler reads, and how each is read

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Replica, replica
-from scheduler_core.convert.meta import Wire, decode_object
+from scheduler_core.convert.longhorn import REPLICA
+from scheduler_core.convert.meta import Metadata, Wire, decode_object
 from scheduler_core.convert.probe_objects import ANSWERED, is_probe_replica
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
+from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED
 from scheduler_core.model.replica_placement import Placement
 
 JsonPatch = list[dict[str, Any]]
@@ -59,6 +60,7 @@ class _MigrationSpec(Wire):
 
 
 class _Migration(Wire):
+    metadata: Metadata
     spec: _MigrationSpec | None = None
 
 
@@ -146,15 +148,14 @@ def _placement_of(request: _Request) -> tuple[Placement | str, bool]:
         # A replica that is created with a disk is a restore.
         return f"the operation is {request.operation!r}, not {_UPDATE!r}", False
     try:
-        old = replica(decode_object(_REPLICA, request.old, Replica))
-        wire = decode_object(_REPLICA, request.new, Replica)
-        new = replica(wire)
+        old = REPLICA.read(request.old)
+        new = REPLICA.read(request.new)
         migration = decode_object(_REPLICA, request.new, _Migration)
     except ObjectError as error:
         return str(error), False
     if migration.spec is not None and migration.spec.migration_engine_name:
         return "the replica belongs to a migration", False
-    return _shape_problem(old, new) or Placement.of(new), bool(wire.metadata.annotations)
+    return _shape_problem(old, new) or Placement.of(new), bool(migration.metadata.annotations)
 
 
 def _shape_problem(old: longhorn.Replica, new: longhorn.Replica) -> str:

@@ -11,13 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert.disk_schedule_owner import is_owned_by_longhorn
-from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.convert.tolerant_fields import excerpt, read_integer, read_size, type_name
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL
 
 API_VERSION: Final = "longhorn.io/v1beta2"
 # Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.

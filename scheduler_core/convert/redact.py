@@ -55,8 +55,8 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
     Raises:
         ObjectError: it cannot be read
     """
-    wire = decode_json(kind.label, raw, kind.wire)
-    model = kind.convert(wire)  # what is written must be readable
+    wire = decode_json(kind.label, raw, kind.fields.wire)
+    model = kind.fields.construct(wire)  # what is written must be readable
     body = _omit_none(msgspec.to_builtins(wire))
     if kind.field in _FILTERED:
         filtered = decode_json(kind.label, raw, _FILTERED[kind.field])
@@ -178,7 +178,7 @@ _KEPT_LABELS: Final[Mapping[str, Callable[[str], bool]]] = {
 def _omit_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _omit_none(entry) for key, entry in value.items() if entry is not None}
-    return [_omit_none(entry) for entry in value] if isinstance(value, list) else value
+    return [_omit_none(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def _redact_metadata(value: Any, *, keep_label: Callable[[str], bool]) -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
 from scheduler_core.convert import kube, longhorn
+from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
 from scheduler_core.convert.persistent_volume import PersistentVolume, persistent_volume
 from scheduler_core.convert.pod_disruption_budget import PodDisruptionBudget, disruption_budget
 from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
 from scheduler_core.convert.volume_sources import (
-    Backup,
     VolumeSnapshot,
     VolumeSnapshotContent,
-    backup,
     volume_snapshot,
     volume_snapshot_content,
 )
@@ -32,21 +31,14 @@ Key = str | NamespacedName
 
 @dataclass(frozen=True, slots=True)
 class SnapshotKind:
-    """A kind that a snapshot may hold, and how it is read.
+    """A kind that a snapshot may hold, and how it is read."""
 
-    Attributes:
-        group: API group, "" for core/v1
-        wire: wire type that objects are decoded to
-        convert: turns the wire type into the model
-        field: name of the field of `Snapshot`
-        namespaced: whether its key has a namespace
-    """
-
+    # The API group, "" for core/v1.
     group: str
-    kind: str
-    wire: type[Wire]
-    convert: Callable[[Any], object]
+    fields: Fields[Any]
+    # The name of the field of `Snapshot`.
     field: str
+    # Whether its key has a namespace.
     namespaced: bool = False
 
     @property
@@ -54,7 +46,11 @@ class SnapshotKind:
         """The kind's name in messages, for Longhorn's kinds with their group, because Kubernetes and Longhorn both have
         a Node.
         """
-        return f"{self.kind}.{self.group}" if self.group == LONGHORN_GROUP else self.kind
+        return self.fields.kind
+
+    @property
+    def kind(self) -> str:
+        return self.label.partition(".")[0]
 
     def read(self, raw: object) -> tuple[Key, object]:
         """The key and the model of one decoded object.
@@ -62,7 +58,7 @@ class SnapshotKind:
         Raises:
             ObjectError: a field is missing or wrong
         """
-        return self._convert_wire(decode_object(self.label, raw, self.wire))
+        return self._convert_wire(decode_object(self.label, raw, self.fields.wire))
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, object]:
         """The key and the model of an object of the API server.
@@ -70,50 +66,60 @@ class SnapshotKind:
         Raises:
             ObjectError: as `read`
         """
-        return self._convert_wire(decode_json(self.label, raw, self.wire))
+        return self._convert_wire(decode_json(self.label, raw, self.fields.wire))
 
     def _convert_wire(self, wire: Wire) -> tuple[Key, object]:
         metadata: Metadata | None = getattr(wire, "metadata", None)
         if metadata is None or not metadata.name:
             raise ObjectError(self.label, "metadata.name", "is missing")
         key: Key = (metadata.namespace or "default", metadata.name) if self.namespaced else metadata.name
-        return key, self.convert(wire)
+        return key, self.fields.construct(wire)
 
 
 _KINDS: Final = (
-    SnapshotKind("", "Node", kube.Node, kube.node, "nodes"),
-    SnapshotKind("", "Pod", kube.Pod, kube.pod, "pods", namespaced=True),
-    SnapshotKind("", "PersistentVolumeClaim", kube.Claim, kube.claim, "claims", namespaced=True),
-    SnapshotKind("", "PersistentVolume", PersistentVolume, persistent_volume, "persistent_volumes"),
-    SnapshotKind("storage.k8s.io", "StorageClass", kube.StorageClass, kube.storage_class, "storage_classes"),
+    SnapshotKind("", Fields.by_hand("Node", kube.Node, kube.node), "nodes"),
+    SnapshotKind("", Fields.by_hand("Pod", kube.Pod, kube.pod), "pods", namespaced=True),
+    SnapshotKind("", Fields.by_hand("PersistentVolumeClaim", kube.Claim, kube.claim), "claims", namespaced=True),
+    SnapshotKind("", Fields.by_hand("PersistentVolume", PersistentVolume, persistent_volume), "persistent_volumes"),
     SnapshotKind(
-        "storage.k8s.io", "VolumeAttachment", kube.VolumeAttachment, kube.volume_attachment, "volume_attachments"
-    ),
-    SnapshotKind("storage.k8s.io", "CSINode", kube.CsiNode, kube.csi_node, "csi_nodes"),
-    SnapshotKind(
-        "policy", "PodDisruptionBudget", PodDisruptionBudget, disruption_budget, "disruption_budgets", namespaced=True
+        "storage.k8s.io", Fields.by_hand("StorageClass", kube.StorageClass, kube.storage_class), "storage_classes"
     ),
     SnapshotKind(
-        SNAPSHOT_GROUP, "VolumeSnapshot", VolumeSnapshot, volume_snapshot, "volume_snapshots", namespaced=True
+        "storage.k8s.io",
+        Fields.by_hand("VolumeAttachment", kube.VolumeAttachment, kube.volume_attachment),
+        "volume_attachments",
+    ),
+    SnapshotKind("storage.k8s.io", Fields.by_hand("CSINode", kube.CsiNode, kube.csi_node), "csi_nodes"),
+    SnapshotKind(
+        "policy",
+        Fields.by_hand("PodDisruptionBudget", PodDisruptionBudget, disruption_budget),
+        "disruption_budgets",
+        namespaced=True,
     ),
     SnapshotKind(
         SNAPSHOT_GROUP,
-        "VolumeSnapshotContent",
-        VolumeSnapshotContent,
-        volume_snapshot_content,
+        Fields.by_hand("VolumeSnapshot", VolumeSnapshot, volume_snapshot),
+        "volume_snapshots",
+        namespaced=True,
+    ),
+    SnapshotKind(
+        SNAPSHOT_GROUP,
+        Fields.by_hand("VolumeSnapshotContent", VolumeSnapshotContent, volume_snapshot_content),
         "volume_snapshot_contents",
     ),
-    SnapshotKind(LONGHORN_GROUP, "Node", longhorn.Node, longhorn.node, "longhorn_nodes"),
-    SnapshotKind(LONGHORN_GROUP, "Volume", longhorn.Volume, longhorn.volume, "volumes"),
-    SnapshotKind(LONGHORN_GROUP, "Replica", longhorn.Replica, longhorn.replica, "replicas"),
-    SnapshotKind(LONGHORN_GROUP, "BackingImage", longhorn.BackingImage, longhorn.backing_image, "backing_images"),
-    SnapshotKind(LONGHORN_GROUP, "Backup", Backup, backup, "backups"),
-    SnapshotKind(LONGHORN_GROUP, "EngineImage", longhorn.EngineImage, longhorn.engine_image, "engine_images"),
+    SnapshotKind(LONGHORN_GROUP, longhorn.NODE, "longhorn_nodes"),
+    SnapshotKind(LONGHORN_GROUP, longhorn.VOLUME, "volumes"),
+    SnapshotKind(LONGHORN_GROUP, longhorn.REPLICA, "replicas"),
+    SnapshotKind(LONGHORN_GROUP, longhorn.BACKING_IMAGE, "backing_images"),
+    SnapshotKind(LONGHORN_GROUP, longhorn.BACKUP, "backups"),
+    SnapshotKind(LONGHORN_GROUP, longhorn.ENGINE_IMAGE, "engine_images"),
+    SnapshotKind(LONGHORN_GROUP, longhorn.INSTANCE_MANAGER, "instance_managers"),
+    SnapshotKind(LONGHORN_GROUP, longhorn.SETTING, "settings"),
     SnapshotKind(
-        LONGHORN_GROUP, "InstanceManager", longhorn.InstanceManager, longhorn.instance_manager, "instance_managers"
+        LONGHORN_GROUP,
+        Fields.by_hand("DiskSchedule.longhorn.io", RedactedDiskSchedule, redacted_disk_schedule),
+        "disk_schedules",
     ),
-    SnapshotKind(LONGHORN_GROUP, "Setting", longhorn.Setting, longhorn.setting, "settings"),
-    SnapshotKind(LONGHORN_GROUP, "DiskSchedule", RedactedDiskSchedule, redacted_disk_schedule, "disk_schedules"),
 )
 KINDS: Final = {(kind.group, kind.kind): kind for kind in _KINDS}
 WORKLOADS: Final = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "CronJob"})

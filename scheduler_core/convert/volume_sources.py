@@ -1,9 +1,9 @@
-"""Wire types of what new volumes are restored from, and their conversion: VolumeSnapshots with their contents, and Longhorn's backups."""
+"""Wire types of what new volumes are restored from, and their conversion: VolumeSnapshots with their contents."""
 
 from __future__ import annotations
 
-from scheduler_core.convert.meta import Metadata, Subject, Wire
-from scheduler_core.model import kube, longhorn
+from scheduler_core.convert.meta import Metadata, Wire
+from scheduler_core.model import kube
 
 
 class _SnapshotStatus(Wire):
@@ -42,26 +42,3 @@ def volume_snapshot_content(wire: VolumeSnapshotContent) -> kube.VolumeSnapshotC
     spec = wire.spec or _ContentSpec()
     status = wire.status or _ContentStatus()
     return kube.VolumeSnapshotContent(wire.metadata.name, spec.driver or "", status.snapshot_handle or "")
-
-
-class _BackupStatus(Wire):
-    volume_size: int | str | None = None
-    volume_backing_image_name: str | None = None
-
-
-class Backup(Wire):
-    """longhorn.io Backup."""
-
-    metadata: Metadata
-    status: _BackupStatus | None = None
-
-
-def backup(wire: Backup) -> longhorn.Backup:
-    """A backup; its size is 0 until Longhorn has read it from the backup target."""
-    status = wire.status or _BackupStatus()
-    subject = Subject("Backup.longhorn.io", wire.metadata)
-    return longhorn.Backup(
-        name=wire.metadata.name,
-        volume_size=subject.size(status.volume_size, "status.volumeSize"),
-        backing_image=status.volume_backing_image_name or "",
-    )

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 FILESYSTEM: Final = "Filesystem"
+
+
+def is_set(value: str | None) -> bool:
+    return value is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One status condition. `status` is ``True``, ``False`` or ``Unknown``; times are RFC 3339 texts, "" if absent."""
 
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str = ""
+    type: Annotated[str, "type"]
+    status: Annotated[str, "status"]
+    reason: Annotated[str, "reason"] = ""
+    message: Annotated[str, "message"] = ""
+    last_transition_time: Annotated[str, "lastTransitionTime"] = ""
 
 
 def condition(conditions: tuple[Condition, ...], kind: str) -> Condition:

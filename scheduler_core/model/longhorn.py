@@ -1,13 +1,16 @@
 """Longhorn's custom resources (longhorn.io/v1beta2) with only the fields that a decision reads. Names follow the CRDs;
-sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them.
+sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them. Absent booleans and numbers are
+Go's zero values, as Longhorn itself would decode them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Final
 
-from scheduler_core.model.kube import Condition, condition
+from scheduler_core.model.kube import Condition, condition, is_set
+from scheduler_core.model.quantity import read_byte_count, read_counter, read_size
 
 V1 = "v1"
 V2 = "v2"
@@ -20,6 +23,11 @@ SHARDED = "sharded"
 CORDONED = "KubernetesNodeCordoned"
 # datastore/longhorn.go: a replica that failed this often is never reused (FailedReplicaMaxRetryCount).
 FAILED_REPLICA_MAX_RETRY_COUNT = 5
+# Longhorn finds the replicas of a node and of a disk by these labels.
+NODE_LABEL: Final = "longhornnode"
+DISK_LABEL: Final = "longhorndiskuuid"
+# The placement guard writes it with its answer.
+REVIEWED: Final = "longhorn.io/scheduler-extender-reviewed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +36,26 @@ class Disk:
     the scheduler reads that of the spec, CSI GetCapacity that of the status.
     """
 
-    name: str
-    uuid: str = ""
-    in_spec: bool = True
-    in_status: bool = True
-    path: str = ""
-    allow_scheduling: bool = False
-    eviction_requested: bool = False
-    tags: tuple[str, ...] = ()
-    spec_type: str = ""
-    status_type: str = ""
-    filesystem_type: str = ""
-    storage_reserved: int = 0
-    storage_maximum: int = 0
-    storage_available: int = 0
-    storage_scheduled: int = 0
-    scheduled_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
-    scheduled_backing_images: Mapping[str, int] = field(default_factory=dict[str, int])
-    conditions: tuple[Condition, ...] = ()
+    name: Annotated[str, "name"]
+    uuid: Annotated[str, "status.diskUUID"] = ""
+    in_spec: Annotated[bool, "spec", is_set] = True
+    in_status: Annotated[bool, "status", is_set] = True
+    path: Annotated[str, "spec.path"] = ""
+    allow_scheduling: Annotated[bool, "spec.allowScheduling"] = False
+    eviction_requested: Annotated[bool, "spec.evictionRequested"] = False
+    tags: Annotated[tuple[str, ...], "spec.tags"] = ()
+    spec_type: Annotated[str, "spec.diskType"] = ""
+    status_type: Annotated[str, "status.diskType"] = ""
+    filesystem_type: Annotated[str, "status.filesystemType"] = ""
+    storage_reserved: Annotated[int, "spec.storageReserved", read_counter] = 0
+    storage_maximum: Annotated[int, "status.storageMaximum", read_counter] = 0
+    storage_available: Annotated[int, "status.storageAvailable", read_counter] = 0
+    storage_scheduled: Annotated[int, "status.storageScheduled", read_counter] = 0
+    scheduled_replicas: Annotated[Mapping[str, int], "status.scheduledReplica"] = field(default_factory=dict[str, int])
+    scheduled_backing_images: Annotated[Mapping[str, int], "status.scheduledBackingImage"] = field(
+        default_factory=dict[str, int]
+    )
+    conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
 
     @property
     def ready(self) -> bool:
@@ -60,15 +70,15 @@ class Disk:
 class Node:
     """A Longhorn node (nodes.longhorn.io); `disks` are ordered by name."""
 
-    name: str
-    allow_scheduling: bool = False
-    eviction_requested: bool = False
-    tags: tuple[str, ...] = ()
-    zone: str = ""
-    region: str = ""
-    deleting: bool = False
-    conditions: tuple[Condition, ...] = ()
-    disks: tuple[Disk, ...] = ()
+    name: Annotated[str, "metadata.name"]
+    allow_scheduling: Annotated[bool, "spec.allowScheduling"] = False
+    eviction_requested: Annotated[bool, "spec.evictionRequested"] = False
+    tags: Annotated[tuple[str, ...], "spec.tags"] = ()
+    zone: Annotated[str, "status.zone"] = ""
+    region: Annotated[str, "status.region"] = ""
+    deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+    conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
+    disks: Annotated[tuple[Disk, ...], "spec.disks", "status.diskStatus"] = ()
 
     @property
     def ready(self) -> bool:
@@ -84,8 +94,8 @@ class Node:
 class TopologyTerm:
     """One term of volume.spec.topologyRequirement; an empty field matches every node."""
 
-    zone: str = ""
-    region: str = ""
+    zone: Annotated[str, "zone"] = ""
+    region: Annotated[str, "region"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,16 @@ class DataLayout:
     data_chunks: int
     parity_chunks: int
     strip_size_kb: int
+
+
+def _data_layout(
+    kind: str | None, data_chunks: int | None, parity_chunks: int | None, strip_size_kb: int | None
+) -> DataLayout | None:
+    return DataLayout(data_chunks or 0, parity_chunks or 0, strip_size_kb or 0) if kind == SHARDED else None
+
+
+def _replicas_if_unsharded(layout: str | None, number: int | None) -> int:
+    return 0 if layout == SHARDED else number or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,41 +132,53 @@ class Volume:
         whole_size: bytes of the sharded volume that this one's replicas stand for the shards of (`longhorn/shards.py`), 0 for others
     """
 
-    name: str
-    size: int = 0
-    number_of_replicas: int = 0
-    data_engine: str = V1
-    data_locality: str = DISABLED
-    access_mode: str = "rwo"
-    migratable: bool = False
-    node_selector: tuple[str, ...] = ()
-    disk_selector: tuple[str, ...] = ()
-    backing_image: str = ""
-    image: str = ""
-    replica_soft_anti_affinity: str = ""
-    replica_zone_soft_anti_affinity: str = ""
-    replica_disk_soft_anti_affinity: str = ""
-    replica_auto_balance: str = ""
-    clone_mode: str = ""
-    data_source: str = ""
-    topology_requirement: tuple[TopologyTerm, ...] = ()
-    node_id: str = ""
-    current_node_id: str = ""
-    state: str = ""
-    robustness: str = ""
-    last_degraded_at: str = ""
-    actual_size: int = 0
-    clone_state: str = ""
-    restore_required: bool = False
-    standby: bool = False
-    deleting: bool = False
-    data_layout: DataLayout | None = None
+    name: Annotated[str, "metadata.name"]
+    size: Annotated[int, "spec.size", read_size] = 0
+    number_of_replicas: Annotated[int, "spec.dataLayout.type", "spec.numberOfReplicas", _replicas_if_unsharded] = 0
+    data_engine: Annotated[str, "spec.dataEngine"] = V1
+    data_locality: Annotated[str, "spec.dataLocality"] = DISABLED
+    access_mode: Annotated[str, "spec.accessMode"] = "rwo"
+    migratable: Annotated[bool, "spec.migratable"] = False
+    node_selector: Annotated[tuple[str, ...], "spec.nodeSelector"] = ()
+    disk_selector: Annotated[tuple[str, ...], "spec.diskSelector"] = ()
+    backing_image: Annotated[str, "spec.backingImage"] = ""
+    image: Annotated[str, "spec.image"] = ""
+    replica_soft_anti_affinity: Annotated[str, "spec.replicaSoftAntiAffinity"] = ""
+    replica_zone_soft_anti_affinity: Annotated[str, "spec.replicaZoneSoftAntiAffinity"] = ""
+    replica_disk_soft_anti_affinity: Annotated[str, "spec.replicaDiskSoftAntiAffinity"] = ""
+    replica_auto_balance: Annotated[str, "spec.replicaAutoBalance"] = ""
+    clone_mode: Annotated[str, "spec.cloneMode"] = ""
+    data_source: Annotated[str, "spec.dataSource"] = ""
+    topology_requirement: Annotated[tuple[TopologyTerm, ...], "spec.topologyRequirement"] = ()
+    node_id: Annotated[str, "spec.nodeID"] = ""
+    current_node_id: Annotated[str, "status.currentNodeID"] = ""
+    state: Annotated[str, "status.state"] = ""
+    robustness: Annotated[str, "status.robustness"] = ""
+    last_degraded_at: Annotated[str, "status.lastDegradedAt"] = ""
+    actual_size: Annotated[int, "status.actualSize", read_byte_count] = 0
+    clone_state: Annotated[str, "status.cloneStatus.state"] = ""
+    restore_required: Annotated[bool, "status.restoreRequired"] = False
+    standby: Annotated[bool, "status.isStandby"] = False
+    deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+    data_layout: Annotated[
+        DataLayout | None,
+        "spec.dataLayout.type",
+        "spec.dataLayout.dataChunks",
+        "spec.dataLayout.parityChunks",
+        "spec.dataLayout.stripSizeKB",
+        _data_layout,
+    ] = None
     whole_size: int = 0
 
     @property
     def has_shards(self) -> bool:
         """Whether it is a sharded volume that exists: Longhorn has placed its shards, or does so whatever its pod's node."""
         return self.data_layout is not None and not self.whole_size
+
+
+# Every real object has the field; one written by hand may not.
+def _is_active(active: bool | None) -> bool:  # noqa: FBT001 # a value of an object
+    return active is not False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,27 +192,27 @@ class Replica:
         generation: 1 until the spec is changed for the first time, 0 if unknown; replicas that differ in it alone are equal
     """
 
-    name: str
-    volume: str
-    size: int = 0
-    node_id: str = ""
-    disk_id: str = ""
-    disk_path: str = ""
-    data_engine: str = V1
-    image: str = ""
-    active: bool = True
-    healthy_at: str = ""
-    failed_at: str = ""
-    eviction_requested: bool = False
-    hard_node_affinity: str = ""
-    rebuild_retry_count: int = 0
-    linked_clone_source: str = ""
-    current_state: str = ""
-    deleting: bool = False
-    node_label: str = ""
-    disk_label: str = ""
-    reviewed_place: str = ""
-    generation: int = field(default=0, compare=False)
+    name: Annotated[str, "metadata.name"]
+    volume: Annotated[str, "spec.volumeName"] = ""
+    size: Annotated[int, "spec.volumeSize", read_size] = 0
+    node_id: Annotated[str, "spec.nodeID"] = ""
+    disk_id: Annotated[str, "spec.diskID"] = ""
+    disk_path: Annotated[str, "spec.diskPath"] = ""
+    data_engine: Annotated[str, "spec.dataEngine"] = V1
+    image: Annotated[str, "spec.image"] = ""
+    active: Annotated[bool, "spec.active", _is_active] = True
+    healthy_at: Annotated[str, "spec.healthyAt"] = ""
+    failed_at: Annotated[str, "spec.failedAt"] = ""
+    eviction_requested: Annotated[bool, "spec.evictionRequested"] = False
+    hard_node_affinity: Annotated[str, "spec.hardNodeAffinity"] = ""
+    rebuild_retry_count: Annotated[int, "spec.rebuildRetryCount"] = 0
+    linked_clone_source: Annotated[str, "spec.linkedCloneSrcReplicaName"] = ""
+    current_state: Annotated[str, "status.currentState"] = ""
+    deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+    node_label: Annotated[str, f"metadata.labels[{NODE_LABEL}]"] = ""
+    disk_label: Annotated[str, f"metadata.labels[{DISK_LABEL}]"] = ""
+    reviewed_place: Annotated[str, f"metadata.annotations[{REVIEWED}]"] = ""
+    generation: Annotated[int, "metadata.generation"] = field(default=0, compare=False)
 
     @property
     def place(self) -> str:
@@ -203,33 +235,37 @@ class BackingImage:
     spec.diskFileSpecMap).
     """
 
-    name: str
-    data_engine: str = V1
-    node_selector: tuple[str, ...] = ()
-    disk_selector: tuple[str, ...] = ()
-    disks: tuple[str, ...] = ()
-    real_size: int = 0
-    virtual_size: int = 0
-    source_type: str = ""
+    name: Annotated[str, "metadata.name"]
+    data_engine: Annotated[str, "spec.dataEngine"] = V1
+    node_selector: Annotated[tuple[str, ...], "spec.nodeSelector"] = ()
+    disk_selector: Annotated[tuple[str, ...], "spec.diskSelector"] = ()
+    disks: Annotated[tuple[str, ...], "spec.diskFileSpecMap"] = ()
+    real_size: Annotated[int, "status.realSize", read_byte_count] = 0
+    virtual_size: Annotated[int, "status.virtualSize", read_byte_count] = 0
+    source_type: Annotated[str, "spec.sourceType"] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
     """A backup (backups.longhorn.io) with the size and the backing image of the volume that it was made of."""
 
-    name: str
-    volume_size: int = 0
-    backing_image: str = ""
+    name: Annotated[str, "metadata.name"]
+    volume_size: Annotated[int, "status.volumeSize", read_size] = 0
+    backing_image: Annotated[str, "status.volumeBackingImageName"] = ""
+
+
+def _deployed_nodes(deployments: dict[str, bool] | None) -> frozenset[str]:
+    return frozenset(name for name, deployed in (deployments or {}).items() if deployed)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
     """An engine image and the nodes it is deployed on (status.nodeDeploymentMap)."""
 
-    name: str
-    image: str = ""
-    state: str = ""
-    nodes: frozenset[str] = frozenset()
+    name: Annotated[str, "metadata.name"]
+    image: Annotated[str, "spec.image"] = ""
+    state: Annotated[str, "status.state"] = ""
+    nodes: Annotated[frozenset[str], "status.nodeDeploymentMap", _deployed_nodes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +274,9 @@ class InstanceManager:
     on one node.
     """
 
-    name: str
-    node: str = ""
-    data_engine: str = V1
-    image: str = ""
-    state: str = ""
-    deleting: bool = False
+    name: Annotated[str, "metadata.name"]
+    node: Annotated[str, "spec.nodeID"] = ""
+    data_engine: Annotated[str, "spec.dataEngine"] = V1
+    image: Annotated[str, "spec.image"] = ""
+    state: Annotated[str, "status.currentState"] = ""
+    deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False

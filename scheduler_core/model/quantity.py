@@ -61,6 +61,39 @@ def parse_clamped(text: str, scale: int = 1) -> int:
     return max(-MAX_BYTES, min(_parse_rounded_up(text, scale), MAX_BYTES))
 
 
+def read_size(value: int | str | None) -> int:
+    """A size in bytes as objects hold it; 0 if it is absent.
+
+    Raises:
+        QuantityError: it is no quantity, or negative
+        QuantityOverflowError: it does not fit 64 bits
+    """
+    if value is None or value == "":
+        return 0
+    size = parse_bytes(value if isinstance(value, str) else str(value))
+    if size < 0:
+        raise QuantityError(f"{value!r} is negative")
+    return size
+
+
+def read_byte_count(value: int | None) -> int:
+    """The same for a field that is no text."""
+    return read_size(value)
+
+
+def read_counter(value: int | None) -> int:
+    """A byte count as Longhorn reports it: any 64-bit integer, negative ones included.
+
+    Raises:
+        QuantityError: it does not fit 64 bits
+    """
+    if value is None:
+        return 0
+    if not -MAX_BYTES - 1 <= value <= MAX_BYTES:
+        raise QuantityError(f"{value} does not fit a signed 64-bit integer")
+    return value
+
+
 def _parse_rounded_up(text: str, scale: int) -> int:
     """The value times `scale`, rounded away from zero and not limited to 64 bits; an absurdly large exponent gives just
     some value beyond that limit.

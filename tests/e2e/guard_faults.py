@@ -21,8 +21,8 @@ from rich.table import Table
 from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, MUTATING_WEBHOOKS, PODS, SECRETS
 from devcluster.pki import CertificateAuthority
 from devcluster.programs import NAMESPACE
-from scheduler_core.convert.longhorn import REVIEWED
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
+from scheduler_core.model.longhorn import REVIEWED
 from tests.e2e.harsh_burst import APP, HarshBurst, Outcome, outcome_of
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import Object

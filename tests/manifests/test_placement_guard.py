@@ -17,10 +17,10 @@ from app.settings import DEFAULT_GUARD_PORT
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
-from scheduler_core.convert.longhorn import REVIEWED
 from scheduler_core.convert.probe_objects import TAG
 from scheduler_core.extender.settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
+from scheduler_core.model.longhorn import REVIEWED
 from tests.manifests.load import (
     GUARD,
     MANIFESTS,

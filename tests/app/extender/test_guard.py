@@ -26,12 +26,11 @@ from app.extender.metrics import Metrics
 from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
 from scheduler_core.convert.admission import admission_request
-from scheduler_core.convert.longhorn import REVIEWED
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.extender.guard_health import GuardState
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
-from scheduler_core.model.longhorn import Replica
+from scheduler_core.model.longhorn import REVIEWED, Replica
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
