@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -91,7 +91,7 @@ class _HostPriority(msgspec.Struct, gc=False):
 
 
 _ARGS: Final = msgspec.json.Decoder(_RawArgs)
-_POD: Final = msgspec.json.Decoder(kube.Pod)
+_POD: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(kube.POD.wire)
 _WHOLE_POD: Final = msgspec.json.Decoder(generic.GenericPod)
 _PREEMPTION_ARGS: Final = msgspec.json.Decoder(_RawPreemptionArgs)
 _Decoded = TypeVar("_Decoded")
@@ -265,7 +265,7 @@ def _pod(raw: msgspec.Raw) -> Pod:
     if not pod.metadata.name:
         raise RequestError("Pod.metadata.name is missing")
     try:
-        return kube.pod(pod)
+        return kube.POD.construct(pod)
     except CoreError as error:
         raise RequestError(str(error)) from error
 

@@ -180,7 +180,7 @@ def _node(raw: object) -> generic.Node:
 
 
 def _pod(raw: object) -> kube.Pod:
-    pod = wire.pod(decode_object("Pod", raw, wire.Pod))
+    pod = wire.POD.read(raw)
     if pod.node_name:
         raise CoreError(f"Pod {pod.key}: spec.nodeName is set, so that no scheduler decides about it")
     return pod

@@ -151,7 +151,7 @@ def is_file(source: str) -> bool:
 
 def _decode_pod(kind: str, raw: object) -> Pod:
     if kind == "Pod":
-        return wire.pod(decode_object(kind, raw, wire.Pod))
+        return wire.POD.read(raw)
     return wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
 
 

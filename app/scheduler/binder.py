@@ -27,11 +27,10 @@ from scheduler_core.backoff import Backoff
 from scheduler_core.convert.binding import (
     PendingPod,
     binding,
-    kube_pod,
     pending_pod,
     selected_node_patch,
-    waits_for_consumer,
 )
+from scheduler_core.convert.kube import POD, STORAGE_CLASS
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import CoreError
 from scheduler_core.model import kube
@@ -194,7 +193,7 @@ class Binder:
         namespace, name = claim
         async for page in pages(self._client, PODS.path(namespace), _BOUND_PODS_QUERY):
             for raw in page.items:
-                bound_pod = kube_pod(raw)
+                bound_pod = POD.decode(raw)
                 mounts = any(volume.claim == name for volume in bound_pod.volumes)
                 if mounts and bound_pod.node_name and bound_pod.live and bound_pod.uid != pod.uid:
                     raise _claim_conflict(claim, selected_node, (namespace, bound_pod.name))
@@ -203,7 +202,7 @@ class Binder:
         class_name = claim.spec.storage_class
         if claim.spec.volume_name or not class_name:
             return False
-        return waits_for_consumer(await self._client.get(STORAGE_CLASSES.path(name=class_name)))
+        return STORAGE_CLASS.decode(await self._client.get(STORAGE_CLASSES.path(name=class_name))).waits_for_consumer
 
 
 def _claim_conflict(claim: _ClaimKey, node: str, pod: PodKey) -> CoreError:

@@ -5,7 +5,7 @@ a frozen model value. The package is in the core because recorded decisions (`lo
 fields; it is pure: values in, values out.
 
 snapshot_kinds          the kinds that a snapshot may hold, and how each is read
-kube                    nodes, pods, claims, volumes, classes and attachments
+kube                    nodes, pods, claims, volumes, snapshots, classes and attachments
 pod_disruption_budget   PodDisruptionBudgets, which predicted evictions read
 fields                  derives wire types and constructors from the paths at the fields of models
 longhorn                Longhorn's custom resources

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert import kube as kube_convert
 from scheduler_core.convert.generic import GenericPod, generic_pod
-from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
+from scheduler_core.convert.kube import POD
 from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey
+from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION
 
-WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 # RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _EXAMPLE: Final = "2026-01-31T12:00:00Z"
@@ -97,7 +96,7 @@ def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, Pendin
     schedulable = wire.metadata.deletion_timestamp is None and not spec.scheduling_gates
     pending = PendingPod(
         pod=pod,
-        kube_pod=kube_convert.pod(read(kube_convert.Pod)),
+        kube_pod=POD.construct(read(POD.wire)),
         scheduler_name=spec.scheduler_name or _DEFAULT_SCHEDULER,
         priority=spec.priority or 0,
         created=created,
@@ -145,28 +144,6 @@ def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:
     if not pod.metadata.name or (pod.spec and pod.spec.node_name):
         return None
     return pod.metadata.namespace or "default", pod.metadata.name
-
-
-def kube_pod(raw: bytes | msgspec.Raw) -> kube.Pod:
-    """Reads a pod with its claims, whether it has a node or not.
-
-    Raises:
-        ObjectError: a field is missing or wrong
-    """
-    return kube_convert.pod(decode_json("Pod", raw, kube_convert.Pod))
-
-
-class _BindingModeClass(Wire):
-    volume_binding_mode: str | None = None
-
-
-def waits_for_consumer(raw: bytes) -> bool:
-    """Whether a StorageClass delays provisioning until a node is selected.
-
-    Raises:
-        ObjectError: it is no StorageClass
-    """
-    return decode_json("StorageClass", raw, _BindingModeClass).volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
 
 def selected_node_patch(node: str) -> dict[str, Any]:

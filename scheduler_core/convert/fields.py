@@ -5,10 +5,11 @@ types while it decodes, and the constructor.
     node_label: Annotated[str, "metadata.labels[longhornnode]"] = ""
     size: Annotated[int, "spec.volumeSize", read_size] = 0
 
-Null, empty and absent values become the field's default; a field without default must not be null, and is empty if absent. A function
-behind the paths gets what is at each of them instead, null included, and its parameters say which types that may have. A function that
-needs wire types, which models do not know, is given to `Fields` by the field's name, if need be with the types. Functions raise
-QuantityError, or ObjectError with a path and no object.
+Null, empty and absent values become the field's default. A field without default, or with a type behind its path, must not be null, and
+is empty if absent. A function behind the paths gets what is at each of them instead, null included, and its parameters say which types
+that may have. A function that needs wire types, which models do not know, is given to `Fields` by the field's name, if need be with the
+types, and so are `Fields` of a model inside the model. The path "" is the object itself, of which a model inside the model is another
+part. Functions raise QuantityError, or ObjectError with a path and no object.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import dataclasses
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -27,6 +29,7 @@ from scheduler_core.errors import ObjectError, OversizeError, QuantityError, Qua
 _Model = TypeVar("_Model")
 _Wire = TypeVar("_Wire", bound=Wire)
 _KEY: Final = re.compile(r"(.+)\[(.+)\]")
+_LITERALS: Final = (str, int, tuple)
 _METADATA: Final = dict(zip(Metadata.__struct_encode_fields__, Metadata.__struct_fields__, strict=True))
 
 
@@ -43,9 +46,17 @@ class _Source(NamedTuple):
 class Fields(Generic[_Model]):
     """How objects of one kind are read, derived on first use; `kind` is what messages call them."""
 
-    def __init__(self, kind: str, model: type[_Model], **conversions: Callable[..., Any] | tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        model: type[_Model],
+        *,
+        needs_metadata: bool = True,
+        **conversions: Callable[..., Any] | Fields[Any] | tuple[Any, ...],
+    ) -> None:
         self.kind = kind
         self._model: Any = model
+        self._needs_metadata = needs_metadata
         self._conversions = conversions
 
     @classmethod
@@ -73,10 +84,9 @@ class Fields(Generic[_Model]):
         """
         return self.construct(decode_json(self.kind, raw, self.wire))
 
-    def map_of(self, path: str) -> Any:
-        """The type of a map whose values are like the object at a path."""
-        part: Any = self._parts[path]
-        return dict[str, part] | None
+    def part(self, path: str) -> Any:
+        """The wire type of an object inside the object."""
+        return self._parts[path]
 
     @cached_property
     def wire(self) -> type[Wire]:
@@ -91,32 +101,38 @@ class Fields(Generic[_Model]):
             marks = getattr(hints[field.name], "__metadata__", ())
             paths = [mark for mark in marks if isinstance(mark, str)]
             if paths:
-                convert = self._conversions.get(field.name) or next(filter(callable, marks), None)
+                convert = self._conversions.get(field.name, next(filter(callable, marks), None))
                 sources.append(_source(field, get_args(hints[field.name])[0], paths, convert))
         return sources
 
     @cached_property
     def _parts(self) -> dict[str, Any]:
         """The wire types of the object, at "", and of the objects inside it, by path."""
+        parts: dict[str, Any] = {}
+        self._derive(self.tree, "", parts)
+        return parts
+
+    @cached_property
+    def tree(self) -> dict[str, Any]:
+        """The types in the object, by path: of an object inside it those in that one."""
         tree: dict[str, Any] = {}
         for source in self._sources:
             for path, kind in zip(source.paths, source.types, strict=True):
-                *outer, name = _split(path)[0]
-                part = tree
-                for each in outer:
-                    if not isinstance(part.get(each), dict):
-                        part[each] = {}
-                    part = part[each]
-                part.setdefault(name, kind)
-        parts: dict[str, Any] = {}
-        self._derive(tree, "", parts)
-        return parts
+                if isinstance(kind, Fields):
+                    _merge(tree, kind.tree)
+                else:
+                    *outer, name = _split(path)[0]
+                    branch: Any = map_of(_without_none(kind)) if _split(path)[1] else kind
+                    for each in reversed((*outer, name)):
+                        branch = {each: branch}
+                    _merge(tree, branch)
+        return tree
 
     def _derive(self, tree: dict[str, Any], path: str, parts: dict[str, Any]) -> Any:
         base = Metadata if path == "metadata" else Wire
         members: list[Any] = []
         for name, entry in tree.items():
-            if name == "metadata":
+            if name == "metadata" and self._needs_metadata:
                 members.append((name, self._derive(entry, name, parts)))
             elif isinstance(entry, dict):
                 members.append((name, self._derive(entry, f"{path}.{name}".strip("."), parts) | None, None))
@@ -144,9 +160,12 @@ class Fields(Generic[_Model]):
         for name, paths, _, convert, default in self._sources:
             names |= {f"convert_{name}": convert, f"default_{name}": default}
             values = ", ".join(map(_expression, paths))
-            if convert is not None:
-                conversions.append(f"  at = {paths[-1]!r}; value_{name} = convert_{name}({values})")
-            value = f"{values} or default_{name}" if convert is None else f"value_{name}"
+            if convert is None:
+                value = f"{values} or {repr(default) if isinstance(default, _LITERALS) else f'default_{name}'}"
+            else:
+                at = ".".join(filter(None, _KEY.split(paths[-1])))
+                conversions.append(f"  at = {at!r}; value_{name} = convert_{name}({values})")
+                value = f"value_{name}"
             # Python is quicker with arguments that have no names.
             arguments.append(value if order[len(arguments)] == name else f"{name}={value}")
         if conversions:
@@ -157,7 +176,7 @@ class Fields(Generic[_Model]):
         return construct
 
     def _locate(self, wire: Any, path: str, error: QuantityError | ObjectError) -> ObjectError:
-        subject = Subject(self.kind, wire.metadata).text if hasattr(wire, "metadata") else ""
+        subject = Subject(self.kind, wire.metadata or Metadata()).text if self.kind else ""
         if isinstance(error, ObjectError):
             return type(error)(subject, error.field, error.problem)
         kind = OversizeError if isinstance(error, QuantityOverflowError) else ObjectError
@@ -166,21 +185,44 @@ class Fields(Generic[_Model]):
 
 def _source(field: dataclasses.Field[Any], hint: Any, paths: list[str], convert: Any) -> _Source:
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    nested: Any = next((kind for kind in (hint, *get_args(hint)) if dataclasses.is_dataclass(kind)), None)
+    if isinstance(convert, Fields) or (convert is None and nested is not None):
+        inner: Any = convert or Fields("", nested)
+        if paths == [""]:
+            return _Source(field.name, paths, [inner], inner.construct, default)
+        if get_origin(hint) is tuple:
+            return _Source(field.name, paths, [list_of(inner.wire)], _convert_each(inner.construct), default)
+        return _Source(field.name, paths, [inner.wire | None], _convert_if_set(inner.construct), default)
     if isinstance(convert, tuple):
         function, *types = convert
         return _Source(field.name, paths, types, function, default)
-    if convert is not None:
-        types = [kind for name, kind in get_type_hints(convert).items() if name != "return"]
-        return _Source(field.name, paths, types, convert, default)
-    nested: Any = next((kind for kind in (hint, *get_args(hint)) if dataclasses.is_dataclass(kind)), None)
-    if nested is not None:
-        inner: Any = Fields("", nested)
-        if get_origin(hint) is tuple:
-            return _Source(field.name, paths, [list[inner.wire] | None], _convert_each(inner.construct), default)
-        return _Source(field.name, paths, [inner.wire | None], _convert_if_set(inner.construct), default)
-    if default is dataclasses.MISSING:
-        return _Source(field.name, paths, [hint], None, hint())
-    return _Source(field.name, paths, [hint | None], None, default)
+    if convert is None or isinstance(convert, type):
+        may_be_null = convert is None and default is not dataclasses.MISSING
+        return _Source(
+            field.name, paths, [hint | None if may_be_null else hint], None, default if may_be_null else hint()
+        )
+    types = [kind for name, kind in get_type_hints(convert).items() if name != "return"]
+    return _Source(field.name, paths, types, convert, default)
+
+
+def _without_none(kind: Any) -> Any:
+    return Union[tuple(each for each in get_args(kind) if each is not NoneType)]  # noqa: UP007 # known at run time
+
+
+def list_of(kind: Any) -> Any:
+    return list[kind] | None
+
+
+def map_of(kind: Any) -> Any:
+    return dict[str, kind] | None
+
+
+def _merge(tree: dict[str, Any], branch: dict[str, Any]) -> None:
+    for name, entry in branch.items():
+        if isinstance(entry, dict) and isinstance(tree.get(name), dict):
+            _merge(tree[name], entry)
+        elif isinstance(entry, dict) or name not in tree:
+            tree[name] = entry
 
 
 def _convert_each(convert: Callable[[Any], Any]) -> Callable[[list[Any] | None], tuple[Any, ...]]:
@@ -203,6 +245,8 @@ def _variable(path: str) -> str:
 
 def _expression(path: str) -> str:
     """What gets the value at a path from its part."""
+    if not path:
+        return "wire"
     (*outer, name), key = _split(path)
     attribute = _METADATA.get(name, name) if outer == ["metadata"] else name
     value = f"{_variable('.'.join(outer)) if outer else 'wire'}.{attribute}"

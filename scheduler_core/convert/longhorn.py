@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from scheduler_core.convert.fields import Fields
+from scheduler_core.convert.fields import Fields, map_of
 from scheduler_core.convert.meta import Metadata, Wire
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
@@ -37,7 +37,7 @@ def _sort_disks(files: dict[str, _FileSpec | None] | None) -> tuple[str, ...]:
 
 
 NODE: Final = Fields(
-    "Node.longhorn.io", longhorn.Node, disks=(_join_disks, _DISK.map_of("spec"), _DISK.map_of("status"))
+    "Node.longhorn.io", longhorn.Node, disks=(_join_disks, map_of(_DISK.part("spec")), map_of(_DISK.part("status")))
 )
 VOLUME: Final = Fields("Volume.longhorn.io", longhorn.Volume)
 REPLICA: Final = Fields("Replica.longhorn.io", longhorn.Replica)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition
 from scheduler_core.convert.selectors import WireLabelSelector, label_selector
 from scheduler_core.errors import ObjectError
@@ -27,21 +28,17 @@ class _BudgetStatus(Wire):
     conditions: list[WireCondition] | None = None
 
 
-class BudgetMetadata(Metadata):
-    """metadata of a PodDisruptionBudget."""
-
+class _BudgetMetadata(Metadata):
     generation: int | None = None
 
 
-class PodDisruptionBudget(Wire):
-    """policy/v1 PodDisruptionBudget."""
-
-    metadata: BudgetMetadata
+class _PodDisruptionBudget(Wire):
+    metadata: _BudgetMetadata
     spec: _BudgetSpec | None = None
     status: _BudgetStatus | None = None
 
 
-def disruption_budget(wire: PodDisruptionBudget) -> DisruptionBudget:
+def _disruption_budget(wire: _PodDisruptionBudget) -> DisruptionBudget:
     """A PodDisruptionBudget; a status of an earlier generation is not read.
 
     Raises:
@@ -74,3 +71,6 @@ def _pod_count(value: int | str | None, subject: Subject, field: str) -> PodCoun
     if percentage is None:
         raise ObjectError(subject.text, field, f"{value!r} is neither a number of pods nor a percentage")
     return PodCount(int(percentage[1]), percent=True)
+
+
+DISRUPTION_BUDGET: Final = Fields.by_hand("PodDisruptionBudget", _PodDisruptionBudget, _disruption_budget)

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.installation import EXTENDER_RESOURCE, Permission
+from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION
 
 # Longhorn's tags are chosen by administrators; none chooses this.
 TAG: Final = "longhorn-extender-doctor"

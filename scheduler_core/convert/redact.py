@@ -18,17 +18,16 @@ import msgspec
 from scheduler_core.convert.applied_objects import AppliedWorkload
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.generic import GenericNamespace, GenericNode, GenericPod, GenericTemplate
-from scheduler_core.convert.kube import (
-    DEFAULT_CLASS_ANNOTATIONS,
-    SELECTED_NODE_ANNOTATION,
-    STORAGE_CLASS_ANNOTATION,
-    Workload,
-    workload_pod,
-)
+from scheduler_core.convert.kube import Workload, workload_pod
 from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
 from scheduler_core.model.backup_url import backup_name
-from scheduler_core.model.kube import PersistentVolume
+from scheduler_core.model.kube import (
+    DEFAULT_CLASS_ANNOTATIONS,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_CLASS_ANNOTATION,
+    PersistentVolume,
+)
 
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
 # What scheduler_core.longhorn.provisioned_volume reads of a StorageClass.

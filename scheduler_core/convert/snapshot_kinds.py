@@ -11,15 +11,8 @@ import msgspec
 from scheduler_core.convert import kube, longhorn
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
-from scheduler_core.convert.persistent_volume import PersistentVolume, persistent_volume
-from scheduler_core.convert.pod_disruption_budget import PodDisruptionBudget, disruption_budget
+from scheduler_core.convert.pod_disruption_budget import DISRUPTION_BUDGET
 from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
-from scheduler_core.convert.volume_sources import (
-    VolumeSnapshot,
-    VolumeSnapshotContent,
-    volume_snapshot,
-    volume_snapshot_content,
-)
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
@@ -77,36 +70,16 @@ class SnapshotKind:
 
 
 _KINDS: Final = (
-    SnapshotKind("", Fields.by_hand("Node", kube.Node, kube.node), "nodes"),
-    SnapshotKind("", Fields.by_hand("Pod", kube.Pod, kube.pod), "pods", namespaced=True),
-    SnapshotKind("", Fields.by_hand("PersistentVolumeClaim", kube.Claim, kube.claim), "claims", namespaced=True),
-    SnapshotKind("", Fields.by_hand("PersistentVolume", PersistentVolume, persistent_volume), "persistent_volumes"),
-    SnapshotKind(
-        "storage.k8s.io", Fields.by_hand("StorageClass", kube.StorageClass, kube.storage_class), "storage_classes"
-    ),
-    SnapshotKind(
-        "storage.k8s.io",
-        Fields.by_hand("VolumeAttachment", kube.VolumeAttachment, kube.volume_attachment),
-        "volume_attachments",
-    ),
-    SnapshotKind("storage.k8s.io", Fields.by_hand("CSINode", kube.CsiNode, kube.csi_node), "csi_nodes"),
-    SnapshotKind(
-        "policy",
-        Fields.by_hand("PodDisruptionBudget", PodDisruptionBudget, disruption_budget),
-        "disruption_budgets",
-        namespaced=True,
-    ),
-    SnapshotKind(
-        SNAPSHOT_GROUP,
-        Fields.by_hand("VolumeSnapshot", VolumeSnapshot, volume_snapshot),
-        "volume_snapshots",
-        namespaced=True,
-    ),
-    SnapshotKind(
-        SNAPSHOT_GROUP,
-        Fields.by_hand("VolumeSnapshotContent", VolumeSnapshotContent, volume_snapshot_content),
-        "volume_snapshot_contents",
-    ),
+    SnapshotKind("", kube.NODE, "nodes"),
+    SnapshotKind("", kube.POD, "pods", namespaced=True),
+    SnapshotKind("", kube.CLAIM, "claims", namespaced=True),
+    SnapshotKind("", kube.PERSISTENT_VOLUME, "persistent_volumes"),
+    SnapshotKind("storage.k8s.io", kube.STORAGE_CLASS, "storage_classes"),
+    SnapshotKind("storage.k8s.io", kube.VOLUME_ATTACHMENT, "volume_attachments"),
+    SnapshotKind("storage.k8s.io", kube.CSI_NODE, "csi_nodes"),
+    SnapshotKind("policy", DISRUPTION_BUDGET, "disruption_budgets", namespaced=True),
+    SnapshotKind(SNAPSHOT_GROUP, kube.VOLUME_SNAPSHOT, "volume_snapshots", namespaced=True),
+    SnapshotKind(SNAPSHOT_GROUP, kube.VOLUME_SNAPSHOT_CONTENT, "volume_snapshot_contents"),
     SnapshotKind(LONGHORN_GROUP, longhorn.NODE, "longhorn_nodes"),
     SnapshotKind(LONGHORN_GROUP, longhorn.VOLUME, "volumes"),
     SnapshotKind(LONGHORN_GROUP, longhorn.REPLICA, "replicas"),

@@ -6,11 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
+from scheduler_core.model.quantity import Amount, read_clamped, read_quantity
+
 FILESYSTEM: Final = "Filesystem"
+WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
+DEFAULT_CLASS_ANNOTATIONS: Final = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
+SELECTED_NODE_ANNOTATION: Final = "volume.kubernetes.io/selected-node"
+# Of an unsigned 64-bit number.
+_MAX_VERSION_DIGITS: Final = 20
 
 
 def is_set(value: str | None) -> bool:
     return value is not None
+
+
+def namespace_or_default(value: str | None) -> str:
+    return value or "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +53,36 @@ def condition(conditions: tuple[Condition, ...], kind: str) -> Condition:
 class Node:
     """A Kubernetes node; `unschedulable` is what `kubectl cordon` sets."""
 
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    unschedulable: bool = False
-    conditions: tuple[Condition, ...] = ()
+    name: Annotated[str, "metadata.name"]
+    labels: Annotated[Mapping[str, str], "metadata.labels"] = field(default_factory=dict[str, str])
+    unschedulable: Annotated[bool, "spec.unschedulable"] = False
+    conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LabelRequirement:
     """One requirement of a label selector or of a node selector."""
 
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
+    key: Annotated[str, "key"]
+    operator: Annotated[str, "operator"]
+    values: Annotated[tuple[str, ...], "values"] = ()
+
+
+def _class_name(annotations: dict[str, str] | None, name: str | None) -> str | None:
+    """The beta annotation for the class still wins, as in Kubernetes' GetPersistentVolumeClaimClass."""
+    return (annotations or {}).get(STORAGE_CLASS_ANNOTATION, name)
+
+
+def _read_request(value: Amount | None) -> int | None:
+    return None if value is None else read_quantity(value)
+
+
+def _source_claim(kind: str, name: str) -> str:
+    return name if kind == "PersistentVolumeClaim" else ""
+
+
+def _source_snapshot(kind: str, name: str) -> str:
+    return name if kind == "VolumeSnapshot" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,39 +98,45 @@ class ClaimSpec:
         attributes_class: the name of its VolumeAttributesClass, "" for none
     """
 
-    storage_class: str | None = None
-    request: int | None = None
-    access_modes: tuple[str, ...] = ()
-    volume_name: str = ""
-    source_claim: str = ""
-    source_snapshot: str = ""
-    selector: tuple[LabelRequirement, ...] = ()
-    volume_mode: str = FILESYSTEM
-    attributes_class: str = ""
+    storage_class: Annotated[str | None, "metadata.annotations", "spec.storageClassName", _class_name] = None
+    request: Annotated[int | None, "spec.resources.requests[storage]", _read_request] = None
+    access_modes: Annotated[tuple[str, ...], "spec.accessModes"] = ()
+    volume_name: Annotated[str, "spec.volumeName"] = ""
+    source_claim: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_claim] = ""
+    source_snapshot: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_snapshot] = ""
+    selector: Annotated[
+        tuple[LabelRequirement, ...], "spec.selector.matchLabels", "spec.selector.matchExpressions"
+    ] = ()
+    volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
+    attributes_class: Annotated[str, "spec.volumeAttributesClassName"] = ""
+
+
+def _is_lost(phase: str | None) -> bool:
+    return phase == "Lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A PersistentVolumeClaim. `owners` are (kind, name, uid) of its owner references; `created` is an RFC 3339 text."""
 
-    namespace: str
-    name: str
-    spec: ClaimSpec
-    uid: str = ""
-    owners: tuple[tuple[str, str, str], ...] = ()
-    selected_node: str = ""
-    created: str = ""
-    deleting: bool = False
-    lost: bool = False
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    spec: Annotated[ClaimSpec, ""]
+    uid: Annotated[str, "metadata.uid"] = ""
+    owners: Annotated[tuple[tuple[str, str, str], ...], "metadata.ownerReferences"] = ()
+    selected_node: Annotated[str, f"metadata.annotations[{SELECTED_NODE_ANNOTATION}]"] = ""
+    created: Annotated[str, "metadata.creationTimestamp"] = ""
+    deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+    lost: Annotated[bool, "status.phase", _is_lost] = False
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeSnapshotContent:
     """A VolumeSnapshotContent; `handle` is what the CSI driver calls the snapshot."""
 
-    name: str
-    driver: str = ""
-    handle: str = ""
+    name: Annotated[str, "metadata.name"]
+    driver: Annotated[str, "spec.driver"] = ""
+    handle: Annotated[str, "status.snapshotHandle"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +149,15 @@ class ClaimVolume:
         problem: why nothing can be decided from the template, or ""
     """
 
-    name: str
-    claim: str
-    template: ClaimSpec | None = None
+    name: Annotated[str, "name"]
+    claim: Annotated[str, "persistentVolumeClaim.claimName"]
+    template: Annotated[ClaimSpec | None, "ephemeral.volumeClaimTemplate"] = None
     ephemeral: bool = False
     problem: str = ""
+
+
+def _read_version(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _MAX_VERSION_DIGITS else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +172,19 @@ class Pod:
         owner: the kind of its controller, "" without one
     """
 
-    namespace: str
-    name: str
-    uid: str = ""
-    node_name: str = ""
-    nominated_node: str = ""
-    unschedulable: str = ""
-    phase: str = "Pending"
-    deleting: bool = False
-    volumes: tuple[ClaimVolume, ...] = ()
-    version: int = 0
-    created: str = ""
-    priority: int = 0
-    owner: str = ""
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    uid: Annotated[str, "metadata.uid"] = ""
+    node_name: Annotated[str, "spec.nodeName"] = ""
+    nominated_node: Annotated[str, "status.nominatedNodeName"] = ""
+    unschedulable: Annotated[str, "status.conditions"] = ""
+    phase: Annotated[str, "status.phase"] = "Pending"
+    deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+    volumes: Annotated[tuple[ClaimVolume, ...], "metadata", "spec.volumes"] = ()
+    version: Annotated[int, "metadata.resourceVersion", _read_version] = 0
+    created: Annotated[str, "metadata.creationTimestamp"] = ""
+    priority: Annotated[int, "spec.priority"] = 0
+    owner: Annotated[str, "metadata.ownerReferences"] = ""
 
     @property
     def key(self) -> str:
@@ -152,6 +194,10 @@ class Pod:
     def live(self) -> bool:
         """Whether the pod is neither finished nor being deleted, so that it still uses its volumes."""
         return not self.deleting and self.phase not in ("Succeeded", "Failed")
+
+
+def _class_name_or_none(annotations: dict[str, str] | None, name: str | None) -> str:
+    return _class_name(annotations, name) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +211,19 @@ class AvailableVolume:
         attributes_class: the name of its VolumeAttributesClass, "" for none
     """
 
-    storage_class: str
-    capacity: int
-    access_modes: tuple[str, ...] = ()
-    volume_mode: str = FILESYSTEM
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    node_affinity: tuple[tuple[LabelRequirement, ...], ...] | None = None
-    attributes_class: str = ""
+    storage_class: Annotated[str, "metadata.annotations", "spec.storageClassName", _class_name_or_none]
+    capacity: Annotated[int, "spec.capacity[storage]", read_clamped]
+    access_modes: Annotated[tuple[str, ...], "spec.accessModes"] = ()
+    volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
+    labels: Annotated[Mapping[str, str], "metadata.labels"] = field(default_factory=dict[str, str])
+    node_affinity: Annotated[tuple[tuple[LabelRequirement, ...], ...] | None, "spec.nodeAffinity.required"] = None
+    attributes_class: Annotated[str, "spec.volumeAttributesClassName"] = ""
+
+
+def _read_claim_reference(
+    reference: object, namespace: str | None, name: str, uid: str | None
+) -> tuple[str, str, str] | None:
+    return None if reference is None else (namespace or "default", name, uid or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +237,30 @@ class PersistentVolume:
         available: set if its phase is Available, it is reserved for no claim and is not being deleted
     """
 
-    name: str
-    driver: str = ""
-    handle: str = ""
-    claim: tuple[str, str, str] | None = None
-    created: str = ""
-    capacity: int = 0
-    available: AvailableVolume | None = None
+    name: Annotated[str, "metadata.name"]
+    driver: Annotated[str, "spec.csi.driver", str] = ""
+    handle: Annotated[str, "spec.csi.volumeHandle", str] = ""
+    claim: Annotated[
+        tuple[str, str, str] | None,
+        "spec.claimRef",
+        "spec.claimRef.namespace",
+        "spec.claimRef.name",
+        "spec.claimRef.uid",
+        _read_claim_reference,
+    ] = None
+    created: Annotated[str, "metadata.creationTimestamp"] = ""
+    capacity: Annotated[int, "spec.capacity[storage]", read_clamped] = 0
+    available: Annotated[AvailableVolume | None, "", "metadata.deletionTimestamp", "spec.claimRef", "status.phase"] = (
+        None
+    )
+
+
+def _is_default(annotations: dict[str, str] | None) -> bool:
+    return any((annotations or {}).get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
+
+
+def _waits_for_consumer(binding_mode: str | None) -> bool:
+    return binding_mode == WAIT_FOR_FIRST_CONSUMER
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,24 +272,24 @@ class StorageClass:
         allows_expansion: whether the API server lets its claims grow
     """
 
-    name: str
-    provisioner: str
-    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
-    is_default: bool = False
-    created: str = ""
-    waits_for_consumer: bool = False
-    allows_expansion: bool = False
+    name: Annotated[str, "metadata.name"]
+    provisioner: Annotated[str, "provisioner"]
+    parameters: Annotated[Mapping[str, str], "parameters"] = field(default_factory=dict[str, str])
+    is_default: Annotated[bool, "metadata.annotations", _is_default] = False
+    created: Annotated[str, "metadata.creationTimestamp"] = ""
+    waits_for_consumer: Annotated[bool, "volumeBindingMode", _waits_for_consumer] = False
+    allows_expansion: Annotated[bool, "allowVolumeExpansion"] = False
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeAttachment:
     """A VolumeAttachment of a PersistentVolume to a node."""
 
-    name: str
-    attacher: str
-    node: str
-    persistent_volume: str = ""
-    deleting: bool = False
+    name: Annotated[str, "metadata.name"]
+    attacher: Annotated[str, "spec.attacher"]
+    node: Annotated[str, "spec.nodeName"]
+    persistent_volume: Annotated[str, "spec.source.persistentVolumeName"] = ""
+    deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
 
 
 def is_same_pod(current: Pod | None, requested: Pod) -> bool:

@@ -14,6 +14,8 @@ from typing import Final
 from scheduler_core.errors import QuantityError, QuantityOverflowError
 
 MAX_BYTES: Final = 2**63 - 1
+# What objects hold: a text, or a number in files.
+Amount = str | int | float
 
 _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?",
@@ -61,7 +63,7 @@ def parse_clamped(text: str, scale: int = 1) -> int:
     return max(-MAX_BYTES, min(_parse_rounded_up(text, scale), MAX_BYTES))
 
 
-def read_size(value: int | str | None) -> int:
+def read_quantity(value: Amount | None) -> int:
     """A size in bytes as objects hold it; 0 if it is absent.
 
     Raises:
@@ -76,9 +78,21 @@ def read_size(value: int | str | None) -> int:
     return size
 
 
+def read_size(value: str | int | None) -> int:
+    return read_quantity(value)
+
+
 def read_byte_count(value: int | None) -> int:
-    """The same for a field that is no text."""
-    return read_size(value)
+    return read_quantity(value)
+
+
+def read_clamped(value: Amount | None) -> int:
+    """The same without limits: a size that does not fit 64 bits becomes the largest that does.
+
+    Raises:
+        QuantityError: it is no quantity
+    """
+    return parse_clamped("0" if value is None else str(value))
 
 
 def read_counter(value: int | None) -> int:

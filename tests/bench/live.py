@@ -33,9 +33,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.kube.watched_kinds import WATCHED
-from scheduler_core.convert.kube import Pod as WirePod
-from scheduler_core.convert.kube import pod as read_pod
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.kube import POD
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.kube import Pod
@@ -174,7 +172,7 @@ def _new_pod(kind: int, turn: int = 0) -> Pod:
             "resources": {"requests": {"storage": f"{5 + turn}Gi"}}}  # fmt: skip
     volume = {"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
     raw = {"metadata": {"name": f"new-{kind}", "namespace": "default", "uid": "u"}, "spec": {"volumes": [volume]}}
-    return read_pod(decode_object("Pod", raw, WirePod))
+    return POD.read(raw)
 
 
 async def _measure_requests(cache: ClusterCache, nodes: int, results: dict[str, float]) -> None:

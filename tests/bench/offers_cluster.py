@@ -14,9 +14,7 @@ from rpds import HashTrieMap
 
 from scheduler_core.cluster.update import build_view
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.kube import Pod as WirePod
-from scheduler_core.convert.kube import pod as read_pod
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.kube import POD
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.extender.offered_nodes import nodes_with_most_free_space
@@ -211,7 +209,7 @@ def new_pod(name: str, sizes: tuple[int, ...] = (10, 5)) -> Pod:
         for index, size in enumerate(sizes)
     ]
     raw = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": {"volumes": volumes}}
-    return read_pod(decode_object("Pod", raw, WirePod))
+    return POD.read(raw)
 
 
 def make_ledger(view: View, demand: DemandIndex, offers: int) -> Ledger:

@@ -1,0 +1,82 @@
+"""Models are read by the paths that their fields carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+import msgspec
+import pytest
+
+from scheduler_core.convert.fields import Fields
+from scheduler_core.errors import ObjectError, OversizeError
+from scheduler_core.model.quantity import read_size
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    name: Annotated[str, "name"]
+    zone: Annotated[str, "where.zone"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    mode: Annotated[str, "spec.mode"] = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    name: Annotated[str, "metadata.name"]
+    label: Annotated[str, "metadata.labels[a.b/c]"] = ""
+    generation: Annotated[int, "metadata.generation"] = 0
+    size: Annotated[int, "spec.size", read_size] = 0
+    strict: Annotated[str, "spec.strict", str] = ""
+    parts: Annotated[tuple[_Part, ...], "spec.parts"] = ()
+    part: Annotated[_Part | None, "spec.part"] = None
+    whole: Annotated[_Whole | None, ""] = None
+    unread: int = 7
+    counts: Annotated[dict[str, int], "spec.counts"] = field(default_factory=dict[str, int])
+
+
+_FIELDS: Final = Fields("Thing", _Model)
+_NAMED: Final = {"name": "a", "namespace": "shop"}
+
+
+@pytest.mark.parametrize(
+    "spec", [None, {}, {"mode": None, "parts": None, "part": None}], ids=["null", "empty", "nulls"]
+)
+def test_absent_values_are_the_defaults(spec: Any) -> None:
+    """Null, at any depth, counts as absent."""
+    assert _FIELDS.read({"metadata": _NAMED, "spec": spec}) == _Model("a", whole=_Whole())
+
+
+def test_every_path_is_read() -> None:
+    """JSON and decoded objects give the same."""
+    metadata = {**_NAMED, "labels": {"a.b/c": "x"}, "generation": 3}
+    parts = {"parts": [{"name": "p", "where": {"zone": "z"}}, {}], "part": {"name": "q"}}
+    body = {"metadata": metadata, "spec": {"size": "1Ki", "strict": "s", "counts": {"n": 1}, "mode": "m", **parts}}
+    expected = _Model("a", "x", 3, 1024, "s", (_Part("p", "z"), _Part("")), _Part("q"), _Whole("m"), counts={"n": 1})
+    assert _FIELDS.read(body) == expected
+    assert _FIELDS.decode(msgspec.json.encode(body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"mode": 1}, "spec.mode: Expected `str | null`, got `int`"),
+        ({"strict": None}, "spec.strict: Expected `str`, got `null`"),
+        ({"parts": [{"where": {"zone": []}}]}, "spec.parts[0].where.zone: Expected `str | null`, got `array`"),
+        ({"size": "-1"}, "spec.size: '-1' is negative"),
+    ],
+)
+def test_messages_name_the_object_and_the_field(spec: Any, problem: str) -> None:
+    """Whether the type or the value is wrong."""
+    with pytest.raises(ObjectError) as caught:
+        _FIELDS.read({"metadata": _NAMED, "spec": spec})
+    assert str(caught.value) == f"Thing shop/a: {problem}"
+
+
+def test_size_beyond_64_bits_is_an_error_of_its_own() -> None:
+    """Callers tell it apart, because the API server accepts it."""
+    with pytest.raises(OversizeError):
+        _FIELDS.read({"metadata": _NAMED, "spec": {"size": "16Ei"}})
