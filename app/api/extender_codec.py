@@ -145,7 +145,7 @@ def decode_prioritize(body: bytearray, charge: Charge, *, whole: bool) -> Cooper
 
 def _whole_pod(raw: msgspec.Raw) -> WholePod:
     try:
-        return generic.generic_pod(_decode(_WHOLE_POD, raw, "Pod"))
+        return generic.POD.construct(_decode(_WHOLE_POD, raw, "Pod"))
     except CoreError as error:
         raise RequestError(str(error)) from error
 

@@ -13,8 +13,7 @@ from app.kube.scheduling_objects import read_pod
 from app.kube.snapshot_file import read_from, read_objects
 from scheduler_core.convert import kube as wire
 from scheduler_core.convert.applied_objects import creates_in_order, with_namespace, workload_replicas
-from scheduler_core.convert.generic import GenericNode, generic_node
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic import NODE
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError
@@ -176,7 +175,7 @@ def parallel_sets(source: ClusterSource) -> frozenset[NamespacedName]:
 
 
 def _node(raw: object) -> generic.Node:
-    return generic_node(decode_object("Node", raw, GenericNode))
+    return NODE.read(raw)
 
 
 def _pod(raw: object) -> kube.Pod:

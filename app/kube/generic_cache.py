@@ -22,14 +22,14 @@ from app.kube.reflector import CacheStatus, Decode, Key, Reflector, Timing
 from app.kube.reflector_group import Member, ReflectorGroup
 from app.kube.resources import Resource
 from scheduler_core.convert.binding import PendingPod, pending_pod, unbound_pod_key
-from scheduler_core.convert.generic_kinds import (
+from scheduler_core.convert.fields import Fields
+from scheduler_core.convert.generic import (
     NAMESPACE,
     NODE,
     REPLICA_SET,
     REPLICATION_CONTROLLER,
     SERVICE,
     STATEFUL_SET,
-    GenericKind,
 )
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -93,7 +93,7 @@ def _decode_namespace(raw: bytes | msgspec.Raw) -> tuple[Key, Namespace | None]:
     return namespace.name, namespace
 
 
-def _decode_controller(kind: GenericKind[Controller], raw: bytes | msgspec.Raw) -> tuple[Key, Controller | None]:
+def _decode_controller(kind: Fields[Controller], raw: bytes | msgspec.Raw) -> tuple[Key, Controller | None]:
     controller = kind.decode(raw)
     return (controller.namespace, controller.name), controller
 
@@ -108,7 +108,7 @@ class _Kind:
     drop: Callable[[GenericClusterState, Any], GenericClusterState]  # returns the state without the object of a key
 
 
-def _controller_kind(resource: Resource, kind: GenericKind[Controller]) -> _Kind:
+def _controller_kind(resource: Resource, kind: Fields[Controller]) -> _Kind:
     return _Kind(
         resource,
         partial(_decode_controller, kind),

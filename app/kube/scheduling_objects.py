@@ -6,17 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler_core.convert.generic import (
-    GenericNamespace,
-    GenericNode,
-    GenericPod,
-    GenericVolume,
-    generic_namespace,
-    generic_node,
-    generic_pod,
-    is_ready,
-    volume_affinity,
-)
+from scheduler_core.convert.generic import NAMESPACE, NODE, POD, GenericPod, GenericVolume, is_ready, volume_affinity
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.pod_template import template_pod
 from scheduler_core.convert.snapshot_kinds import WORKLOADS
@@ -60,10 +50,10 @@ class SchedulingObjects:
         unready: set[PodKey] = set()
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
-                nodes.append(generic_node(decode_object(kind, raw, GenericNode)))
+                nodes.append(NODE.read(raw))
             elif (kind, group) == ("Pod", ""):
                 wire = decode_object(kind, raw, GenericPod)
-                pod = generic_pod(wire)
+                pod = POD.construct(wire)
                 pods[pod.key] = pod
                 if not is_ready(wire):
                     unready.add(pod.key)
@@ -71,7 +61,7 @@ class SchedulingObjects:
                 if references:
                     owners[pod.key] = references[0].kind
             elif (kind, group) == ("Namespace", ""):
-                namespaces.append(generic_namespace(decode_object(kind, raw, GenericNamespace)))
+                namespaces.append(NAMESPACE.read(raw))
             elif (kind, group) == ("PersistentVolume", ""):
                 volume = decode_object(kind, raw, GenericVolume)
                 affinity = volume_affinity(volume)
@@ -92,4 +82,4 @@ def read_pod(kind: str, raw: Any) -> Pod:
     Raises:
         ObjectError: it cannot be read
     """
-    return generic_pod(decode_object("Pod", template_pod(kind, raw), GenericPod))
+    return POD.read(template_pod(kind, raw))

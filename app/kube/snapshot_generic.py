@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from app.kube.snapshot_file import read_from, read_objects, snapshot_of
 from scheduler_core.convert.binding import PendingPod, read_pending_pod
-from scheduler_core.convert.generic_kinds import CONTROLLERS, NAMESPACE, NODE, SERVICE
+from scheduler_core.convert.generic import CONTROLLERS, NAMESPACE, NODE, SERVICE
 from scheduler_core.convert.meta import object_name
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState

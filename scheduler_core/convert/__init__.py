@@ -10,7 +10,6 @@ pod_disruption_budget   PodDisruptionBudgets, which predicted evictions read
 fields                  derives wire types and constructors from the paths at the fields of models
 longhorn                Longhorn's custom resources
 generic                 nodes, pods, services and controllers as the generic scheduler reads them
-generic_kinds           the kinds that the generic scheduler reads, and how each is read
 pod_requests            a pod's requests and host ports, and their sums
 selectors               label selectors, affinity, spreading, taints and tolerations
 binding                 pending pods; Bindings and selected nodes as a scheduler writes them

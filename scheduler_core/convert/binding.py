@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.generic import GenericPod, generic_pod
+from scheduler_core.convert import generic as generic_convert
+from scheduler_core.convert.generic import GenericPod
 from scheduler_core.convert.kube import POD
 from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
@@ -85,7 +86,7 @@ def read_pending_pod(raw: object) -> tuple[PodKey, PendingPod]:
 
 def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, PendingPod]:
     generic: GenericPod = read(GenericPod)
-    pod = generic_pod(generic)
+    pod = generic_convert.POD.construct(generic)
     if not pod.name:
         raise ObjectError("Pod", "metadata.name", "is missing")
     created = _creation_time(generic.metadata)

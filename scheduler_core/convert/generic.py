@@ -7,11 +7,13 @@ mean the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition, conditions
 from scheduler_core.convert.pod_requests import (
     CPU,
@@ -33,18 +35,16 @@ from scheduler_core.convert.selectors import (
     WireLabelSelector,
     WireNodeSelector,
     WireSpreadConstraint,
-    WireTaint,
     WireToleration,
     label_selector,
     node_selector_terms,
     pod_affinity_terms,
     required_node_affinity,
     spread_constraint,
-    taints,
     tolerations,
 )
-from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, PodConstraints
-from scheduler_core.model.generic import Cloud, CloudDisk, Controller, Namespace, Node, Pod, Service
+from scheduler_core.model.constraints import LabelSelector, NodeSelectorTerm, PodConstraints
+from scheduler_core.model.generic import Cloud, CloudDisk, Controller, Namespace, Node, Pod, Service, read_labels
 from scheduler_core.model.kube import condition
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
@@ -53,56 +53,44 @@ DEFAULT_MEMORY_REQUEST: Final = 200 * 1024 * 1024
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
-class _NodeSpec(Wire):
-    unschedulable: bool | None = None
-    taints: list[WireTaint] | None = None
+# Errors are given the node's name later.
+_NO_SUBJECT: Final = Subject("", Metadata())
 
 
-class _NodeStatus(Wire):
-    capacity: WireAmounts | None = None
-    allocatable: WireAmounts | None = None
-    conditions: list[WireCondition] | None = None
+def _capacity(name: str) -> Callable[..., int]:
+    scale = MILLI if name == CPU else 1
+
+    def read(capacity: WireAmounts | None) -> int:
+        return amount((capacity or {}).get(name), _NO_SUBJECT, f"status.capacity[{name}]", scale)
+
+    return read
 
 
-class GenericNode(Wire):
-    """core/v1 Node."""
-
-    metadata: Metadata
-    spec: _NodeSpec | None = None
-    status: _NodeStatus | None = None
-
-
-def generic_node(wire: GenericNode) -> Node:
-    """A node.
-
-    Raises:
-        ObjectError: a capacity is no quantity
-    """
-    spec = wire.spec or _NodeSpec()
-    status = wire.status or _NodeStatus()
-    capacity = status.capacity or {}
-    subject = Subject("Node", wire.metadata)
-    return Node(
-        name=wire.metadata.name,
-        labels=wire.metadata.labels or {},
-        cpu=amount(capacity.get(CPU), subject, f"status.capacity[{CPU}]", MILLI),
-        memory=amount(capacity.get(MEMORY), subject, f"status.capacity[{MEMORY}]"),
-        pods=amount(capacity.get("pods"), subject, "status.capacity[pods]"),
-        ready=any(entry.type == "Ready" and entry.status == "True" for entry in status.conditions or ()),
-        unschedulable=bool(spec.unschedulable),
-        taints=taints(spec.taints or ()),
-        allocatable=_allocatable(status, subject),
-    )
-
-
-def _allocatable(status: _NodeStatus, subject: Subject) -> dict[str, int]:
+def _allocatable(capacity: WireAmounts | None, allocatable: WireAmounts | None) -> dict[str, int]:
     """What pods may request of a node; by default its capacity, as the API server fills it in."""
-    field = "status.capacity" if status.allocatable is None else "status.allocatable"
-    amounts = status.capacity if status.allocatable is None else status.allocatable
+    field = "status.capacity" if allocatable is None else "status.allocatable"
+    amounts = capacity if allocatable is None else allocatable
     return {
-        name: amount(value, subject, f"{field}[{name}]", MILLI if name == CPU else 1)
+        name: amount(value, _NO_SUBJECT, f"{field}[{name}]", MILLI if name == CPU else 1)
         for name, value in (amounts or {}).items()
     }
+
+
+def _is_node_ready(entries: list[WireCondition] | None) -> bool:
+    return any(entry.type == "Ready" and entry.status == "True" for entry in entries or ())
+
+
+NODE: Final = Fields(
+    "Node",
+    Node,
+    cpu=_capacity(CPU),
+    memory=_capacity(MEMORY),
+    pods=_capacity("pods"),
+    ready=_is_node_ready,
+    allocatable=_allocatable,
+)
+SERVICE: Final = Fields("Service", Service)
+NAMESPACE: Final = Fields("Namespace", Namespace)
 
 
 class _GceDisk(Wire):
@@ -147,7 +135,7 @@ class GenericPod(Wire):
     status: _PodStatus | None = None
 
 
-def generic_pod(wire: GenericPod) -> Pod:
+def _pod(wire: GenericPod) -> Pod:
     """A pod.
 
     Raises:
@@ -162,7 +150,7 @@ def generic_pod(wire: GenericPod) -> Pod:
     return Pod(
         namespace=wire.metadata.namespace or "default",
         name=wire.metadata.name,
-        labels=_labels(wire.metadata.labels),
+        labels=read_labels(wire.metadata.labels),
         node_name=spec.node_name or "",
         node_selector=spec.node_selector or {},
         cpu=sum(value or 0 for value in cpu),
@@ -175,6 +163,9 @@ def generic_pod(wire: GenericPod) -> Pod:
         uid=wire.metadata.uid or "",
         constraints=_share(_constraints(wire, spec, subject)),
     )
+
+
+POD: Final = Fields.by_hand("Pod", GenericPod, _pod)
 
 
 def is_ready(wire: GenericPod) -> bool:
@@ -199,7 +190,7 @@ def _share(constraints: PodConstraints) -> PodConstraints:
 
 def _constraints(wire: GenericPod, spec: _PodSpec, subject: Subject) -> PodConstraints:
     namespace = wire.metadata.namespace or "default"
-    labels = _labels(wire.metadata.labels)
+    labels = read_labels(wire.metadata.labels)
     spread = [
         spread_constraint(entry, labels)
         for entry in spec.topology_spread_constraints or ()
@@ -223,28 +214,14 @@ class _ServiceSpec(Wire):
     selector: dict[str, str] | None = None
 
 
-class GenericService(Wire):
-    """core/v1 Service."""
-
+class _ReplicationController(Wire):
     metadata: Metadata
     spec: _ServiceSpec | None = None
 
 
-def generic_service(wire: GenericService) -> Service:
+def _replication_controller(wire: _ReplicationController) -> Controller:
     spec = wire.spec or _ServiceSpec()
-    return Service(wire.metadata.namespace or "default", wire.metadata.name, _labels(spec.selector))
-
-
-class GenericReplicationController(Wire):
-    """core/v1 ReplicationController, whose selector is a map of labels."""
-
-    metadata: Metadata
-    spec: _ServiceSpec | None = None
-
-
-def replication_controller(wire: GenericReplicationController) -> Controller:
-    spec = wire.spec or _ServiceSpec()
-    selector = LabelSelector(_labels(spec.selector))
+    selector = LabelSelector(read_labels(spec.selector))
     return Controller("ReplicationController", wire.metadata.namespace or "default", wire.metadata.name, selector)
 
 
@@ -252,9 +229,7 @@ class _WorkloadSpec(Wire):
     selector: WireLabelSelector | None = None
 
 
-class GenericWorkload(Wire):
-    """apps/v1 ReplicaSet or StatefulSet."""
-
+class _Workload(Wire):
     metadata: Metadata
     spec: _WorkloadSpec | None = None
 
@@ -269,19 +244,23 @@ class GenericTemplate(Wire):
     spec: _TemplateSpec | None = None
 
 
-def workload(kind: str, wire: GenericWorkload) -> Controller:
-    spec = wire.spec or _WorkloadSpec()
-    return Controller(kind, wire.metadata.namespace or "default", wire.metadata.name, label_selector(spec.selector))
+def _workload(kind: str) -> Fields[Controller]:
+    def read(wire: _Workload) -> Controller:
+        selector = label_selector((wire.spec or _WorkloadSpec()).selector)
+        return Controller(kind, wire.metadata.namespace or "default", wire.metadata.name, selector)
+
+    return Fields.by_hand(kind, _Workload, read)
 
 
-class GenericNamespace(Wire):
-    """core/v1 Namespace."""
-
-    metadata: Metadata
-
-
-def generic_namespace(wire: GenericNamespace) -> Namespace:
-    return Namespace(wire.metadata.name, _labels(wire.metadata.labels))
+REPLICATION_CONTROLLER: Final = Fields.by_hand("ReplicationController", _ReplicationController, _replication_controller)
+REPLICA_SET: Final = _workload("ReplicaSet")
+STATEFUL_SET: Final = _workload("StatefulSet")
+# By kind and API group.
+CONTROLLERS: Final[Mapping[tuple[str, str], Fields[Controller]]] = {
+    ("ReplicationController", ""): REPLICATION_CONTROLLER,
+    ("ReplicaSet", "apps"): REPLICA_SET,
+    ("StatefulSet", "apps"): STATEFUL_SET,
+}
 
 
 class _VolumeNodeAffinity(Wire):
@@ -303,10 +282,6 @@ def volume_affinity(wire: GenericVolume) -> tuple[NodeSelectorTerm, ...] | None:
     """The terms of a PersistentVolume's node affinity, None for every node."""
     affinity = wire.spec.node_affinity if wire.spec else None
     return None if affinity is None or affinity.required is None else node_selector_terms(affinity.required)
-
-
-def _labels(wire: dict[str, str] | None) -> Labels:
-    return frozenset((wire or {}).items())
 
 
 def _cloud_disks(volume: _Volume) -> list[CloudDisk]:

@@ -17,9 +17,10 @@ import msgspec
 
 from scheduler_core.convert.applied_objects import AppliedWorkload
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
-from scheduler_core.convert.generic import GenericNamespace, GenericNode, GenericPod, GenericTemplate
+from scheduler_core.convert.fields import Fields
+from scheduler_core.convert.generic import NAMESPACE, NODE, POD, GenericTemplate
 from scheduler_core.convert.kube import Workload, workload_pod
-from scheduler_core.convert.meta import Wire, decode_json
+from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
 from scheduler_core.model.backup_url import backup_name
 from scheduler_core.model.kube import (
@@ -44,7 +45,7 @@ STORAGE_CLASS_PARAMETERS: Final = frozenset(
     }
 )  # fmt: skip
 # What kube-scheduler's own filters read of these kinds, besides what decisions read.
-_FILTERED: Final[Mapping[str, type[Wire]]] = {"nodes": GenericNode, "pods": GenericPod}
+_FILTERED: Final[Mapping[str, Fields[Any]]] = {"nodes": NODE, "pods": POD}
 PROVISIONER: Final = "driver.longhorn.io"
 
 
@@ -58,7 +59,7 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
     model = kind.fields.construct(wire)  # what is written must be readable
     body = _omit_none(msgspec.to_builtins(wire))
     if kind.field in _FILTERED:
-        filtered = decode_json(kind.label, raw, _FILTERED[kind.field])
+        filtered = decode_json(kind.label, raw, _FILTERED[kind.field].wire)
         body = _merge(body, _omit_none(msgspec.to_builtins(filtered)))
     # Claims may select free PersistentVolumes by any label.
     selectable = isinstance(model, PersistentVolume) and model.available is not None
@@ -80,7 +81,7 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     Raises:
         ObjectError: it cannot be read
     """
-    body = _omit_none(msgspec.to_builtins(decode_json("Namespace", raw, GenericNamespace)))
+    body = _omit_none(msgspec.to_builtins(decode_json("Namespace", raw, NAMESPACE.wire)))
     body["metadata"].pop("annotations", None)
     return {"apiVersion": "v1", "kind": "Namespace", **body}
 

@@ -18,7 +18,6 @@ from scheduler_core.model.constraints import (
     PodAffinityTerm,
     Requirement,
     SpreadConstraint,
-    Taint,
     Toleration,
     parse_int64,
 )
@@ -44,14 +43,6 @@ class WireLabelSelector(Wire):
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[WireRequirement] | None = None
-
-
-class WireTaint(Wire):
-    """spec.taints[] of a node."""
-
-    key: str = ""
-    value: str | None = None
-    effect: str = ""
 
 
 class WireToleration(Wire):
@@ -203,10 +194,6 @@ def spread_constraint(wire: WireSpreadConstraint, labels: Labels) -> SpreadConst
         honor_affinity=wire.node_affinity_policy != "Ignore",
         honor_taints=wire.node_taints_policy == "Honor",
     )
-
-
-def taints(wire: Iterable[WireTaint]) -> tuple[Taint, ...]:
-    return tuple(Taint(entry.key, entry.value or "", entry.effect) for entry in wire)
 
 
 def tolerations(wire: Iterable[WireToleration]) -> tuple[Toleration, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.conformance import Runner
-from scheduler_core.convert.generic_kinds import NODE, POD, SERVICE
+from scheduler_core.convert.generic import NODE, POD, SERVICE
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy

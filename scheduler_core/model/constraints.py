@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Annotated, Final
 
 Labels = frozenset[tuple[str, str]]
 Amounts = frozenset[tuple[str, int]]
@@ -93,9 +93,9 @@ class LabelSelector:
 class Taint:
     """A taint of a node."""
 
-    key: str
-    value: str = ""
-    effect: str = ""
+    key: Annotated[str, "key"]
+    value: Annotated[str, "value"] = ""
+    effect: Annotated[str, "effect", str] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated
 
 from scheduler_core.model.constraints import NO_CONSTRAINTS, Labels, LabelSelector, PodConstraints, Taint
+from scheduler_core.model.kube import namespace_or_default
 
 PodKey = tuple[str, str]
 ControllerKey = tuple[str, str, str]
@@ -40,15 +42,17 @@ class Node:
         allocatable: what pods may request of each resource; the capacity if the node does not say
     """
 
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    cpu: int = 0
-    memory: int = 0
-    pods: int = 0
-    ready: bool = True
-    unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()
-    allocatable: Mapping[str, int] = field(default_factory=dict[str, int])
+    name: Annotated[str, "metadata.name"]
+    labels: Annotated[Mapping[str, str], "metadata.labels"] = field(default_factory=dict[str, str])
+    cpu: Annotated[int, "status.capacity"] = 0
+    memory: Annotated[int, "status.capacity"] = 0
+    pods: Annotated[int, "status.capacity"] = 0
+    ready: Annotated[bool, "status.conditions"] = True
+    unschedulable: Annotated[bool, "spec.unschedulable"] = False
+    taints: Annotated[tuple[Taint, ...], "spec.taints"] = ()
+    allocatable: Annotated[Mapping[str, int], "status.capacity", "status.allocatable"] = field(
+        default_factory=dict[str, int]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,17 @@ class Pod:
         return self.namespace, self.name
 
 
+def read_labels(labels: dict[str, str] | None) -> Labels:
+    return frozenset((labels or {}).items())
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """A service; without a selector it selects nothing."""
 
-    namespace: str
-    name: str
-    selector: Labels = frozenset()
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    selector: Annotated[Labels, "spec.selector", read_labels] = frozenset()
 
     def selects(self, labels: Labels) -> bool:
         return bool(self.selector) and self.selector <= labels
@@ -121,5 +129,5 @@ class Controller:
 class Namespace:
     """A namespace with its labels."""
 
-    name: str
-    labels: Labels = frozenset()
+    name: Annotated[str, "metadata.name"]
+    labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()

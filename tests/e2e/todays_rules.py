@@ -24,7 +24,7 @@ from devcluster import DevCluster
 from devcluster.components import CONTROLLER_MANAGER, KWOK, ClusterOptions
 from devcluster.polling import wait_until
 from devcluster.stack import ROOT
-from scheduler_core.convert.generic_kinds import NAMESPACE, NODE, POD
+from scheduler_core.convert.generic import NAMESPACE, NODE, POD
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, parse_policy

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.convert.generic_kinds import POD
+from scheduler_core.convert.generic import POD
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic import node_index, node_results
 from scheduler_core.generic.cluster_state import GenericClusterState

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.convert.generic_kinds import NODE, POD
+from scheduler_core.convert.generic import NODE, POD
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.scheduler import find_nodes_that_fit

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from scheduler_core.convert.generic_kinds import CONTROLLERS, NODE, POD, SERVICE
+from scheduler_core.convert.generic import CONTROLLERS, NODE, POD, SERVICE
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller
 from tests.e2e.objects import Object

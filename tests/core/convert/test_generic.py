@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.generic import (
-    GenericNode,
-    GenericPod,
-    GenericService,
-    generic_node,
-    generic_pod,
-    generic_service,
+    NODE,
+    POD,
+    SERVICE,
 )
-from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.pod_requests import MILLI
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
@@ -27,7 +23,7 @@ MAX = 2**63 - 1
 def read_pod(*containers: dict[str, Any], **spec: Any) -> Pod:
     """Reads a pod of these containers."""
     raw = {"metadata": {"name": "x", "namespace": "shop"}, "spec": {"containers": list(containers), **spec}}
-    return generic_pod(decode_object("Pod", raw, GenericPod))
+    return POD.read(raw)
 
 
 def container(*, limits: dict[str, Any] | None = None, ports: object = None, **requests: Any) -> dict[str, Any]:
@@ -37,7 +33,7 @@ def container(*, limits: dict[str, Any] | None = None, ports: object = None, **r
 
 def read_node(**raw: Any) -> Node:
     """Reads a node with this status and spec."""
-    return generic_node(decode_object("Node", {"metadata": {"name": "n"}, **raw}, GenericNode))
+    return NODE.read({"metadata": {"name": "n"}, **raw})
 
 
 @pytest.mark.parametrize(
@@ -161,12 +157,12 @@ def test_a_pod_has_its_volumes_cloud_disks() -> None:
 def test_the_phase_alone_decides_whether_a_pod_is_finished(phase: str | None, finished: bool) -> None:
     """A pod that is being deleted is not."""
     raw = {"metadata": {"name": "x", "deletionTimestamp": "2015-07-27T00:00:00Z"}, "status": {"phase": phase}}
-    assert generic_pod(decode_object("Pod", raw, GenericPod)).finished is finished
+    assert POD.read(raw).finished is finished
 
 
 def test_a_pod_of_only_a_name_has_defaults() -> None:
     """It is in the default namespace and requests nothing."""
-    assert generic_pod(decode_object("Pod", {"metadata": {"name": "x"}}, GenericPod)) == Pod("default", "x")
+    assert POD.read({"metadata": {"name": "x"}}) == Pod("default", "x")
 
 
 def test_a_pod_has_its_identity_labels_and_node_selector() -> None:
@@ -175,9 +171,7 @@ def test_a_pod_has_its_identity_labels_and_node_selector() -> None:
         "metadata": {"name": "x", "namespace": "shop", "uid": "u", "labels": {"app": "web"}},
         "spec": {"nodeName": "n", "nodeSelector": {"disk": "ssd"}},
     }
-    assert generic_pod(decode_object("Pod", raw, GenericPod)) == Pod(
-        "shop", "x", frozenset({("app", "web")}), "n", {"disk": "ssd"}, uid="u"
-    )
+    assert POD.read(raw) == Pod("shop", "x", frozenset({("app", "web")}), "n", {"disk": "ssd"}, uid="u")
 
 
 def test_the_capacity_of_a_node_counts_and_not_its_allocatable_part() -> None:
@@ -212,7 +206,7 @@ def test_a_cordoned_node_is_unschedulable() -> None:
 @pytest.mark.parametrize("spec", [None, {}, {"selector": None}, {"selector": {}}])
 def test_a_service_without_selector_selects_no_pod(spec: object) -> None:
     """Not even a pod without labels."""
-    service = generic_service(decode_object("Service", {"metadata": {"name": "s"}, "spec": spec}, GenericService))
+    service = SERVICE.read({"metadata": {"name": "s"}, "spec": spec})
     assert service == Service("default", "s")
     assert not service.selects(frozenset())
 
@@ -231,5 +225,5 @@ def test_a_service_without_selector_selects_no_pod(spec: object) -> None:
 def test_the_error_about_a_wrong_quantity_names_its_place(raw: dict[str, Any], problem: str) -> None:
     """It names the object and the field."""
     with pytest.raises(ObjectError) as caught:
-        generic_pod(decode_object("Pod", {"metadata": {"name": "x"}, **raw}, GenericPod))
+        POD.read({"metadata": {"name": "x"}, **raw})
     assert problem in str(caught.value)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.convert import kube as kube_wire
 from scheduler_core.convert.applied_objects import creates_in_order, workload_replicas
-from scheduler_core.convert.generic import GenericNode, GenericPod, generic_node, generic_pod
+from scheduler_core.convert.generic import NODE, POD
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.pod_template import template_pod
 from scheduler_core.convert.redact import (
@@ -148,7 +148,7 @@ def test_a_stateful_set_keeps_what_its_pods_are_decided_by() -> None:
 
 def _template(raw: Object) -> tuple[kube.Pod, Pod]:
     """The first pod, as both kinds of rules read it, without labels."""
-    pod = generic_pod(decode_object("Pod", template_pod("StatefulSet", raw), GenericPod))
+    pod = POD.read(template_pod("StatefulSet", raw))
     own = kube_wire.workload_pod("StatefulSet", decode_object("StatefulSet", raw, kube_wire.Workload))
     return own, replace(pod, labels=frozenset())
 
@@ -271,8 +271,8 @@ def test_kube_schedulers_filters_read_redacted_objects_as_the_originals(seed: in
 
 
 def _generic_node(raw: Object) -> Node:
-    return generic_node(decode_object("Node", raw, GenericNode))
+    return NODE.read(raw)
 
 
 def _generic_pod(raw: Object) -> Pod:
-    return generic_pod(decode_object("Pod", raw, GenericPod))
+    return POD.read(raw)

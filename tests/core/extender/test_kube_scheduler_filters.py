@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic import (
-    GenericNode,
-    GenericPod,
-    GenericVolume,
-    generic_node,
-    generic_pod,
-    volume_affinity,
-)
+from scheduler_core.convert.generic import NODE, POD, GenericVolume, volume_affinity
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.kube_scheduler_filters import (
@@ -34,16 +27,14 @@ LARGE = {"status": {"allocatable": {"pods": "10", "cpu": "4"}}}
 
 def node(name: str = "a", raw: Any = None, **labels: str) -> Node:
     """A node; without status it does not say what is allocatable."""
-    return generic_node(
-        decode_object("Node", {"metadata": {"name": name, "labels": labels}, **(raw or {})}, GenericNode)
-    )
+    return NODE.read({"metadata": {"name": name, "labels": labels}, **(raw or {})})
 
 
 def pod(name: str = "new", node_name: str = "", cpu: str = "1", **spec: Any) -> Pod:
     """A pod with one container."""
     containers = [{"resources": {"requests": {"cpu": cpu}}}]
     raw = {"metadata": {"name": name}, "spec": {"nodeName": node_name, "containers": containers, **spec}}
-    return generic_pod(decode_object("Pod", raw, GenericPod))
+    return POD.read(raw)
 
 
 def affinity(zone: str) -> VolumeAffinity:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from scheduler_core.convert.generic_kinds import NODE, POD, SERVICE
+from scheduler_core.convert.generic import NODE, POD, SERVICE
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, CycleState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic_kinds import NODE, POD
+from scheduler_core.convert.generic import NODE, POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.current_predicates import AFFINITY_MISMATCH, UNSCHEDULABLE, UNTOLERATED_TAINT
 from scheduler_core.generic.policy import parse_policy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic_kinds import NODE, POD
+from scheduler_core.convert.generic import NODE, POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from scheduler_core.generic.unsupported_constraints import (
