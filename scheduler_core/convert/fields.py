@@ -115,7 +115,7 @@ class Fields(Generic[_Model]):
     @cached_property
     def tree(self) -> dict[str, Any]:
         """The types in the object, by path: of an object inside it those in that one."""
-        tree: dict[str, Any] = {}
+        tree: dict[str, Any] = {"metadata": {}} if self.kind and self._needs_metadata else {}
         for source in self._sources:
             for path, kind in zip(source.paths, source.types, strict=True):
                 if isinstance(kind, Fields):

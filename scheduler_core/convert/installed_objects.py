@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model.installation import (
@@ -155,27 +156,15 @@ class _ServicePort(Wire):
     port: int = 0
 
 
-class _ServiceSpec(Wire):
-    cluster_i_p: str | None = msgspec.field(default=None, name="clusterIP")
-    ports: list[_ServicePort] | None = None
+def _first_port(ports: list[_ServicePort] | None) -> int:
+    return ports[0].port if ports else 0
 
 
-class ServiceObject(Wire):
-    """core/v1 Service."""
-
-    metadata: Metadata
-    spec: _ServiceSpec | None = None
+def _is_tls(ports: list[_ServicePort] | None) -> bool:
+    return ports[0].name == EXTENDER_WITH_TLS.port_name if ports else False
 
 
-def service_address(raw: bytes | msgspec.Raw) -> ServiceAddress:
-    """Where a Service is reached.
-
-    Raises:
-        ObjectError: it is no Service
-    """
-    spec = decode_json("Service", raw, ServiceObject).spec or _ServiceSpec()
-    port = spec.ports[0] if spec.ports else _ServicePort()
-    return ServiceAddress(spec.cluster_i_p or "", port.port, tls=port.name == EXTENDER_WITH_TLS.port_name)
+service_address: Final = Fields("Service", ServiceAddress, port=_first_port, tls=_is_tls).decode
 
 
 class _InvolvedObject(Wire):

@@ -5,10 +5,11 @@ updatePod, podutil.UpdatePodCondition).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
-from scheduler_core.model.kube import condition
+from scheduler_core.convert.fields import Fields
+from scheduler_core.model.kube import Condition, condition
 
 # The extender writes nothing else to a pod; manifests/access/admissionpolicy.yaml allows no other change.
 NUDGE_ANNOTATION: Final = "longhorn.io/scheduler-extender-nudged"
@@ -18,22 +19,16 @@ _POD_SCHEDULED: Final = "PodScheduled"
 _FALSE: Final = "False"
 
 
-class _Metadata(Metadata):
-    generation: int | None = None
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    uid: Annotated[str | None, "metadata.uid"] = None
+    version: Annotated[str | None, "metadata.resourceVersion"] = None
+    generation: Annotated[int, "metadata.generation"] = 0
+    node: Annotated[str, "spec.nodeName"] = ""
+    conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
 
 
-class _Spec(Wire):
-    node_name: str | None = None
-
-
-class _Status(Wire):
-    conditions: list[WireCondition] | None = None
-
-
-class _Pod(Wire):
-    metadata: _Metadata
-    spec: _Spec | None = None
-    status: _Status | None = None
+_POD: Final = Fields("Pod", _Pod)
 
 
 def nudge_patch(uid: str, at: str) -> dict[str, Any]:
@@ -51,10 +46,10 @@ def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: st
     Raises:
         ObjectError: it is no pod
     """
-    pod = decode_json("Pod", raw, _Pod)
-    if pod.metadata.uid != uid or (pod.spec and pod.spec.node_name):
+    pod = _POD.decode(raw)
+    if pod.uid != uid or pod.node:
         return None
-    current = condition(conditions(pod.status.conditions if pod.status else None), _POD_SCHEDULED)
+    current = condition(pod.conditions, _POD_SCHEDULED)
     if (current.status, current.reason, current.message) == (_FALSE, reason, message):
         return None
     since = current.last_transition_time if current.status == _FALSE else ""
@@ -65,7 +60,7 @@ def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: st
         "message": message,
         "lastTransitionTime": since or now,
     }
-    if pod.metadata.generation:  # from Kubernetes 1.33 on
-        desired["observedGeneration"] = pod.metadata.generation
+    if pod.generation:  # from Kubernetes 1.33 on
+        desired["observedGeneration"] = pod.generation
     # With the version that was read, the patch is refused with a conflict if the pod is bound in the meantime.
-    return {"metadata": {"resourceVersion": pod.metadata.resource_version}, "status": {"conditions": [desired]}}
+    return {"metadata": {"resourceVersion": pod.version}, "status": {"conditions": [desired]}}

@@ -8,10 +8,11 @@ tag does not exist"), so that nothing is left of it, and the pod never starts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.installation import EXTENDER_RESOURCE, Permission
@@ -28,6 +29,11 @@ ANSWERED: Final = "longhorn.io/scheduler-extender-answered"
 _IMAGE: Final = "registry.k8s.io/pause:3.10"
 
 
+def _waiting_message(entries: list[WireCondition] | None) -> str:
+    refusals = [entry for entry in entries or () if entry.type == "PodScheduled" and entry.status == "False"]
+    return refusals[0].message or "" if refusals else ""
+
+
 @dataclass(frozen=True, slots=True)
 class PodProgress:
     """How far kube-scheduler is with a pod.
@@ -37,8 +43,8 @@ class PodProgress:
         node: the node that it has, or ""
     """
 
-    message: str = ""
-    node: str = ""
+    message: Annotated[str, "status.conditions", _waiting_message] = ""
+    node: Annotated[str, "spec.nodeName"] = ""
 
 
 def access_review(permission: Permission, namespace: str, account: str) -> dict[str, Any]:
@@ -185,31 +191,7 @@ def is_answered(raw: bytes) -> bool:
     return ANSWERED in (decode_json("Replica.longhorn.io", raw, _Named).metadata.annotations or {})
 
 
-class _PodSpec(Wire):
-    node_name: str | None = None
-
-
-class _PodStatus(Wire):
-    conditions: list[WireCondition] | None = None
-
-
-class _Pod(Wire):
-    metadata: Metadata
-    spec: _PodSpec | None = None
-    status: _PodStatus | None = None
-
-
-def pod_progress(raw: bytes | msgspec.Raw) -> PodProgress:
-    """How far kube-scheduler is with a pod.
-
-    Raises:
-        ObjectError: it is no pod
-    """
-    wire = decode_json("Pod", raw, _Pod)
-    conditions = (wire.status.conditions if wire.status is not None else None) or ()
-    scheduled = [entry for entry in conditions if entry.type == "PodScheduled" and entry.status == "False"]
-    node = wire.spec.node_name if wire.spec is not None else None
-    return PodProgress(scheduled[0].message or "" if scheduled else "", node or "")
+pod_progress: Final = Fields("Pod", PodProgress).decode
 
 
 def selected_node(raw: bytes | msgspec.Raw) -> str:

@@ -41,7 +41,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
@@ -92,12 +92,18 @@ class ElectionTiming:
 class LeaseRecord:
     """The content of a Lease."""
 
-    holder: str = ""  # identity of the candidate that holds it, "" for none
-    duration: int = 0  # whole seconds within which the holder promises to renew; 0 if absent
-    acquired: str = ""  # wall-clock text of the taking, for people; "" if absent
-    renewed: str = ""  # wall-clock text of the last renewal, for people; "" if absent
-    transitions: int = 0  # how often it was taken
-    resource_version: str = ""  # the version it was read at; a replace with this record is based on it
+    # The identity of the candidate that holds it, "" for none.
+    holder: Annotated[str, "spec.holderIdentity"] = ""
+    # Whole seconds within which the holder promises to renew; 0 if absent.
+    duration: Annotated[int, "spec.leaseDurationSeconds"] = 0
+    # Wall-clock text of the taking, for people; "" if absent.
+    acquired: Annotated[str, "spec.acquireTime"] = ""
+    # Wall-clock text of the last renewal, for people; "" if absent.
+    renewed: Annotated[str, "spec.renewTime"] = ""
+    # How often it was taken.
+    transitions: Annotated[int, "spec.leaseTransitions"] = 0
+    # The version it was read at; a replace with this record is based on it.
+    resource_version: Annotated[str, "metadata.resourceVersion"] = ""
 
     @property
     def released(self) -> bool:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Annotated, Final
 
+from scheduler_core.errors import QuantityError
 from scheduler_core.model.constraints import LabelSelector
+from scheduler_core.model.kube import namespace_or_default
+
+_PERCENTAGE: Final = re.compile(r"([0-9]{1,4})%", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +23,30 @@ class PodCount:
     def of(self, expected: int) -> int:
         """Returns the number of pods, rounded up (intstr.GetScaledValueFromIntOrPercent)."""
         return -(-self.value * expected // 100) if self.percent else self.value
+
+
+def _read_pod_count(value: int | str | None) -> PodCount | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and value >= 0:
+        return PodCount(value)
+    percentage = _PERCENTAGE.fullmatch(value) if isinstance(value, str) else None
+    if percentage is None:
+        raise QuantityError(f"{value!r} is neither a number of pods nor a percentage")
+    return PodCount(int(percentage[1]), percent=True)
+
+
+def is_current(generation: int | None, observed_generation: int | None) -> bool:
+    """Whether the status is of the budget as it is now."""
+    return (observed_generation or 0) >= (generation or 0)
+
+
+def _if_current(generation: int | None, observed_generation: int | None, expected_pods: int | None) -> int | None:
+    return expected_pods if is_current(generation, observed_generation) else None
+
+
+def _evicts_unhealthy(policy: str | None) -> bool:
+    return policy == "AlwaysAllow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +62,16 @@ class DisruptionBudget:
         evicts_unhealthy: whether pods that are not ready may always be evicted (unhealthyPodEvictionPolicy AlwaysAllow)
     """
 
-    namespace: str
-    name: str
-    selector: LabelSelector | None = None
-    min_available: PodCount | None = None
-    max_unavailable: PodCount | None = None
-    expected_pods: int | None = None
-    sync_failure: str = ""
-    evicts_unhealthy: bool = False
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    selector: Annotated[LabelSelector | None, "spec.selector"] = None
+    min_available: Annotated[PodCount | None, "spec.minAvailable", _read_pod_count] = None
+    max_unavailable: Annotated[PodCount | None, "spec.maxUnavailable", _read_pod_count] = None
+    expected_pods: Annotated[
+        int | None, "metadata.generation", "status.observedGeneration", "status.expectedPods", _if_current
+    ] = None
+    sync_failure: Annotated[str, "metadata.generation", "status.observedGeneration", "status.conditions"] = ""
+    evicts_unhealthy: Annotated[bool, "spec.unhealthyPodEvictionPolicy", _evicts_unhealthy] = False
 
     @property
     def key(self) -> str:

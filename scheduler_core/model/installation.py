@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 # Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
 EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
@@ -111,6 +111,6 @@ class ServiceAddress:
         tls: whether that port's name is the one for HTTPS
     """
 
-    cluster_ip: str
-    port: int
-    tls: bool = False
+    cluster_ip: Annotated[str, "spec.clusterIP"] = ""
+    port: Annotated[int, "spec.ports"] = 0
+    tls: Annotated[bool, "spec.ports"] = False
