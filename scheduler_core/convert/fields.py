@@ -10,6 +10,17 @@ is empty if absent. A function behind the paths gets what is at each of them ins
 that may have. A function that needs wire types, which models do not know, is given to `Fields` by the field's name, if need be with the
 types, and so are `Fields` of a model inside the model. The path "" is the object itself, of which a model inside the model is another
 part. Functions raise QuantityError, or ObjectError with a path and no object.
+
+The constructor of these three fields is:
+
+    def construct(wire):
+        part_metadata = wire.metadata or absent_part_metadata
+        part_spec = wire.spec or absent_part_spec
+        try:
+            at = "spec.volumeSize"; value_size = convert_size(part_spec.volumeSize)
+        except errors as error:
+            raise locate(wire, at, error) from error
+        return model(part_spec.nodeID or "", (part_metadata.labels or {}).get("longhornnode") or "", value_size)
 """
 
 from __future__ import annotations
@@ -223,6 +234,8 @@ def _merge(tree: dict[str, Any], branch: dict[str, Any]) -> None:
             _merge(tree[name], entry)
         elif isinstance(entry, dict) or name not in tree:
             tree[name] = entry
+        elif not isinstance(tree[name], dict) and tree[name] != entry:
+            raise TypeError(f"{name} is read both as {tree[name]} and as {entry}")
 
 
 def _convert_each(convert: Callable[[Any], Any]) -> Callable[[list[Any] | None], tuple[Any, ...]]:

@@ -122,7 +122,6 @@ class Volume:
     """A Longhorn volume (volumes.longhorn.io), or the volume that Longhorn would create for an unbound claim.
 
     Attributes:
-        size: spec.size
         number_of_replicas: spec.numberOfReplicas, 0 for a sharded volume that exists: its shards are objects of their own
         actual_size: the space that its data occupies (status.actualSize), 0 for a new volume
         clone_state: how far a clone is (status.cloneStatus.state), "" before it begins
@@ -186,7 +185,6 @@ class Replica:
     """A replica (replicas.longhorn.io), which is placed once it has a node and a disk.
 
     Attributes:
-        size: spec.volumeSize
         node_label, disk_label: the labels by which Longhorn finds the replicas of a node and of a disk
         reviewed_place: the place that the placement guard answered, as `place` writes it; "" if it was not asked
         generation: 1 until the spec is changed for the first time, 0 if unknown; replicas that differ in it alone are equal
