@@ -1,13 +1,14 @@
-"""Converts Kubernetes objects to model values and back. No other package knows the raw field names.
+"""Converts Kubernetes objects to model values and back. Raw field names are known here, and as the paths at the fields
+of the models.
 
-Data flow: bytes or YAML (`app/kube`) → a wire Struct (`kube`, `longhorn`; msgspec checks the types and names the field) →
+Data flow: bytes or YAML (`app/kube`) → a wire Struct (derived by `fields`; msgspec checks the types and names the field) →
 a frozen model value. The package is in the core because recorded decisions (`longhorn/vectors.py`) are written in the same
 fields; it is pure: values in, values out.
 
+fields                  derives wire types and constructors from the paths at the fields of models
 snapshot_kinds          the kinds that a snapshot may hold, and how each is read
 kube                    nodes, pods, claims, volumes, snapshots, classes and attachments
 pod_disruption_budget   PodDisruptionBudgets, which predicted evictions read
-fields                  derives wire types and constructors from the paths at the fields of models
 longhorn                Longhorn's custom resources
 generic                 nodes, pods, services and controllers as the generic scheduler reads them
 pod_requests            a pod's requests and host ports, and their sums
