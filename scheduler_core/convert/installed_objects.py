@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
+from scheduler_core.convert.meta import Wire, WireCondition, conditions, decode_json
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model.installation import (
-    DEFAULT_SCHEDULER,
     EXTENDER_RESOURCE,
     InstalledPod,
     SchedulingFailure,
@@ -59,61 +59,80 @@ class _Volume(Wire):
     ephemeral: _Ephemeral | None = None
 
 
-class _PodSpec(Wire):
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    volumes: list[_Volume] | None = None
-    service_account_name: str | None = None
-    scheduler_name: str | None = None
-    host_network: bool | None = None
+_Containers = list[_Container] | None
 
 
-class _PodStatus(Wire):
-    pod_i_p: str | None = msgspec.field(default=None, name="podIP")
-    phase: str | None = None
-    conditions: list[WireCondition] | None = None
+def _is_live(deleted: str | None, phase: str | None) -> bool:
+    return deleted is None and phase not in _FINISHED
 
 
-class InstalledPodObject(Wire):
-    """core/v1 Pod."""
-
-    metadata: Metadata
-    spec: _PodSpec | None = None
-    status: _PodStatus | None = None
+def _is_ready(entries: list[WireCondition] | None) -> bool:
+    return condition(conditions(entries), "Ready").status == "True"
 
 
-def installed_pod(raw: bytes | msgspec.Raw) -> InstalledPod:
-    """A pod with what it needs of the extender.
+def _port_for(name: str) -> Callable[[_Containers, _Containers], int]:
+    def read(containers: _Containers, init_containers: _Containers) -> int:
+        return next((port.container_port for port in _ports(containers, init_containers) if port.name == name), 0)
 
-    Raises:
-        ObjectError: it is no pod
-    """
-    wire = decode_json("Pod", raw, InstalledPodObject)
-    spec = wire.spec or _PodSpec()
-    status = wire.status or _PodStatus()
-    containers = [*(spec.containers or ()), *(spec.init_containers or ())]
-    ports = [port for container in containers for port in container.ports or ()]
+    return read
+
+
+def _http_port(containers: _Containers, init_containers: _Containers) -> int:
     # Overlays add ports, in any place.
-    ports.sort(key=lambda port: port.name != _HTTP_PORT)
-    return InstalledPod(
-        namespace=wire.metadata.namespace or "default",
-        name=wire.metadata.name,
-        live=wire.metadata.deletion_timestamp is None and status.phase not in _FINISHED,
-        ready=condition(conditions(status.conditions), "Ready").status == "True",
-        address=status.pod_i_p or "",
-        port=ports[0].container_port if ports else 0,
-        probe_port=_port(_PROBE_PORT, ports),
-        guard_port=_port(PLACEMENT_GUARD.port_name, ports),
-        on_loopback=bool(spec.host_network) and any(_listens_on_loopback(container) for container in containers),
-        account=spec.service_account_name or "",
-        requests_extender=any(_requests_extender(container.resources) for container in containers),
-        scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
-        claims=tuple(_claims(wire.metadata.name, spec.volumes or ())),
+    ports = sorted(_ports(containers, init_containers), key=lambda port: port.name != _HTTP_PORT)
+    return ports[0].container_port if ports else 0
+
+
+def _ports(*lists: _Containers) -> list[_ContainerPort]:
+    return [port for containers in lists for container in containers or () for port in container.ports or ()]
+
+
+def _is_on_loopback(host_network: bool | None, containers: _Containers, init_containers: _Containers) -> bool:  # noqa: FBT001 # a value of an object
+    return bool(host_network) and any(map(_listens_on_loopback, (*(containers or ()), *(init_containers or ()))))
+
+
+def _listens_on_loopback(container: _Container) -> bool:
+    arguments = _command_line(container)
+    return f"{_HOST_FLAG}={_LOOPBACK}" in arguments or (_HOST_FLAG, _LOOPBACK) in pairwise(arguments)
+
+
+def _command_line(container: _Container) -> list[str]:
+    return [*(container.command or ()), *(container.args or ())]
+
+
+def _requests_extender(containers: _Containers, init_containers: _Containers) -> bool:
+    resources = [container.resources for container in (*(containers or ()), *(init_containers or ()))]
+    # A limit without a request is a request of that size.
+    return any(
+        EXTENDER_RESOURCE in (entries or {}) for each in resources if each for entries in (each.requests, each.limits)
     )
 
 
-def _port(name: str, ports: list[_ContainerPort]) -> int:
-    return next((port.container_port for port in ports if port.name == name), 0)
+def _claims(pod: str, volumes: list[_Volume] | None) -> tuple[str, ...]:
+    names = [
+        volume.persistent_volume_claim.claim_name
+        if volume.persistent_volume_claim is not None
+        else f"{pod}-{volume.name}"
+        if volume.ephemeral is not None
+        else ""
+        for volume in volumes or ()
+    ]
+    return tuple(name for name in names if name)
+
+
+_POD: Final = Fields(
+    "Pod",
+    InstalledPod,
+    live=_is_live,
+    ready=_is_ready,
+    port=_http_port,
+    probe_port=_port_for(_PROBE_PORT),
+    guard_port=_port_for(PLACEMENT_GUARD.port_name),
+    on_loopback=_is_on_loopback,
+    requests_extender=_requests_extender,
+    claims=_claims,
+)
+installed_pod: Final = _POD.decode
 
 
 def command_line(raw: bytes | msgspec.Raw) -> list[str]:
@@ -122,33 +141,9 @@ def command_line(raw: bytes | msgspec.Raw) -> list[str]:
     Raises:
         ObjectError: it is no pod
     """
-    spec = decode_json("Pod", raw, InstalledPodObject).spec or _PodSpec()
-    container = spec.containers[0] if spec.containers else _Container()
-    return [*(container.command or ()), *(container.args or ())]
-
-
-def _requests_extender(resources: _Resources | None) -> bool:
-    # A limit without a request is a request of that size.
-    return resources is not None and any(
-        EXTENDER_RESOURCE in (entries or {}) for entries in (resources.requests, resources.limits)
-    )
-
-
-def _listens_on_loopback(container: _Container) -> bool:
-    arguments = [*(container.command or ()), *(container.args or ())]
-    return f"{_HOST_FLAG}={_LOOPBACK}" in arguments or (_HOST_FLAG, _LOOPBACK) in pairwise(arguments)
-
-
-def _claims(pod: str, volumes: list[_Volume] | tuple[_Volume, ...]) -> list[str]:
-    names = [
-        volume.persistent_volume_claim.claim_name
-        if volume.persistent_volume_claim is not None
-        else f"{pod}-{volume.name}"
-        if volume.ephemeral is not None
-        else ""
-        for volume in volumes
-    ]
-    return [name for name in names if name]
+    wire: Any = decode_json("Pod", raw, _POD.wire)
+    containers = wire.spec.containers if wire.spec else None
+    return _command_line(containers[0]) if containers else []
 
 
 class _ServicePort(Wire):

@@ -21,7 +21,7 @@ _FALSE: Final = "False"
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    uid: Annotated[str | None, "metadata.uid"] = None
+    uid: Annotated[str, "metadata.uid"] = ""
     version: Annotated[str | None, "metadata.resourceVersion"] = None
     generation: Annotated[int, "metadata.generation"] = 0
     node: Annotated[str, "spec.nodeName"] = ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from scheduler_core.model.kube import namespace_or_default
+
 # Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
 EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -49,19 +51,19 @@ class InstalledPod:
         claims: names of the claims that it mounts, those of ephemeral volumes included
     """
 
-    namespace: str
-    name: str
-    live: bool = True
-    ready: bool = True
-    address: str = ""
-    port: int = 0
-    probe_port: int = 0
-    guard_port: int = 0
-    on_loopback: bool = False
-    account: str = ""
-    requests_extender: bool = False
-    scheduler_name: str = DEFAULT_SCHEDULER
-    claims: tuple[str, ...] = ()
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    live: Annotated[bool, "metadata.deletionTimestamp", "status.phase"] = True
+    ready: Annotated[bool, "status.conditions"] = True
+    address: Annotated[str, "status.podIP"] = ""
+    port: Annotated[int, "spec.containers", "spec.initContainers"] = 0
+    probe_port: Annotated[int, "spec.containers", "spec.initContainers"] = 0
+    guard_port: Annotated[int, "spec.containers", "spec.initContainers"] = 0
+    on_loopback: Annotated[bool, "spec.hostNetwork", "spec.containers", "spec.initContainers"] = False
+    account: Annotated[str, "spec.serviceAccountName"] = ""
+    requests_extender: Annotated[bool, "spec.containers", "spec.initContainers"] = False
+    scheduler_name: Annotated[str, "spec.schedulerName"] = DEFAULT_SCHEDULER
+    claims: Annotated[tuple[str, ...], "metadata.name", "spec.volumes"] = ()
 
     @property
     def key(self) -> str:
