@@ -6,18 +6,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from scheduler_core.convert import generic as generic_convert
+from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import GenericPod
 from scheduler_core.convert.kube import POD
 from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey
-from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION
+from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, namespace_or_default
 
 # RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -55,15 +56,26 @@ class _SchedulingGate(Wire):
     name: str = ""
 
 
-class _Spec(Wire):
-    scheduler_name: str | None = None
-    priority: int | None = None
-    scheduling_gates: list[_SchedulingGate] | None = None
+def _is_held_back(deleted: str | None, gates: list[_SchedulingGate] | None) -> bool:
+    return deleted is not None or bool(gates)
 
 
-class _PendingPod(Wire):
-    metadata: Metadata
-    spec: _Spec | None = None
+@dataclass(frozen=True, slots=True)
+class _QueuedPod:
+    scheduler_name: Annotated[str, "spec.schedulerName"] = _DEFAULT_SCHEDULER
+    priority: Annotated[int, "spec.priority"] = 0
+    held_back: Annotated[bool, "metadata.deletionTimestamp", "spec.schedulingGates", _is_held_back] = False
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedPod:
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    node: Annotated[str, "spec.nodeName"] = ""
+
+
+_QUEUED_POD: Final = Fields("Pod", _QueuedPod)
+_PLACED_POD: Final = Fields("Pod", _PlacedPod)
 
 
 def pending_pod(raw: bytes | msgspec.Raw) -> tuple[PodKey, PendingPod]:
@@ -92,16 +104,14 @@ def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, Pendin
     created = _creation_time(generic.metadata)
     if pod.node_name:
         return pod.key, PendingPod(pod)
-    wire: _PendingPod = read(_PendingPod)
-    spec = wire.spec or _Spec()
-    schedulable = wire.metadata.deletion_timestamp is None and not spec.scheduling_gates
+    queued = _QUEUED_POD.construct(read(_QUEUED_POD.wire))
     pending = PendingPod(
         pod=pod,
         kube_pod=POD.construct(read(POD.wire)),
-        scheduler_name=spec.scheduler_name or _DEFAULT_SCHEDULER,
-        priority=spec.priority or 0,
+        scheduler_name=queued.scheduler_name,
+        priority=queued.priority,
         created=created,
-        needs_node=schedulable and not pod.finished,
+        needs_node=not queued.held_back and not pod.finished,
     )
     return pod.key, pending
 
@@ -125,26 +135,15 @@ def _creation_time(metadata: Metadata) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class _NodeNameSpec(Wire):
-    node_name: str | None = None
-
-
-class _PodWithNodeName(Wire):
-    metadata: Metadata
-    spec: _NodeNameSpec | None = None
-
-
 def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:
     """The namespace and name of a pod without node; None if it has one, or if name or node cannot be read. The rest of
     the pod need not be readable.
     """
     try:
-        pod = decode_json("Pod", raw, _PodWithNodeName)
+        pod = _PLACED_POD.decode(raw)
     except ObjectError:
         return None
-    if not pod.metadata.name or (pod.spec and pod.spec.node_name):
-        return None
-    return pod.metadata.namespace or "default", pod.metadata.name
+    return (pod.namespace, pod.name) if pod.name and not pod.node else None
 
 
 def selected_node_patch(node: str) -> dict[str, Any]:
