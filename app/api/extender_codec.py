@@ -92,7 +92,7 @@ class _HostPriority(msgspec.Struct, gc=False):
 
 _ARGS: Final = msgspec.json.Decoder(_RawArgs)
 _POD: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(kube.POD.wire)
-_WHOLE_POD: Final = msgspec.json.Decoder(generic.GenericPod)
+_WHOLE_POD: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(generic.POD.wire)
 _PREEMPTION_ARGS: Final = msgspec.json.Decoder(_RawPreemptionArgs)
 _Decoded = TypeVar("_Decoded")
 _Value = TypeVar("_Value")

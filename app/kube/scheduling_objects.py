@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler_core.convert.generic import NAMESPACE, NODE, POD, GenericPod, GenericVolume, is_ready, volume_affinity
+from scheduler_core.convert.generic import NAMESPACE, NODE, OWNED_POD, POD, GenericVolume, volume_affinity
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.pod_template import template_pod
 from scheduler_core.convert.snapshot_kinds import WORKLOADS
@@ -52,14 +52,13 @@ class SchedulingObjects:
             if (kind, group) == ("Node", ""):
                 nodes.append(NODE.read(raw))
             elif (kind, group) == ("Pod", ""):
-                wire = decode_object(kind, raw, GenericPod)
-                pod = POD.construct(wire)
-                pods[pod.key] = pod
-                if not is_ready(wire):
-                    unready.add(pod.key)
-                references = wire.metadata.owner_references
-                if references:
-                    owners[pod.key] = references[0].kind
+                owned = OWNED_POD.read(raw)
+                key = owned.pod.key
+                pods[key] = owned.pod
+                if not owned.ready:
+                    unready.add(key)
+                if owned.owner:
+                    owners[key] = owned.owner
             elif (kind, group) == ("Namespace", ""):
                 namespaces.append(NAMESPACE.read(raw))
             elif (kind, group) == ("PersistentVolume", ""):

@@ -12,7 +12,6 @@ import msgspec
 
 from scheduler_core.convert import generic as generic_convert
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.generic import GenericPod
 from scheduler_core.convert.kube import POD
 from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
@@ -97,11 +96,11 @@ def read_pending_pod(raw: object) -> tuple[PodKey, PendingPod]:
 
 
 def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, PendingPod]:
-    generic: GenericPod = read(GenericPod)
-    pod = generic_convert.POD.construct(generic)
+    wire = read(generic_convert.POD.wire)
+    pod = generic_convert.POD.construct(wire)
     if not pod.name:
         raise ObjectError("Pod", "metadata.name", "is missing")
-    created = _creation_time(generic.metadata)
+    created = _creation_time(wire.metadata)
     if pod.node_name:
         return pod.key, PendingPod(pod)
     queued = _QUEUED_POD.construct(read(_QUEUED_POD.wire))

@@ -8,23 +8,23 @@ mean the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition, conditions
+from scheduler_core.convert.meta import Metadata, OwnerReference, Wire, WireCondition, conditions
 from scheduler_core.convert.pod_requests import (
     CPU,
     MEMORY,
     MILLI,
+    Containers,
     WireAmounts,
-    WireContainer,
-    WireRequests,
     amount,
     classic_host_ports,
-    container_amount,
+    container_amounts,
     host_ports,
     pod_requests,
     uncounted_request_fields,
@@ -35,33 +35,42 @@ from scheduler_core.convert.selectors import (
     WireLabelSelector,
     WireNodeSelector,
     WireSpreadConstraint,
-    WireToleration,
     label_selector,
     node_selector_terms,
     pod_affinity_terms,
     required_node_affinity,
     spread_constraint,
-    tolerations,
 )
-from scheduler_core.model.constraints import LabelSelector, NodeSelectorTerm, PodConstraints
-from scheduler_core.model.generic import Cloud, CloudDisk, Controller, Namespace, Node, Pod, Service, read_labels
+from scheduler_core.model.constraints import (
+    LabelSelector,
+    NodeSelectorTerm,
+    PodAffinityTerm,
+    PodConstraints,
+    SpreadConstraint,
+)
+from scheduler_core.model.generic import (
+    Cloud,
+    CloudDisk,
+    Controller,
+    Namespace,
+    Node,
+    OwnedPod,
+    Pod,
+    Service,
+    read_labels,
+)
 from scheduler_core.model.kube import condition
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 DEFAULT_CPU_REQUEST: Final = 100
 DEFAULT_MEMORY_REQUEST: Final = 200 * 1024 * 1024
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
-
-
-# Errors are given the node's name later.
-_NO_SUBJECT: Final = Subject("", Metadata())
 
 
 def _capacity(name: str) -> Callable[..., int]:
     scale = MILLI if name == CPU else 1
 
     def read(capacity: WireAmounts | None) -> int:
-        return amount((capacity or {}).get(name), _NO_SUBJECT, f"status.capacity[{name}]", scale)
+        return amount((capacity or {}).get(name), f"status.capacity[{name}]", scale)
 
     return read
 
@@ -71,8 +80,7 @@ def _allocatable(capacity: WireAmounts | None, allocatable: WireAmounts | None) 
     field = "status.capacity" if allocatable is None else "status.allocatable"
     amounts = capacity if allocatable is None else allocatable
     return {
-        name: amount(value, _NO_SUBJECT, f"{field}[{name}]", MILLI if name == CPU else 1)
-        for name, value in (amounts or {}).items()
+        name: amount(value, f"{field}[{name}]", MILLI if name == CPU else 1) for name, value in (amounts or {}).items()
     }
 
 
@@ -112,74 +120,58 @@ class _ResourceClaim(Wire):
     name: str = ""
 
 
-class _PodSpec(WireRequests):
-    node_name: str | None = None
-    node_selector: dict[str, str] | None = None
-    volumes: list[_Volume] | None = None
-    affinity: WireAffinity | None = None
-    tolerations: list[WireToleration] | None = None
-    topology_spread_constraints: list[WireSpreadConstraint] | None = None
-    resource_claims: list[_ResourceClaim] | None = None
+def _cloud_disks(volumes: list[_Volume] | None) -> tuple[CloudDisk, ...]:
+    disks = []
+    for volume in volumes or ():
+        if volume.gce_persistent_disk is not None:
+            disk = volume.gce_persistent_disk
+            disks.append(CloudDisk(Cloud.GCE, disk.pd_name, bool(disk.read_only)))
+        if volume.aws_elastic_block_store is not None:
+            block = volume.aws_elastic_block_store
+            disks.append(CloudDisk(Cloud.EBS, block.volume_id, bool(block.read_only)))
+    return tuple(disks)
 
 
-class _PodStatus(Wire):
-    phase: str | None = None
-    conditions: list[WireCondition] | None = None
+def _requested(name: str, default: int) -> Callable[[Containers], int]:
+    """What the containers request together, each that requests nothing this much."""
+
+    def read(containers: Containers) -> int:
+        return sum(default if value is None else value for value in container_amounts(containers, name))
+
+    return read
 
 
-class GenericPod(Wire):
-    """core/v1 Pod."""
-
-    metadata: Metadata
-    spec: _PodSpec | None = None
-    status: _PodStatus | None = None
+def _pod_affinity(namespace: str | None, affinity: WireAffinity | None) -> tuple[PodAffinityTerm, ...]:
+    return pod_affinity_terms(affinity, namespace or "default", anti=False)
 
 
-def _pod(wire: GenericPod) -> Pod:
-    """A pod.
-
-    Raises:
-        ObjectError: a request or limit is no quantity, or negative
-    """
-    spec = wire.spec or _PodSpec()
-    status = wire.status or _PodStatus()
-    subject = Subject("Pod", wire.metadata)
-    containers = spec.containers or []
-    cpu = _container_amounts(containers, CPU, subject)
-    memory = _container_amounts(containers, MEMORY, subject)
-    return Pod(
-        namespace=wire.metadata.namespace or "default",
-        name=wire.metadata.name,
-        labels=read_labels(wire.metadata.labels),
-        node_name=spec.node_name or "",
-        node_selector=spec.node_selector or {},
-        cpu=sum(value or 0 for value in cpu),
-        memory=sum(value or 0 for value in memory),
-        nonzero_cpu=sum(DEFAULT_CPU_REQUEST if value is None else value for value in cpu),
-        nonzero_memory=sum(DEFAULT_MEMORY_REQUEST if value is None else value for value in memory),
-        ports=classic_host_ports(containers, host_network=bool(spec.host_network)),
-        disks=tuple(disk for volume in spec.volumes or () for disk in _cloud_disks(volume)),
-        finished=status.phase in _FINISHED,
-        uid=wire.metadata.uid or "",
-        constraints=_share(_constraints(wire, spec, subject)),
-    )
+def _pod_anti_affinity(namespace: str | None, affinity: WireAffinity | None) -> tuple[PodAffinityTerm, ...]:
+    return pod_affinity_terms(affinity, namespace or "default", anti=True)
 
 
-POD: Final = Fields.by_hand("Pod", GenericPod, _pod)
+def _spread(
+    labels: dict[str, str] | None, constraints: list[WireSpreadConstraint] | None
+) -> tuple[SpreadConstraint, ...]:
+    hard = [entry for entry in constraints or () if entry.when_unsatisfiable == DO_NOT_SCHEDULE]
+    return tuple(spread_constraint(entry, read_labels(labels)) for entry in hard)
 
 
-def is_ready(wire: GenericPod) -> bool:
-    """Whether a pod is ready, as is a running pod of a file that names no conditions."""
-    status = wire.status or _PodStatus()
-    ready = condition(conditions(status.conditions), "Ready")
-    return ready.status == "True" or (not status.conditions and status.phase == "Running")
+def _claim_fields(claims: list[_ResourceClaim] | None) -> tuple[str, ...]:
+    return tuple(f"spec.resourceClaims[{index}]" for index in range(len(claims or ())))
 
 
-def _container_amounts(containers: list[WireContainer], name: str, subject: Subject) -> list[int | None]:
-    return [
-        container_amount(entry.resources, name, subject, f"spec.containers[{index}]")
-        for index, entry in enumerate(containers)
-    ]
+_CONSTRAINTS: Final = Fields(
+    "",
+    PodConstraints,
+    node_affinity=required_node_affinity,
+    pod_affinity=_pod_affinity,
+    pod_anti_affinity=_pod_anti_affinity,
+    spread=_spread,
+    requests=pod_requests,
+    host_ports=host_ports,
+    request_fields=uncounted_request_fields,
+    claim_fields=_claim_fields,
+)
 
 
 # Pods of one workload have equal constraints: they share one value.
@@ -188,26 +180,33 @@ def _share(constraints: PodConstraints) -> PodConstraints:
     return constraints
 
 
-def _constraints(wire: GenericPod, spec: _PodSpec, subject: Subject) -> PodConstraints:
-    namespace = wire.metadata.namespace or "default"
-    labels = read_labels(wire.metadata.labels)
-    spread = [
-        spread_constraint(entry, labels)
-        for entry in spec.topology_spread_constraints or ()
-        if entry.when_unsatisfiable == DO_NOT_SCHEDULE
-    ]
-    return PodConstraints(
-        tolerations=tolerations(spec.tolerations or ()),
-        node_affinity=required_node_affinity(spec.affinity),
-        pod_affinity=pod_affinity_terms(spec.affinity, namespace, anti=False),
-        pod_anti_affinity=pod_affinity_terms(spec.affinity, namespace, anti=True),
-        spread=tuple(spread),
-        requests=pod_requests(spec, subject),
-        host_ports=host_ports(spec),
-        request_fields=uncounted_request_fields(spec),
-        claim_fields=tuple(f"spec.resourceClaims[{index}]" for index in range(len(spec.resource_claims or ()))),
-        terminating=wire.metadata.deletion_timestamp is not None,
-    )
+def _shared_constraints(wire: Wire) -> PodConstraints:
+    return _share(_CONSTRAINTS.construct(wire))
+
+
+POD: Final = Fields(
+    "Pod",
+    Pod,
+    cpu=_requested(CPU, 0),
+    memory=_requested(MEMORY, 0),
+    nonzero_cpu=_requested(CPU, DEFAULT_CPU_REQUEST),
+    nonzero_memory=_requested(MEMORY, DEFAULT_MEMORY_REQUEST),
+    ports=classic_host_ports,
+    disks=_cloud_disks,
+    constraints=(_shared_constraints, _CONSTRAINTS),
+)
+
+
+def _first_owner(owners: list[OwnerReference] | None) -> str:
+    return owners[0].kind if owners else ""
+
+
+def _is_pod_ready(phase: str | None, entries: list[WireCondition] | None) -> bool:
+    ready = condition(conditions(entries), "Ready")
+    return ready.status == "True" or (not entries and phase == "Running")
+
+
+OWNED_POD: Final = Fields("Pod", OwnedPod, pod=POD, owner=_first_owner, ready=_is_pod_ready)
 
 
 class _ServiceSpec(Wire):
@@ -234,14 +233,12 @@ class _Workload(Wire):
     spec: _WorkloadSpec | None = None
 
 
-class _TemplateSpec(Wire):
-    template: GenericPod | None = None
+@dataclass(frozen=True, slots=True)
+class _Template:
+    pod: Annotated[Pod | None, "spec.template"] = None
 
 
-class GenericTemplate(Wire):
-    """The template of a workload's pods."""
-
-    spec: _TemplateSpec | None = None
+TEMPLATE: Final = Fields("StatefulSet", _Template, needs_metadata=False, pod=POD)
 
 
 def _workload(kind: str) -> Fields[Controller]:
@@ -282,14 +279,3 @@ def volume_affinity(wire: GenericVolume) -> tuple[NodeSelectorTerm, ...] | None:
     """The terms of a PersistentVolume's node affinity, None for every node."""
     affinity = wire.spec.node_affinity if wire.spec else None
     return None if affinity is None or affinity.required is None else node_selector_terms(affinity.required)
-
-
-def _cloud_disks(volume: _Volume) -> list[CloudDisk]:
-    disks = []
-    if volume.gce_persistent_disk is not None:
-        disk = volume.gce_persistent_disk
-        disks.append(CloudDisk(Cloud.GCE, disk.pd_name, bool(disk.read_only)))
-    if volume.aws_elastic_block_store is not None:
-        block = volume.aws_elastic_block_store
-        disks.append(CloudDisk(Cloud.EBS, block.volume_id, bool(block.read_only)))
-    return disks

@@ -7,17 +7,17 @@ limit, and with hostNetwork a port without hostPort is the host's port of the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-from scheduler_core.convert.meta import Subject, Wire
+from scheduler_core.convert.meta import Wire
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.constraints import ALL_ADDRESSES, Amounts, HostPort
 from scheduler_core.model.installation import EXTENDER_RESOURCE
-from scheduler_core.model.quantity import parse_clamped
+from scheduler_core.model.quantity import Amount, parse_clamped
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
@@ -25,7 +25,6 @@ MILLI: Final = 1000
 _CLASSIC: Final = frozenset({CPU, MEMORY})
 _ALWAYS: Final = "Always"
 
-Amount = str | int | float
 WireAmounts = dict[str, Amount]
 
 
@@ -58,43 +57,46 @@ class WireContainer(Wire):
         return self.restart_policy == _ALWAYS
 
 
-class WireRequests(Wire):
-    """The parts of a pod's spec that request resources."""
-
-    containers: list[WireContainer] | None = None
-    init_containers: list[WireContainer] | None = None
-    overhead: WireAmounts | None = None
-    resources: WireResources | None = None
-    host_network: bool | None = None
+Containers = list[WireContainer] | None
 
 
-def container_amount(resources: WireResources | None, name: str, subject: Subject, path: str) -> int | None:
-    """What a container requests of CPU (millicores) or memory (bytes); None without request and limit.
+def container_amounts(containers: Containers, name: str) -> list[int | None]:
+    """What each container requests of CPU (millicores) or memory (bytes); None without request and limit.
 
     Raises:
-        ObjectError: the value is no quantity, or negative
+        ObjectError: a value is no quantity, or negative
     """
+    return [_container_amount(entry.resources, name, index) for index, entry in enumerate(containers or ())]
+
+
+def _container_amount(resources: WireResources | None, name: str, index: int) -> int | None:
     if resources is None:
         return None
     for part, amounts in (("requests", resources.requests), ("limits", resources.limits)):
         if amounts and name in amounts:
-            return amount(amounts[name], subject, f"{path}.resources.{part}[{name}]", MILLI if name == CPU else 1)
+            field = f"spec.containers[{index}].resources.{part}[{name}]"
+            return amount(amounts[name], field, MILLI if name == CPU else 1)
     return None
 
 
-def pod_requests(spec: WireRequests, subject: Subject) -> Amounts:
+def pod_requests(
+    containers: Containers,
+    init_containers: Containers,
+    overhead: WireAmounts | None,
+    resources: WireResources | None,
+) -> Amounts:
     """What a pod requests of each resource (PodRequests).
 
     Raises:
         ObjectError: a value is no quantity, or negative
     """
     total: dict[str, int] = {}
-    for index, container in enumerate(spec.containers or ()):
-        _add(total, _container_milli(container, subject, f"spec.containers[{index}]"))
+    for index, container in enumerate(containers or ()):
+        _add(total, _container_milli(container, f"spec.containers[{index}]"))
     sidecars: dict[str, int] = {}
     startup: dict[str, int] = {}
-    for index, container in enumerate(spec.init_containers or ()):
-        needed = _container_milli(container, subject, f"spec.initContainers[{index}]")
+    for index, container in enumerate(init_containers or ()):
+        needed = _container_milli(container, f"spec.initContainers[{index}]")
         if container.is_sidecar:
             _add(total, needed)
             _add(sidecars, needed)
@@ -103,30 +105,35 @@ def pod_requests(spec: WireRequests, subject: Subject) -> Amounts:
             _add(needed, sidecars)
         _raise(startup, needed)
     _raise(total, startup)
-    if spec.resources is not None:
-        requests = _milli(spec.resources.requests, subject, "spec.resources.requests")
+    if resources is not None:
+        requests = _milli(resources.requests, "spec.resources.requests")
         total |= {name: value for name, value in requests.items() if _is_pod_level(name)}
-    _add(total, _milli(spec.overhead, subject, "spec.overhead"))
+    _add(total, _milli(overhead, "spec.overhead"))
     total.pop(EXTENDER_RESOURCE, None)
     return frozenset((name, value if name == CPU else -(-value // MILLI)) for name, value in total.items())
 
 
-def uncounted_request_fields(spec: WireRequests) -> tuple[str, ...]:
+def uncounted_request_fields(
+    containers: Containers,
+    init_containers: Containers,
+    overhead: WireAmounts | None,
+    resources: WireResources | None,
+) -> tuple[str, ...]:
     """The fields with requests that the classic `PodFitsResources` does not count."""
     fields = [
         f"spec.containers[{index}].resources.{part}[{name}]"
-        for index, container in enumerate(spec.containers or ())
+        for index, container in enumerate(containers or ())
         for part, name in _request_names(container.resources)
         if name not in _CLASSIC
     ]
     fields += [
         f"spec.initContainers[{index}].resources.{part}[{name}]"
-        for index, container in enumerate(spec.init_containers or ())
+        for index, container in enumerate(init_containers or ())
         for part, name in _request_names(container.resources)
     ]
-    fields += [f"spec.overhead[{name}]" for name in _nonzero(spec.overhead)]
-    if spec.resources is not None:
-        fields += [f"spec.resources.requests[{name}]" for name in _nonzero(spec.resources.requests)]
+    fields += [f"spec.overhead[{name}]" for name in _nonzero(overhead)]
+    if resources is not None:
+        fields += [f"spec.resources.requests[{name}]" for name in _nonzero(resources.requests)]
     return tuple(fields)
 
 
@@ -149,19 +156,19 @@ def _is_pod_level(name: str) -> bool:
     return name in _CLASSIC or name.startswith("hugepages-")
 
 
-def _container_milli(container: WireContainer, subject: Subject, path: str) -> dict[str, int]:
+def _container_milli(container: WireContainer, path: str) -> dict[str, int]:
     resources = container.resources
     if resources is None:
         return {}
-    limits = {} if not resources.limits else _milli(resources.limits, subject, f"{path}.resources.limits")
-    return limits | _milli(resources.requests, subject, f"{path}.resources.requests")
+    limits = {} if not resources.limits else _milli(resources.limits, f"{path}.resources.limits")
+    return limits | _milli(resources.requests, f"{path}.resources.requests")
 
 
-def _milli(amounts: WireAmounts | None, subject: Subject, path: str) -> dict[str, int]:
+def _milli(amounts: WireAmounts | None, path: str) -> dict[str, int]:
     if not amounts:
         return {}
     # In thousandths sums are exact: the API server keeps no smaller parts.
-    return {name: amount(value, subject, f"{path}[{name}]", MILLI) for name, value in amounts.items()}
+    return {name: amount(value, f"{path}[{name}]", MILLI) for name, value in amounts.items()}
 
 
 def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
@@ -175,28 +182,32 @@ def _raise(total: dict[str, int], amounts: Mapping[str, int]) -> None:
         total[name] = max(total.get(name, 0), value)
 
 
-def host_ports(spec: WireRequests) -> frozenset[HostPort]:
+def host_ports(
+    containers: Containers,
+    init_containers: Containers,
+    host_network: bool | None,  # noqa: FBT001 # a value of an object
+) -> frozenset[HostPort]:
     """The host ports of a pod's containers and sidecars (GetHostPorts)."""
-    containers = [*(spec.containers or ()), *(entry for entry in spec.init_containers or () if entry.is_sidecar)]
-    ports = [port for entry in containers for port in entry.ports or ()]
-    numbered = [(host_port(port, host_network=bool(spec.host_network)), port) for port in ports]
+    running = [*(containers or ()), *(entry for entry in init_containers or () if entry.is_sidecar)]
+    ports = [port for entry in running for port in entry.ports or ()]
+    numbered = [(_host_port(port, host_network=bool(host_network)), port) for port in ports]
     return frozenset(
         HostPort(number, port.protocol or "TCP", port.host_ip or ALL_ADDRESSES) for number, port in numbered if number
     )
 
 
-def classic_host_ports(containers: Sequence[WireContainer], *, host_network: bool) -> frozenset[int]:
+def classic_host_ports(containers: Containers, host_network: bool | None) -> frozenset[int]:  # noqa: FBT001 # a value of an object
     """The numbers of the containers' host ports, as in Kubernetes 1.1."""
-    ports = [port for entry in containers for port in entry.ports or ()]
-    return frozenset(host_port(port, host_network=host_network) for port in ports) - {0}
+    ports = [port for entry in containers or () for port in entry.ports or ()]
+    return frozenset(_host_port(port, host_network=bool(host_network)) for port in ports) - {0}
 
 
-def host_port(port: WirePort, *, host_network: bool) -> int:
+def _host_port(port: WirePort, *, host_network: bool) -> int:
     """The number of a port on the host; 0 if it is not open there."""
     return port.host_port or (port.container_port if host_network else 0)
 
 
-def amount(value: Amount | None, subject: Subject, field: str, scale: int = 1) -> int:
+def amount(value: Amount | None, field: str, scale: int = 1) -> int:
     """A quantity times `scale`, rounded up, and at most 2^63-1. The limit is more than any node has.
 
     Raises:
@@ -207,9 +218,9 @@ def amount(value: Amount | None, subject: Subject, field: str, scale: int = 1) -
     try:
         parsed = _parse_cached(str(value), scale)
     except QuantityError as error:
-        raise ObjectError(subject.text, field, str(error)) from error
+        raise ObjectError("", field, str(error)) from error
     if parsed < 0:
-        raise ObjectError(subject.text, field, f"{value!r} is negative")
+        raise ObjectError("", field, f"{value!r} is negative")
     return parsed
 
 

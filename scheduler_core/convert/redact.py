@@ -18,7 +18,7 @@ import msgspec
 from scheduler_core.convert.applied_objects import AppliedWorkload
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.generic import NAMESPACE, NODE, POD, GenericTemplate
+from scheduler_core.convert.generic import NAMESPACE, NODE, POD, TEMPLATE
 from scheduler_core.convert.kube import Workload, workload_pod
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
@@ -96,7 +96,7 @@ def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     workload = decode_json(kind, raw, Workload)
     workload_pod(kind, workload)  # what is written must be readable
     body = _omit_none(msgspec.to_builtins(workload))
-    for wire in (AppliedWorkload, GenericTemplate):
+    for wire in (AppliedWorkload, TEMPLATE.wire):
         body = _merge(body, _omit_none(msgspec.to_builtins(decode_json(kind, raw, wire))))
     metadata = body["spec"]["template"].setdefault("metadata", {})
     labels = metadata.get("labels", {})

@@ -6,7 +6,6 @@ it would not accept matches no node, as in kube-scheduler (nodeaffinity.LazyErro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 from scheduler_core.convert.meta import Wire
@@ -18,7 +17,6 @@ from scheduler_core.model.constraints import (
     PodAffinityTerm,
     Requirement,
     SpreadConstraint,
-    Toleration,
     parse_int64,
 )
 
@@ -43,15 +41,6 @@ class WireLabelSelector(Wire):
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[WireRequirement] | None = None
-
-
-class WireToleration(Wire):
-    """spec.tolerations[] of a pod."""
-
-    key: str | None = None
-    operator: str | None = None
-    value: str | None = None
-    effect: str | None = None
 
 
 class _NodeTerm(Wire):
@@ -193,10 +182,4 @@ def spread_constraint(wire: WireSpreadConstraint, labels: Labels) -> SpreadConst
         1 if wire.min_domains is None else wire.min_domains,
         honor_affinity=wire.node_affinity_policy != "Ignore",
         honor_taints=wire.node_taints_policy == "Honor",
-    )
-
-
-def tolerations(wire: Iterable[WireToleration]) -> tuple[Toleration, ...]:
-    return tuple(
-        Toleration(entry.key or "", entry.operator or "", entry.value or "", entry.effect or "") for entry in wire
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
 
+from scheduler_core.model.kube import is_set
+
 Labels = frozenset[tuple[str, str]]
 Amounts = frozenset[tuple[str, int]]
 """An amount per resource name."""
@@ -102,10 +104,10 @@ class Taint:
 class Toleration:
     """A toleration of a pod; an empty effect stands for all effects."""
 
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
+    key: Annotated[str, "key"] = ""
+    operator: Annotated[str, "operator"] = ""
+    value: Annotated[str, "value"] = ""
+    effect: Annotated[str, "effect"] = ""
 
     def tolerates(self, taint: Taint) -> bool:
         """Whether it tolerates a taint (Toleration.ToleratesTaint)."""
@@ -210,16 +212,22 @@ class PodConstraints:
         terminating: whether the pod is being deleted
     """
 
-    tolerations: tuple[Toleration, ...] = ()
-    node_affinity: tuple[NodeSelectorTerm, ...] | None = None
-    pod_affinity: tuple[PodAffinityTerm, ...] = ()
-    pod_anti_affinity: tuple[PodAffinityTerm, ...] = ()
-    spread: tuple[SpreadConstraint, ...] = ()
-    requests: Amounts = frozenset()
-    host_ports: frozenset[HostPort] = frozenset()
-    request_fields: tuple[str, ...] = ()
-    claim_fields: tuple[str, ...] = ()
-    terminating: bool = False
+    tolerations: Annotated[tuple[Toleration, ...], "spec.tolerations"] = ()
+    node_affinity: Annotated[tuple[NodeSelectorTerm, ...] | None, "spec.affinity"] = None
+    pod_affinity: Annotated[tuple[PodAffinityTerm, ...], "metadata.namespace", "spec.affinity"] = ()
+    pod_anti_affinity: Annotated[tuple[PodAffinityTerm, ...], "metadata.namespace", "spec.affinity"] = ()
+    spread: Annotated[tuple[SpreadConstraint, ...], "metadata.labels", "spec.topologySpreadConstraints"] = ()
+    requests: Annotated[Amounts, "spec.containers", "spec.initContainers", "spec.overhead", "spec.resources"] = (
+        frozenset()
+    )
+    host_ports: Annotated[frozenset[HostPort], "spec.containers", "spec.initContainers", "spec.hostNetwork"] = (
+        frozenset()
+    )
+    request_fields: Annotated[
+        tuple[str, ...], "spec.containers", "spec.initContainers", "spec.overhead", "spec.resources"
+    ] = ()
+    claim_fields: Annotated[tuple[str, ...], "spec.resourceClaims"] = ()
+    terminating: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
 
 
 NO_CONSTRAINTS: Final = PodConstraints()

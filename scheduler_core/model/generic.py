@@ -55,6 +55,14 @@ class Node:
     )
 
 
+def read_labels(labels: dict[str, str] | None) -> Labels:
+    return frozenset((labels or {}).items())
+
+
+def _is_finished(phase: str | None) -> bool:
+    return phase in ("Succeeded", "Failed")
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod with the requests of its containers.
@@ -67,28 +75,24 @@ class Pod:
         constraints: what only rules that are newer than Kubernetes 1.1 read
     """
 
-    namespace: str
-    name: str
-    labels: Labels = frozenset()
-    node_name: str = ""
-    node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
-    cpu: int = 0
-    memory: int = 0
-    nonzero_cpu: int = 0
-    nonzero_memory: int = 0
-    ports: frozenset[int] = frozenset()
-    disks: tuple[CloudDisk, ...] = ()
-    finished: bool = False
-    uid: str = ""
-    constraints: PodConstraints = NO_CONSTRAINTS
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()
+    node_name: Annotated[str, "spec.nodeName"] = ""
+    node_selector: Annotated[Mapping[str, str], "spec.nodeSelector"] = field(default_factory=dict[str, str])
+    cpu: Annotated[int, "spec.containers"] = 0
+    memory: Annotated[int, "spec.containers"] = 0
+    nonzero_cpu: Annotated[int, "spec.containers"] = 0
+    nonzero_memory: Annotated[int, "spec.containers"] = 0
+    ports: Annotated[frozenset[int], "spec.containers", "spec.hostNetwork"] = frozenset()
+    disks: Annotated[tuple[CloudDisk, ...], "spec.volumes"] = ()
+    finished: Annotated[bool, "status.phase", _is_finished] = False
+    uid: Annotated[str, "metadata.uid"] = ""
+    constraints: Annotated[PodConstraints, ""] = NO_CONSTRAINTS
 
     @property
     def key(self) -> PodKey:
         return self.namespace, self.name
-
-
-def read_labels(labels: dict[str, str] | None) -> Labels:
-    return frozenset((labels or {}).items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +135,14 @@ class Namespace:
 
     name: Annotated[str, "metadata.name"]
     labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedPod:
+    """A pod with what predictions read of it in addition."""
+
+    pod: Annotated[Pod, ""]
+    # The kind of its controller, "" without one.
+    owner: Annotated[str, "metadata.ownerReferences"] = ""
+    # Whether it is ready, as is a running pod of a file that names no conditions.
+    ready: Annotated[bool, "status.phase", "status.conditions"] = True
