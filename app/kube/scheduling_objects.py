@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler_core.convert.generic import NAMESPACE, NODE, OWNED_POD, POD, GenericVolume, volume_affinity
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic import NAMESPACE, NODE, OWNED_POD, POD, VOLUME_NODE_AFFINITY
 from scheduler_core.convert.pod_template import template_pod
 from scheduler_core.convert.snapshot_kinds import WORKLOADS
 from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity
@@ -62,10 +61,9 @@ class SchedulingObjects:
             elif (kind, group) == ("Namespace", ""):
                 namespaces.append(NAMESPACE.read(raw))
             elif (kind, group) == ("PersistentVolume", ""):
-                volume = decode_object(kind, raw, GenericVolume)
-                affinity = volume_affinity(volume)
-                if affinity is not None:
-                    affinities[volume.metadata.name] = affinity
+                affinity = VOLUME_NODE_AFFINITY.read(raw)
+                if affinity.terms is not None:
+                    affinities[affinity.volume] = affinity.terms
             elif (kind, group) in SCHEDULING_KINDS:
                 metadata = raw.get("metadata") or {}
                 workloads[kind, metadata.get("namespace") or "default", metadata.get("name", "")] = raw

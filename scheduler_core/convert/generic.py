@@ -31,20 +31,15 @@ from scheduler_core.convert.pod_requests import (
 )
 from scheduler_core.convert.selectors import (
     DO_NOT_SCHEDULE,
-    WireAffinity,
     WireLabelSelector,
-    WireNodeSelector,
     WireSpreadConstraint,
     label_selector,
     node_selector_terms,
     pod_affinity_terms,
-    required_node_affinity,
     spread_constraint,
 )
 from scheduler_core.model.constraints import (
     LabelSelector,
-    NodeSelectorTerm,
-    PodAffinityTerm,
     PodConstraints,
     SpreadConstraint,
 )
@@ -57,6 +52,7 @@ from scheduler_core.model.generic import (
     OwnedPod,
     Pod,
     Service,
+    VolumeNodeAffinity,
     read_labels,
 )
 from scheduler_core.model.kube import condition
@@ -141,14 +137,6 @@ def _requested(name: str, default: int) -> Callable[[Containers], int]:
     return read
 
 
-def _pod_affinity(namespace: str | None, affinity: WireAffinity | None) -> tuple[PodAffinityTerm, ...]:
-    return pod_affinity_terms(affinity, namespace or "default", anti=False)
-
-
-def _pod_anti_affinity(namespace: str | None, affinity: WireAffinity | None) -> tuple[PodAffinityTerm, ...]:
-    return pod_affinity_terms(affinity, namespace or "default", anti=True)
-
-
 def _spread(
     labels: dict[str, str] | None, constraints: list[WireSpreadConstraint] | None
 ) -> tuple[SpreadConstraint, ...]:
@@ -157,15 +145,15 @@ def _spread(
 
 
 def _claim_fields(claims: list[_ResourceClaim] | None) -> tuple[str, ...]:
-    return tuple(f"spec.resourceClaims[{index}]" for index in range(len(claims or ())))
+    return tuple(f"spec.resourceClaims[{index}]" for index in range(len(claims))) if claims else ()
 
 
 _CONSTRAINTS: Final = Fields(
     "",
     PodConstraints,
-    node_affinity=required_node_affinity,
-    pod_affinity=_pod_affinity,
-    pod_anti_affinity=_pod_anti_affinity,
+    node_affinity=node_selector_terms,
+    pod_affinity=pod_affinity_terms,
+    pod_anti_affinity=pod_affinity_terms,
     spread=_spread,
     requests=pod_requests,
     host_ports=host_ports,
@@ -260,22 +248,4 @@ CONTROLLERS: Final[Mapping[tuple[str, str], Fields[Controller]]] = {
 }
 
 
-class _VolumeNodeAffinity(Wire):
-    required: WireNodeSelector | None = None
-
-
-class _VolumeSpec(Wire):
-    node_affinity: _VolumeNodeAffinity | None = None
-
-
-class GenericVolume(Wire):
-    """core/v1 PersistentVolume."""
-
-    metadata: Metadata
-    spec: _VolumeSpec | None = None
-
-
-def volume_affinity(wire: GenericVolume) -> tuple[NodeSelectorTerm, ...] | None:
-    """The terms of a PersistentVolume's node affinity, None for every node."""
-    affinity = wire.spec.node_affinity if wire.spec else None
-    return None if affinity is None or affinity.required is None else node_selector_terms(affinity.required)
+VOLUME_NODE_AFFINITY: Final = Fields("PersistentVolume", VolumeNodeAffinity, terms=node_selector_terms)

@@ -54,27 +54,13 @@ class WireNodeSelector(Wire):
     node_selector_terms: list[_NodeTerm] | None = None
 
 
-class _NodeAffinity(Wire):
-    required_during_scheduling_ignored_during_execution: WireNodeSelector | None = None
+class WirePodTerm(Wire):
+    """A required term of a pod's affinity or anti-affinity."""
 
-
-class _PodTerm(Wire):
     label_selector: WireLabelSelector | None = None
     namespaces: list[str] | None = None
     topology_key: str = ""
     namespace_selector: WireLabelSelector | None = None
-
-
-class _PodAffinity(Wire):
-    required_during_scheduling_ignored_during_execution: list[_PodTerm] | None = None
-
-
-class WireAffinity(Wire):
-    """spec.affinity of a pod."""
-
-    node_affinity: _NodeAffinity | None = None
-    pod_affinity: _PodAffinity | None = None
-    pod_anti_affinity: _PodAffinity | None = None
 
 
 class WireSpreadConstraint(Wire):
@@ -117,16 +103,11 @@ def _requirement(wire: WireRequirement) -> Requirement | None:
     return Requirement(wire.key, operator, frozenset(values)) if valid else None
 
 
-def required_node_affinity(wire: WireAffinity | None) -> tuple[NodeSelectorTerm, ...] | None:
-    """The required terms of a node affinity; None without required node affinity."""
-    affinity = wire.node_affinity if wire else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    return None if required is None else node_selector_terms(required)
-
-
-def node_selector_terms(wire: WireNodeSelector) -> tuple[NodeSelectorTerm, ...]:
-    """The terms of a node selector that can match a node."""
-    terms = (_node_term(term) for term in wire.node_selector_terms or ())
+def node_selector_terms(selector: WireNodeSelector | None) -> tuple[NodeSelectorTerm, ...] | None:
+    """The terms of a node selector that can match a node; None without a selector."""
+    if selector is None:
+        return None
+    terms = (_node_term(term) for term in selector.node_selector_terms or ())
     return tuple(term for term in terms if term is not None)
 
 
@@ -151,20 +132,21 @@ def _field_requirement(wire: WireRequirement) -> Requirement | None:
     return Requirement(wire.key, operator, frozenset(wire.values or ()))
 
 
-def pod_affinity_terms(wire: WireAffinity | None, namespace: str, *, anti: bool) -> tuple[PodAffinityTerm, ...]:
+def pod_affinity_terms(namespace: str | None, terms: list[WirePodTerm] | None) -> tuple[PodAffinityTerm, ...]:
     """The required terms of a pod's affinity, or of its anti-affinity; one without namespaces and namespace selector is
     about the pod's own namespace.
     """
-    affinity = (wire.pod_anti_affinity if anti else wire.pod_affinity) if wire else None
-    terms = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    if not terms:
+        return ()
+    own = namespace or "default"
     return tuple(
         PodAffinityTerm(
             term.topology_key,
-            frozenset(term.namespaces or (() if term.namespace_selector is not None else (namespace,))),
+            frozenset(term.namespaces or (() if term.namespace_selector is not None else (own,))),
             label_selector(term.namespace_selector),
             label_selector(term.label_selector),
         )
-        for term in terms or ()
+        for term in terms
     )
 
 

@@ -21,6 +21,7 @@ Amounts = frozenset[tuple[str, int]]
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 # the host IP of a port that is open on every address
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _MAX_INTEGER: Final = 2**63
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class Operator(Enum):
@@ -213,9 +214,13 @@ class PodConstraints:
     """
 
     tolerations: Annotated[tuple[Toleration, ...], "spec.tolerations"] = ()
-    node_affinity: Annotated[tuple[NodeSelectorTerm, ...] | None, "spec.affinity"] = None
-    pod_affinity: Annotated[tuple[PodAffinityTerm, ...], "metadata.namespace", "spec.affinity"] = ()
-    pod_anti_affinity: Annotated[tuple[PodAffinityTerm, ...], "metadata.namespace", "spec.affinity"] = ()
+    node_affinity: Annotated[tuple[NodeSelectorTerm, ...] | None, f"spec.affinity.nodeAffinity.{_REQUIRED}"] = None
+    pod_affinity: Annotated[
+        tuple[PodAffinityTerm, ...], "metadata.namespace", f"spec.affinity.podAffinity.{_REQUIRED}"
+    ] = ()
+    pod_anti_affinity: Annotated[
+        tuple[PodAffinityTerm, ...], "metadata.namespace", f"spec.affinity.podAntiAffinity.{_REQUIRED}"
+    ] = ()
     spread: Annotated[tuple[SpreadConstraint, ...], "metadata.labels", "spec.topologySpreadConstraints"] = ()
     requests: Annotated[Amounts, "spec.containers", "spec.initContainers", "spec.overhead", "spec.resources"] = (
         frozenset()

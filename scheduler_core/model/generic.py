@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from scheduler_core.model.constraints import NO_CONSTRAINTS, Labels, LabelSelector, PodConstraints, Taint
+from scheduler_core.model.constraints import (
+    NO_CONSTRAINTS,
+    Labels,
+    LabelSelector,
+    NodeSelectorTerm,
+    PodConstraints,
+    Taint,
+)
 from scheduler_core.model.kube import namespace_or_default
 
 PodKey = tuple[str, str]
@@ -146,3 +153,12 @@ class OwnedPod:
     owner: Annotated[str, "metadata.ownerReferences"] = ""
     # Whether it is ready, as is a running pod of a file that names no conditions.
     ready: Annotated[bool, "status.phase", "status.conditions"] = True
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeNodeAffinity:
+    """The nodes that a PersistentVolume can be used on."""
+
+    volume: Annotated[str, "metadata.name"]
+    # One of them must match; None for every node.
+    terms: Annotated[tuple[NodeSelectorTerm, ...] | None, "spec.nodeAffinity.required"] = None

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic import NODE, POD, GenericVolume, volume_affinity
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic import NODE, POD, VOLUME_NODE_AFFINITY
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.kube_scheduler_filters import (
     PLUGIN_RULES,
@@ -41,7 +40,7 @@ def affinity(zone: str) -> VolumeAffinity:
     """The node affinity of a PersistentVolume of one zone."""
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]
     raw = {"metadata": {"name": "pv"}, "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}}
-    terms_read = volume_affinity(decode_object("PersistentVolume", raw, GenericVolume))
+    terms_read = VOLUME_NODE_AFFINITY.read(raw).terms
     assert terms_read is not None
     return terms_read
 
