@@ -66,21 +66,13 @@ class _Migration(Wire):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """What the API server asks about.
+    """What the API server asks about."""
 
-    Attributes:
-        uid: identifies the request in the answer
-        dry_run: whether nothing will be written
-        placement: the placement, or a sentence why the update does not have the shape of one
-        is_trial: whether a diagnosis only asks for an answer, which is `TRIAL_PATCH`
-        has_annotations: whether the object has a map to which a patch can add an annotation
-    """
-
-    uid: str
-    dry_run: bool
-    placement: Placement | str
-    is_trial: bool = False
-    has_annotations: bool = False
+    uid: str  # identifies the request in the answer
+    dry_run: bool  # whether nothing will be written
+    placement: Placement | str  # the placement, or a sentence why the update does not have the shape of one
+    is_trial: bool = False  # whether a diagnosis only asks for an answer, which is `TRIAL_PATCH`
+    has_annotations: bool = False  # whether the object has a map to which a patch can add an annotation
 
 
 def admission_request(review: object) -> AdmissionRequest:

@@ -27,22 +27,14 @@ _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class PendingPod:
-    """A pod as a scheduler reads it.
+    """A pod as a scheduler reads it."""
 
-    Attributes:
-        pod: what the classic rules read
-        kube_pod: what Longhorn's rules read; None once the pod has a node
-        scheduler_name: `spec.schedulerName`
-        priority: higher goes first
-        created: when, in the API's form, which sorts by time
-        needs_node: whether it has no node, is neither finished nor being deleted, and is held back by no scheduling gate
-    """
-
-    pod: Pod
-    kube_pod: kube.Pod | None = None
-    scheduler_name: str = ""
-    priority: int = 0
-    created: str = ""
+    pod: Pod  # what the classic rules read
+    kube_pod: kube.Pod | None = None  # what Longhorn's rules read; None once the pod has a node
+    scheduler_name: str = ""  # `spec.schedulerName`
+    priority: int = 0  # higher goes first
+    created: str = ""  # when, in the API's form, which sorts by time
+    # Whether it has no node, is neither finished nor being deleted, and is held back by no scheduling gate.
     needs_node: bool = False
 
     @property

@@ -22,23 +22,16 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """The content of an Event in its object's namespace: something has happened to the object, `count` times.
-
-    Attributes:
-        name: of the Event object
-        about: the object
-        component: the component that reports it
-        first, last: when it happened first and last, in the API's form
-    """
+    """The content of an Event in its object's namespace: something has happened to the object, `count` times."""
 
     name: str
     about: ObjectReference
     reason: str
     message: str
     normal: bool
-    component: str
-    first: str
-    last: str
+    component: str  # the component that reports it
+    first: str  # when it happened first and last, in the API's form
+    last: str  # when it happened first and last, in the API's form
     count: int = 1
 
 

@@ -20,49 +20,32 @@ _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 
 @dataclass(frozen=True, slots=True)
 class DuplicateKey:
-    """A key that is written twice in one object.
+    """A key that is written twice in one object."""
 
-    Attributes:
-        container: the path of the object, as written
-        keys: both keys as written; they may differ in case
-        offsets: where they are
-    """
-
-    container: Path
-    keys: tuple[str, str]
-    offsets: tuple[int, int]
+    container: Path  # the path of the object, as written
+    keys: tuple[str, str]  # both keys as written; they may differ in case
+    offsets: tuple[int, int]  # where they are
 
 
 @dataclass(slots=True)
 class _Container:
-    """An object or array that is being read.
-
-    Attributes:
-        written: its path as written
-        key, written_key: the key or index of the value that comes next, normalised and as written
-        keys: the keys so far, as written, with their offsets
-    """
+    """An object or array that is being read."""
 
     path: Path
     written: Path
     is_array: bool
-    key: str | int = 0
-    written_key: str | int = 0
+    key: str | int = 0  # the key or index of the value that comes next, normalised and as written
+    written_key: str | int = 0  # the key or index of the value that comes next, normalised and as written
     expects_key: bool = False
-    keys: dict[str, tuple[str, int]] = field(default_factory=dict)
+    keys: dict[str, tuple[str, int]] = field(default_factory=dict)  # the keys so far, as written, with their offsets
 
 
 @dataclass(slots=True)
 class JsonPlaces:
-    """Places in a JSON text.
+    """Places in a JSON text."""
 
-    Attributes:
-        offsets: where each value begins
-        duplicates: the keys that are written twice
-    """
-
-    offsets: dict[Path, int] = field(default_factory=dict)
-    duplicates: list[DuplicateKey] = field(default_factory=list)
+    offsets: dict[Path, int] = field(default_factory=dict)  # where each value begins
+    duplicates: list[DuplicateKey] = field(default_factory=list)  # the keys that are written twice
 
     @classmethod
     def of(cls, text: str, normalize: Callable[[str], str] = str) -> JsonPlaces:

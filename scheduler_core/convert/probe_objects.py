@@ -36,15 +36,11 @@ def _waiting_message(entries: list[WireCondition] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PodProgress:
-    """How far kube-scheduler is with a pod.
+    """How far kube-scheduler is with a pod."""
 
-    Attributes:
-        message: why the pod waits, "" if kube-scheduler has said nothing
-        node: the node that it has, or ""
-    """
-
+    # Why the pod waits, "" if kube-scheduler has said nothing.
     message: Annotated[str, "status.conditions", _waiting_message] = ""
-    node: Annotated[str, "spec.nodeName"] = ""
+    node: Annotated[str, "spec.nodeName"] = ""  # the node that it has, or ""
 
 
 def access_review(permission: Permission, namespace: str, account: str) -> dict[str, Any]:

@@ -142,18 +142,12 @@ class NodeSelectorTerm:
 
 @dataclass(frozen=True, slots=True)
 class PodAffinityTerm:
-    """A required term of a pod's affinity or anti-affinity.
-
-    Attributes:
-        namespaces: the namespaces of the pods that count
-        namespace_selector: selects more namespaces by their labels; None selects none
-        selector: the pods that count; None selects none
-    """
+    """A required term of a pod's affinity or anti-affinity."""
 
     topology_key: str
-    namespaces: frozenset[str] = frozenset()
-    namespace_selector: LabelSelector | None = None
-    selector: LabelSelector | None = None
+    namespaces: frozenset[str] = frozenset()  # the namespaces of the pods that count
+    namespace_selector: LabelSelector | None = None  # selects more namespaces by their labels; None selects none
+    selector: LabelSelector | None = None  # the pods that count; None selects none
 
     def matches(self, namespace: str, namespace_labels: Labels, labels: Labels) -> bool:
         """Whether a pod with these labels, in this namespace, counts (AffinityTerm.Matches)."""
@@ -165,20 +159,14 @@ class PodAffinityTerm:
 
 @dataclass(frozen=True, slots=True)
 class SpreadConstraint:
-    """A topology spread constraint with whenUnsatisfiable DoNotSchedule.
-
-    Attributes:
-        selector: the pods that are spread, `matchLabelKeys` included; None selects none
-        honor_affinity: whether only nodes that match the pod's node selector and node affinity count
-        honor_taints: whether only nodes count whose taints the pod tolerates
-    """
+    """A topology spread constraint with whenUnsatisfiable DoNotSchedule."""
 
     topology_key: str
     max_skew: int
-    selector: LabelSelector | None = None
+    selector: LabelSelector | None = None  # the pods that are spread, `matchLabelKeys` included; None selects none
     min_domains: int = 1
-    honor_affinity: bool = True
-    honor_taints: bool = False
+    honor_affinity: bool = True  # whether only nodes that match the pod's node selector and node affinity count
+    honor_taints: bool = False  # whether only nodes count whose taints the pod tolerates
 
     def selects(self, labels: Labels) -> bool:
         return self.selector is not None and self.selector.matches(labels)
@@ -202,18 +190,10 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class PodConstraints:
-    """Constraints of a pod that no rule of Kubernetes 1.1 reads.
-
-    Attributes:
-        node_affinity: the required terms, of which one must match; None without required node affinity
-        requests: what the pod requests of each resource as kube-scheduler counts today: with init containers, overhead and
-            requests of the whole pod
-        request_fields: the fields with requests that `PodFitsResources` does not count
-        claim_fields: the fields that name devices by resource claims
-        terminating: whether the pod is being deleted
-    """
+    """Constraints of a pod that no rule of Kubernetes 1.1 reads."""
 
     tolerations: Annotated[tuple[Toleration, ...], "spec.tolerations"] = ()
+    # The required terms, of which one must match; None without required node affinity.
     node_affinity: Annotated[tuple[NodeSelectorTerm, ...] | None, f"spec.affinity.nodeAffinity.{_REQUIRED}"] = None
     pod_affinity: Annotated[
         tuple[PodAffinityTerm, ...], "metadata.namespace", f"spec.affinity.podAffinity.{_REQUIRED}"
@@ -222,17 +202,21 @@ class PodConstraints:
         tuple[PodAffinityTerm, ...], "metadata.namespace", f"spec.affinity.podAntiAffinity.{_REQUIRED}"
     ] = ()
     spread: Annotated[tuple[SpreadConstraint, ...], "metadata.labels", "spec.topologySpreadConstraints"] = ()
+    # What the pod requests of each resource as kube-scheduler counts today: with init containers, overhead and requests
+    # of the whole pod.
     requests: Annotated[Amounts, "spec.containers", "spec.initContainers", "spec.overhead", "spec.resources"] = (
         frozenset()
     )
     host_ports: Annotated[frozenset[HostPort], "spec.containers", "spec.initContainers", "spec.hostNetwork"] = (
         frozenset()
     )
+    # The fields with requests that `PodFitsResources` does not count.
     request_fields: Annotated[
         tuple[str, ...], "spec.containers", "spec.initContainers", "spec.overhead", "spec.resources"
     ] = ()
+    # The fields that name devices by resource claims.
     claim_fields: Annotated[tuple[str, ...], "spec.resourceClaims"] = ()
-    terminating: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+    terminating: Annotated[bool, "metadata.deletionTimestamp", is_set] = False  # whether the pod is being deleted
 
 
 NO_CONSTRAINTS: Final = PodConstraints()

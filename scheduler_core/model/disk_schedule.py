@@ -43,17 +43,11 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with an object.
+    """What is wrong with an object."""
 
-    Attributes:
-        field: the path of the field, "" for the whole object
-        problem: why it cannot be used
-        in_status: whether the field was read as if it were absent, and is written again
-    """
-
-    field: str
-    problem: str
-    in_status: bool = False
+    field: str  # the path of the field, "" for the whole object
+    problem: str  # why it cannot be used
+    in_status: bool = False  # whether the field was read as if it were absent, and is written again
 
     def __str__(self) -> str:
         return f"{self.field} {self.problem}" if self.field else self.problem
@@ -109,26 +103,19 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class DiskSchedule:
-    """One DiskSchedule.
+    """One DiskSchedule."""
 
-    Attributes:
-        name: the disk's UUID
-        adoption: what was on the disk when this object was created; it is served first
-        faults: fields of it that could not be read
-        mirrored: whether it only shows what Longhorn allocates by itself
-        owned_by_longhorn: whether longhorn-manager's own controller answers it (longhorn-manager pull request 4366)
-        keeps_requests: whether requests stay although no object has their name
-    """
-
-    name: str
+    name: str  # the disk's UUID
     spec: DiskScheduleSpec = field(default_factory=DiskScheduleSpec)
     status: DiskScheduleStatus = field(default_factory=DiskScheduleStatus)
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
-    faults: tuple[Fault, ...] = ()
-    mirrored: bool = False
+    faults: tuple[Fault, ...] = ()  # fields of it that could not be read
+    mirrored: bool = False  # whether it only shows what Longhorn allocates by itself
+    # Whether longhorn-manager's own controller answers it (longhorn-manager pull request 4366).
     owned_by_longhorn: bool = False
-    keeps_requests: bool = False
+    keeps_requests: bool = False  # whether requests stay although no object has their name
+    # What was on the disk when this object was created; it is served first.
     adoption: Adoption = field(default_factory=Adoption)
 
     @property
@@ -144,19 +131,13 @@ class DiskSchedule:
 
 @dataclass(frozen=True, slots=True)
 class BackingImageCopies:
-    """A backing image as its controller sees it.
-
-    Attributes:
-        size: bytes of one copy (status.realSize); 0 while Longhorn does not know it
-        min_copies: minimum number of copies (spec.minNumberOfCopies), at least 1
-        wanted_disks: UUIDs of the disks that shall hold a copy (spec.diskFileSpecMap)
-        copy_states: the state of each reported copy (status.diskFileStatusMap), by disk UUID
-    """
+    """A backing image as its controller sees it."""
 
     name: str
-    size: int = 0
-    min_copies: int = 1
-    wanted_disks: frozenset[str] = frozenset()
+    size: int = 0  # bytes of one copy (status.realSize); 0 while Longhorn does not know it
+    min_copies: int = 1  # minimum number of copies (spec.minNumberOfCopies), at least 1
+    wanted_disks: frozenset[str] = frozenset()  # UUIDs of the disks that shall hold a copy (spec.diskFileSpecMap)
+    # The state of each reported copy (status.diskFileStatusMap), by disk UUID.
     copy_states: Mapping[str, str] = field(default_factory=dict[str, str])
     finalizers: tuple[str, ...] = ()
     deleting: bool = False

@@ -51,26 +51,23 @@ def _evicts_unhealthy(policy: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
-    """A PodDisruptionBudget.
-
-    Attributes:
-        selector: which pods of its namespace it is about; None for none
-        min_available, max_unavailable: of these at most one is set
-        expected_pods: how many pods their controllers should have, as the disruption controller counted; None if it has not
-            counted since the budget changed
-        sync_failure: why the disruption controller cannot count, "" if it can
-        evicts_unhealthy: whether pods that are not ready may always be evicted (unhealthyPodEvictionPolicy AlwaysAllow)
-    """
+    """A PodDisruptionBudget."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
     name: Annotated[str, "metadata.name"]
+    # Which pods of its namespace it is about; None for none.
     selector: Annotated[LabelSelector | None, "spec.selector"] = None
+    # `min_available` and `max_unavailable`: of these at most one is set.
     min_available: Annotated[PodCount | None, "spec.minAvailable", _read_pod_count] = None
     max_unavailable: Annotated[PodCount | None, "spec.maxUnavailable", _read_pod_count] = None
+    # How many pods their controllers should have, as the disruption controller counted; None if it has not counted
+    # since the budget changed.
     expected_pods: Annotated[
         int | None, "metadata.generation", "status.observedGeneration", "status.expectedPods", _if_current
     ] = None
+    # Why the disruption controller cannot count, "" if it can.
     sync_failure: Annotated[str, "metadata.generation", "status.observedGeneration", "status.conditions"] = ""
+    # Whether pods that are not ready may always be evicted (unhealthyPodEvictionPolicy AlwaysAllow).
     evicts_unhealthy: Annotated[bool, "spec.unhealthyPodEvictionPolicy", _evicts_unhealthy] = False
 
     @property

@@ -41,22 +41,18 @@ class CloudDisk:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A Kubernetes node.
-
-    Attributes:
-        cpu, memory, pods: the capacity, not what is allocatable, as in the classic scheduler
-        ready: whether the condition Ready is True; false without this condition
-        allocatable: what pods may request of each resource; the capacity if the node does not say
-    """
+    """A Kubernetes node."""
 
     name: Annotated[str, "metadata.name"]
     labels: Annotated[Mapping[str, str], "metadata.labels"] = field(default_factory=dict[str, str])
-    cpu: Annotated[int, "status.capacity"] = 0
-    memory: Annotated[int, "status.capacity"] = 0
-    pods: Annotated[int, "status.capacity"] = 0
+    cpu: Annotated[int, "status.capacity"] = 0  # the capacity, not what is allocatable, as in the classic scheduler
+    memory: Annotated[int, "status.capacity"] = 0  # the capacity, not what is allocatable, as in the classic scheduler
+    pods: Annotated[int, "status.capacity"] = 0  # the capacity, not what is allocatable, as in the classic scheduler
+    # Whether the condition Ready is True; false without this condition.
     ready: Annotated[bool, "status.conditions"] = True
     unschedulable: Annotated[bool, "spec.unschedulable"] = False
     taints: Annotated[tuple[Taint, ...], "spec.taints"] = ()
+    # What pods may request of each resource; the capacity if the node does not say.
     allocatable: Annotated[Mapping[str, int], "status.capacity", "status.allocatable"] = field(
         default_factory=dict[str, int]
     )
@@ -72,29 +68,24 @@ def _is_finished(phase: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod with the requests of its containers.
-
-    Attributes:
-        cpu, memory: the requests; an unset one counts as 0
-        nonzero_cpu, nonzero_memory: the same, but an unset one counts as 100m and 200Mi per container, as in the priorities
-        ports: its host ports
-        finished: whether its phase is Succeeded or Failed
-        constraints: what only rules that are newer than Kubernetes 1.1 read
-    """
+    """A pod with the requests of its containers."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
     name: Annotated[str, "metadata.name"]
     labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()
     node_name: Annotated[str, "spec.nodeName"] = ""
     node_selector: Annotated[Mapping[str, str], "spec.nodeSelector"] = field(default_factory=dict[str, str])
-    cpu: Annotated[int, "spec.containers"] = 0
-    memory: Annotated[int, "spec.containers"] = 0
+    cpu: Annotated[int, "spec.containers"] = 0  # the requests; an unset one counts as 0
+    memory: Annotated[int, "spec.containers"] = 0  # the requests; an unset one counts as 0
+    # `nonzero_cpu` and `nonzero_memory`: the same, but an unset one counts as 100m and 200Mi per container, as in the
+    # priorities.
     nonzero_cpu: Annotated[int, "spec.containers"] = 0
     nonzero_memory: Annotated[int, "spec.containers"] = 0
     ports: Annotated[frozenset[int], "spec.containers", "spec.hostNetwork"] = frozenset()
     disks: Annotated[tuple[CloudDisk, ...], "spec.volumes"] = ()
-    finished: Annotated[bool, "status.phase", _is_finished] = False
+    finished: Annotated[bool, "status.phase", _is_finished] = False  # whether its phase is Succeeded or Failed
     uid: Annotated[str, "metadata.uid"] = ""
+    # What only rules that are newer than Kubernetes 1.1 read.
     constraints: Annotated[PodConstraints, ""] = NO_CONSTRAINTS
 
     @property
@@ -116,17 +107,12 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A ReplicationController, ReplicaSet or StatefulSet with the pods that it selects.
+    """A ReplicationController, ReplicaSet or StatefulSet with the pods that it selects."""
 
-    Attributes:
-        kind: the kind's name
-        selector: None, or without any part: it selects nothing
-    """
-
-    kind: str
+    kind: str  # the kind's name
     namespace: str
     name: str
-    selector: LabelSelector | None = None
+    selector: LabelSelector | None = None  # None, or without any part: it selects nothing
 
     @property
     def key(self) -> ControllerKey:

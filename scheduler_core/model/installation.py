@@ -14,19 +14,13 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A call that a ServiceAccount may make.
-
-    Attributes:
-        group: the API group, "" for core
-        name: the object's name, "" for all
-        everywhere: whether in all namespaces, and not in the extender's alone
-    """
+    """A call that a ServiceAccount may make."""
 
     verb: str
-    group: str
+    group: str  # the API group, "" for core
     resource: str
-    name: str = ""
-    everywhere: bool = False
+    name: str = ""  # the object's name, "" for all
+    everywhere: bool = False  # whether in all namespaces, and not in the extender's alone
 
     def __str__(self) -> str:
         kind = f"{self.resource}.{self.group}" if self.group else self.resource
@@ -35,34 +29,27 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class InstalledPod:
-    """A pod whose own needs matter to the extender.
-
-    Attributes:
-        live: whether it is neither finished nor being deleted
-        ready: whether the Ready condition is True
-        address: status.podIP, "" without one
-        port: of its container port for HTTP, or else of its first; 0 without one
-        probe_port: of its container port for probes alone, 0 without one
-        guard_port: of its container port for the placement guard, 0 without one
-        on_loopback: whether it listens on its node's loopback address alone
-        account: its ServiceAccount
-        requests_extender: whether a container requests the extender's resource
-        scheduler_name: the kube-scheduler that places it
-        claims: names of the claims that it mounts, those of ephemeral volumes included
-    """
+    """A pod whose own needs matter to the extender."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
     name: Annotated[str, "metadata.name"]
+    # Whether it is neither finished nor being deleted.
     live: Annotated[bool, "metadata.deletionTimestamp", "status.phase"] = True
-    ready: Annotated[bool, "status.conditions"] = True
-    address: Annotated[str, "status.podIP"] = ""
+    ready: Annotated[bool, "status.conditions"] = True  # whether the Ready condition is True
+    address: Annotated[str, "status.podIP"] = ""  # status.podIP, "" without one
+    # Of its container port for HTTP, or else of its first; 0 without one.
     port: Annotated[int, "spec.containers", "spec.initContainers"] = 0
+    # Of its container port for probes alone, 0 without one.
     probe_port: Annotated[int, "spec.containers", "spec.initContainers"] = 0
+    # Of its container port for the placement guard, 0 without one.
     guard_port: Annotated[int, "spec.containers", "spec.initContainers"] = 0
+    # Whether it listens on its node's loopback address alone.
     on_loopback: Annotated[bool, "spec.hostNetwork", "spec.containers", "spec.initContainers"] = False
     account: Annotated[str, "spec.serviceAccountName"] = ""
+    # Whether a container requests the extender's resource.
     requests_extender: Annotated[bool, "spec.containers", "spec.initContainers"] = False
-    scheduler_name: Annotated[str, "spec.schedulerName"] = DEFAULT_SCHEDULER
+    scheduler_name: Annotated[str, "spec.schedulerName"] = DEFAULT_SCHEDULER  # the kube-scheduler that places it
+    # Names of the claims that it mounts, those of ephemeral volumes included.
     claims: Annotated[tuple[str, ...], "metadata.name", "spec.volumes"] = ()
 
     @property
@@ -76,43 +63,26 @@ class InstalledPod:
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """The Lease of the leader.
+    """The Lease of the leader."""
 
-    Attributes:
-        holder: the leader's identity, "" for none
-        duration: seconds within which it promises to renew
-        renewed: when it did so last, in the API's form
-    """
-
-    holder: str
-    duration: int = 0
-    renewed: str = ""
+    holder: str  # the leader's identity, "" for none
+    duration: int = 0  # seconds within which it promises to renew
+    renewed: str = ""  # when it did so last, in the API's form
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingFailure:
-    """An event in which kube-scheduler says why a pod waits.
+    """An event in which kube-scheduler says why a pod waits."""
 
-    Attributes:
-        pod: ``namespace/name``
-        last: when it happened last, in the API's form
-    """
-
-    pod: str
+    pod: str  # ``namespace/name``
     message: str
-    last: str = ""
+    last: str = ""  # when it happened last, in the API's form
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """Where a Service is reached.
+    """Where a Service is reached."""
 
-    Attributes:
-        cluster_ip: "" or ``None`` if it has none
-        port: of its first port
-        tls: whether that port's name is the one for HTTPS
-    """
-
-    cluster_ip: Annotated[str, "spec.clusterIP"] = ""
-    port: Annotated[int, "spec.ports"] = 0
-    tls: Annotated[bool, "spec.ports"] = False
+    cluster_ip: Annotated[str, "spec.clusterIP"] = ""  # "" or ``None`` if it has none
+    port: Annotated[int, "spec.ports"] = 0  # of its first port
+    tls: Annotated[bool, "spec.ports"] = False  # whether that port's name is the one for HTTPS

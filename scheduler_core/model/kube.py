@@ -87,27 +87,23 @@ def _source_snapshot(kind: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """Spec of a PersistentVolumeClaim, or of its template.
+    """Spec of a PersistentVolumeClaim, or of its template."""
 
-    Attributes:
-        storage_class: None for the cluster's default class, "" for none
-        request: in bytes, None if absent
-        source_claim: the claim it is cloned from
-        source_snapshot: the VolumeSnapshot it is restored from
-        selector: requirements on the labels of an existing PersistentVolume; all must be met
-        attributes_class: the name of its VolumeAttributesClass, "" for none
-    """
-
+    # None for the cluster's default class, "" for none.
     storage_class: Annotated[str | None, "metadata.annotations", "spec.storageClassName", _class_name] = None
-    request: Annotated[int | None, "spec.resources.requests[storage]", _read_request] = None
+    request: Annotated[int | None, "spec.resources.requests[storage]", _read_request] = None  # in bytes, None if absent
     access_modes: Annotated[tuple[str, ...], "spec.accessModes"] = ()
     volume_name: Annotated[str, "spec.volumeName"] = ""
+    # The claim it is cloned from.
     source_claim: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_claim] = ""
+    # The VolumeSnapshot it is restored from.
     source_snapshot: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_snapshot] = ""
+    # Requirements on the labels of an existing PersistentVolume; all must be met.
     selector: Annotated[
         tuple[LabelRequirement, ...], "spec.selector.matchLabels", "spec.selector.matchExpressions"
     ] = ()
     volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
+    # The name of its VolumeAttributesClass, "" for none.
     attributes_class: Annotated[str, "spec.volumeAttributesClassName"] = ""
 
 
@@ -141,19 +137,14 @@ class VolumeSnapshotContent:
 
 @dataclass(frozen=True, slots=True)
 class ClaimVolume:
-    """A pod's volume that is backed by a claim.
-
-    Attributes:
-        template: set if the claim may not exist yet
-        ephemeral: whether that claim must then be owned by the pod (a generic ephemeral volume) and not by a StatefulSet
-        problem: why nothing can be decided from the template, or ""
-    """
+    """A pod's volume that is backed by a claim."""
 
     name: Annotated[str, "name"]
     claim: Annotated[str, "persistentVolumeClaim.claimName"]
-    template: Annotated[ClaimSpec | None, "ephemeral.volumeClaimTemplate"] = None
+    template: Annotated[ClaimSpec | None, "ephemeral.volumeClaimTemplate"] = None  # set if the claim may not exist yet
+    # Whether that claim must then be owned by the pod (a generic ephemeral volume) and not by a StatefulSet.
     ephemeral: bool = False
-    problem: str = ""
+    problem: str = ""  # why nothing can be decided from the template, or ""
 
 
 def _read_version(text: str | None) -> int:
@@ -162,29 +153,24 @@ def _read_version(text: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod: its identity, its node, and the claims it mounts.
-
-    Attributes:
-        unschedulable: "" unless the condition PodScheduled is False; then its last transition, reason and message
-        version: the resourceVersion, which grows with every change: Kubernetes documents it as comparable since 1.35, and etcd
-            always numbered upwards; 0 if it is absent or no decimal number
-        priority: spec.priority, which admission takes from the PriorityClass
-        owner: the kind of its controller, "" without one
-    """
+    """A pod: its identity, its node, and the claims it mounts."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
     name: Annotated[str, "metadata.name"]
     uid: Annotated[str, "metadata.uid"] = ""
     node_name: Annotated[str, "spec.nodeName"] = ""
     nominated_node: Annotated[str, "status.nominatedNodeName"] = ""
+    # "" unless the condition PodScheduled is False; then its last transition, reason and message.
     unschedulable: Annotated[str, "status.conditions"] = ""
     phase: Annotated[str, "status.phase"] = "Pending"
     deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
     volumes: Annotated[tuple[ClaimVolume, ...], "metadata", "spec.volumes"] = ()
+    # The resourceVersion, which grows with every change: Kubernetes documents it as comparable since 1.35, and etcd
+    # always numbered upwards; 0 if it is absent or no decimal number.
     version: Annotated[int, "metadata.resourceVersion", _read_version] = 0
     created: Annotated[str, "metadata.creationTimestamp"] = ""
-    priority: Annotated[int, "spec.priority"] = 0
-    owner: Annotated[str, "metadata.ownerReferences"] = ""
+    priority: Annotated[int, "spec.priority"] = 0  # spec.priority, which admission takes from the PriorityClass
+    owner: Annotated[str, "metadata.ownerReferences"] = ""  # the kind of its controller, "" without one
 
     @property
     def key(self) -> str:
@@ -202,21 +188,17 @@ def _class_name_or_none(annotations: dict[str, str] | None, name: str | None) ->
 
 @dataclass(frozen=True, slots=True)
 class AvailableVolume:
-    """What decides which claims a free PersistentVolume may be bound to.
+    """What decides which claims a free PersistentVolume may be bound to."""
 
-    Attributes:
-        storage_class: the name of its class, "" for none
-        capacity: in bytes
-        node_affinity: terms of requirements on a node's labels, of which one must be met; None if every node will do
-        attributes_class: the name of its VolumeAttributesClass, "" for none
-    """
-
+    # The name of its class, "" for none.
     storage_class: Annotated[str, "metadata.annotations", "spec.storageClassName", _class_name_or_none]
-    capacity: Annotated[int, "spec.capacity[storage]", read_clamped]
+    capacity: Annotated[int, "spec.capacity[storage]", read_clamped]  # in bytes
     access_modes: Annotated[tuple[str, ...], "spec.accessModes"] = ()
     volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
     labels: Annotated[Mapping[str, str], "metadata.labels"] = field(default_factory=dict[str, str])
+    # Terms of requirements on a node's labels, of which one must be met; None if every node will do.
     node_affinity: Annotated[tuple[tuple[LabelRequirement, ...], ...] | None, "spec.nodeAffinity.required"] = None
+    # The name of its VolumeAttributesClass, "" for none.
     attributes_class: Annotated[str, "spec.volumeAttributesClassName"] = ""
 
 
@@ -228,18 +210,12 @@ def _read_claim_reference(
 
 @dataclass(frozen=True, slots=True)
 class PersistentVolume:
-    """A PersistentVolume.
-
-    Attributes:
-        driver, handle: those of its CSI source, "" for other sources
-        claim: (namespace, name, uid) of the claim it is bound to or reserved for; no uid if it is reserved by hand
-        capacity: in bytes, 0 if absent
-        available: set if its phase is Available, it is reserved for no claim and is not being deleted
-    """
+    """A PersistentVolume."""
 
     name: Annotated[str, "metadata.name"]
-    driver: Annotated[str, "spec.csi.driver", str] = ""
-    handle: Annotated[str, "spec.csi.volumeHandle", str] = ""
+    driver: Annotated[str, "spec.csi.driver", str] = ""  # those of its CSI source, "" for other sources
+    handle: Annotated[str, "spec.csi.volumeHandle", str] = ""  # those of its CSI source, "" for other sources
+    # (namespace, name, uid) of the claim it is bound to or reserved for; no uid if it is reserved by hand.
     claim: Annotated[
         tuple[str, str, str] | None,
         "spec.claimRef",
@@ -249,7 +225,8 @@ class PersistentVolume:
         _read_claim_reference,
     ] = None
     created: Annotated[str, "metadata.creationTimestamp"] = ""
-    capacity: Annotated[int, "spec.capacity[storage]", read_clamped] = 0
+    capacity: Annotated[int, "spec.capacity[storage]", read_clamped] = 0  # in bytes, 0 if absent
+    # Set if its phase is Available, it is reserved for no claim and is not being deleted.
     available: Annotated[AvailableVolume | None, "", "metadata.deletionTimestamp", "spec.claimRef", "status.phase"] = (
         None
     )
@@ -265,20 +242,16 @@ def _waits_for_consumer(binding_mode: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """A StorageClass; of several default classes the newest (`created`) wins.
-
-    Attributes:
-        waits_for_consumer: whether its claims are bound when a pod is scheduled, and not at once
-        allows_expansion: whether the API server lets its claims grow
-    """
+    """A StorageClass; of several default classes the newest (`created`) wins."""
 
     name: Annotated[str, "metadata.name"]
     provisioner: Annotated[str, "provisioner"]
     parameters: Annotated[Mapping[str, str], "parameters"] = field(default_factory=dict[str, str])
     is_default: Annotated[bool, "metadata.annotations", _is_default] = False
     created: Annotated[str, "metadata.creationTimestamp"] = ""
+    # Whether its claims are bound when a pod is scheduled, and not at once.
     waits_for_consumer: Annotated[bool, "volumeBindingMode", _waits_for_consumer] = False
-    allows_expansion: Annotated[bool, "allowVolumeExpansion"] = False
+    allows_expansion: Annotated[bool, "allowVolumeExpansion"] = False  # whether the API server lets its claims grow
 
 
 @dataclass(frozen=True, slots=True)

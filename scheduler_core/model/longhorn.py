@@ -119,20 +119,11 @@ def _replicas_if_unsharded(layout: str | None, number: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A Longhorn volume (volumes.longhorn.io), or the volume that Longhorn would create for an unbound claim.
-
-    Attributes:
-        number_of_replicas: spec.numberOfReplicas, 0 for a sharded volume that exists: its shards are objects of their own
-        actual_size: the space that its data occupies (status.actualSize), 0 for a new volume
-        clone_state: how far a clone is (status.cloneStatus.state), "" before it begins
-        restore_required: whether a backup is still being restored (status.restoreRequired)
-        standby: whether it is a disaster recovery volume that is not activated (status.isStandby)
-        data_layout: None for a volume of replicas
-        whole_size: bytes of the sharded volume that this one's replicas stand for the shards of (`longhorn/shards.py`), 0 for others
-    """
+    """A Longhorn volume (volumes.longhorn.io), or the volume that Longhorn would create for an unbound claim."""
 
     name: Annotated[str, "metadata.name"]
     size: Annotated[int, "spec.size", read_size] = 0
+    # spec.numberOfReplicas, 0 for a sharded volume that exists: its shards are objects of their own.
     number_of_replicas: Annotated[int, "spec.dataLayout.type", "spec.numberOfReplicas", _replicas_if_unsharded] = 0
     data_engine: Annotated[str, "spec.dataEngine"] = V1
     data_locality: Annotated[str, "spec.dataLocality"] = DISABLED
@@ -154,11 +145,16 @@ class Volume:
     state: Annotated[str, "status.state"] = ""
     robustness: Annotated[str, "status.robustness"] = ""
     last_degraded_at: Annotated[str, "status.lastDegradedAt"] = ""
+    # The space that its data occupies (status.actualSize), 0 for a new volume.
     actual_size: Annotated[int, "status.actualSize", read_byte_count] = 0
+    # How far a clone is (status.cloneStatus.state), "" before it begins.
     clone_state: Annotated[str, "status.cloneStatus.state"] = ""
+    # Whether a backup is still being restored (status.restoreRequired).
     restore_required: Annotated[bool, "status.restoreRequired"] = False
+    # Whether it is a disaster recovery volume that is not activated (status.isStandby).
     standby: Annotated[bool, "status.isStandby"] = False
     deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+    # None for a volume of replicas.
     data_layout: Annotated[
         DataLayout | None,
         "spec.dataLayout.type",
@@ -167,6 +163,7 @@ class Volume:
         "spec.dataLayout.stripSizeKB",
         _data_layout,
     ] = None
+    # Bytes of the sharded volume that this one's replicas stand for the shards of (`longhorn/shards.py`), 0 for others.
     whole_size: int = 0
 
     @property
@@ -182,13 +179,7 @@ def _is_active(active: bool | None) -> bool:  # noqa: FBT001 # a value of an obj
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica (replicas.longhorn.io), which is placed once it has a node and a disk.
-
-    Attributes:
-        node_label, disk_label: the labels by which Longhorn finds the replicas of a node and of a disk
-        reviewed_place: the place that the placement guard answered, as `place` writes it; "" if it was not asked
-        generation: 1 until the spec is changed for the first time, 0 if unknown; replicas that differ in it alone are equal
-    """
+    """A replica (replicas.longhorn.io), which is placed once it has a node and a disk."""
 
     name: Annotated[str, "metadata.name"]
     volume: Annotated[str, "spec.volumeName"] = ""
@@ -207,9 +198,12 @@ class Replica:
     linked_clone_source: Annotated[str, "spec.linkedCloneSrcReplicaName"] = ""
     current_state: Annotated[str, "status.currentState"] = ""
     deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+    # `node_label` and `disk_label`: the labels by which Longhorn finds the replicas of a node and of a disk.
     node_label: Annotated[str, f"metadata.labels[{NODE_LABEL}]"] = ""
     disk_label: Annotated[str, f"metadata.labels[{DISK_LABEL}]"] = ""
+    # The place that the placement guard answered, as `place` writes it; "" if it was not asked.
     reviewed_place: Annotated[str, f"metadata.annotations[{REVIEWED}]"] = ""
+    # 1 until the spec is changed for the first time, 0 if unknown; replicas that differ in it alone are equal.
     generation: Annotated[int, "metadata.generation"] = field(default=0, compare=False)
 
     @property

@@ -9,28 +9,18 @@ from scheduler_core.model.longhorn import V1, Replica
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A replica that had no place, and the place that it gets.
+    """A replica that had no place, and the place that it gets."""
 
-    Attributes:
-        replica: name of the replica
-        volume: name of its Longhorn volume
-        size: bytes (spec.volumeSize)
-        disk: the disk's UUID
-        disk_path: the disk's path on the node
-        hard_node_affinity: the only node the replica may be on, "" for any
-        linked_clone_source: the replica whose data a linked clone shares, "" for any of the source volume
-    """
-
-    replica: str
-    volume: str
-    size: int
+    replica: str  # name of the replica
+    volume: str  # name of its Longhorn volume
+    size: int  # bytes (spec.volumeSize)
     node: str
-    disk: str
-    disk_path: str
+    disk: str  # the disk's UUID
+    disk_path: str  # the disk's path on the node
     data_engine: str = V1
     image: str = ""
-    hard_node_affinity: str = ""
-    linked_clone_source: str = ""
+    hard_node_affinity: str = ""  # the only node the replica may be on, "" for any
+    linked_clone_source: str = ""  # the replica whose data a linked clone shares, "" for any of the source volume
 
     @property
     def place(self) -> str:

@@ -81,58 +81,39 @@ UNSAFE: Final = frozenset({Reason.STALE_UNSAFE, Reason.ORDER_UNSAFE})
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Volumes that Longhorn may all place on one disk, which cannot take them together.
+    """Volumes that Longhorn may all place on one disk, which cannot take them together."""
 
-    Attributes:
-        disk: its UUID
-        volumes: their names
-    """
-
-    disk: str
-    volumes: tuple[str, ...]
+    disk: str  # its UUID
+    volumes: tuple[str, ...]  # their names
 
 
 @dataclass(frozen=True, slots=True)
 class CompetingVolume:
-    """A volume of another pod that takes space on the node.
+    """A volume of another pod that takes space on the node."""
 
-    Attributes:
-        pod: ``namespace/name``; "" if no pod is known to use it
-        claim: ``namespace/name``; "" for a volume without a claim
-        volume: the name of the Longhorn volume, or of the claim while there is none
-        size: bytes
-    """
-
-    pod: str
-    claim: str
-    volume: str
-    size: int
+    pod: str  # ``namespace/name``; "" if no pod is known to use it
+    claim: str  # ``namespace/name``; "" for a volume without a claim
+    volume: str  # the name of the Longhorn volume, or of the claim while there is none
+    size: int  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result for one node, with details for people.
-
-    Attributes:
-        detail: the numbers, as a sentence; it may name nodes, disks and volumes
-        plan: the UUID of a disk for each local volume that needs space on the node, by the volume's name
-        order_safe: whether Longhorn is proven to find space in whatever order it places the volumes
-        stale_safe: whether it also finds space if it sees none of its latest placements
-        meeting: where it is not stale-safe, the volumes that outdated status may lead to one disk
-        counter_example: an order that fails, as (volume, disk UUID); "" for the last volume, which finds no disk
-        missing: the least bytes that a single open disk would have to have more so that all volumes fit, or a proven lower bound of
-            them, which `detail` then says; 0 if not applicable, or if no amount on a single disk is enough
-        competing: the volumes of other pods that the pod's volumes were packed together with
-    """
+    """The result for one node, with details for people."""
 
     reason: Reason
-    detail: str = ""
+    detail: str = ""  # the numbers, as a sentence; it may name nodes, disks and volumes
+    # The UUID of a disk for each local volume that needs space on the node, by the volume's name.
     plan: Mapping[str, str] = field(default_factory=dict[str, str])
-    order_safe: bool = False
-    stale_safe: bool = False
-    meeting: Meeting | None = None
+    order_safe: bool = False  # whether Longhorn is proven to find space in whatever order it places the volumes
+    stale_safe: bool = False  # whether it also finds space if it sees none of its latest placements
+    meeting: Meeting | None = None  # where it is not stale-safe, the volumes that outdated status may lead to one disk
+    # An order that fails, as (volume, disk UUID); "" for the last volume, which finds no disk.
     counter_example: tuple[tuple[str, str], ...] = ()
+    # The least bytes that a single open disk would have to have more so that all volumes fit, or a proven lower bound
+    # of them, which `detail` then says; 0 if not applicable, or if no amount on a single disk is enough.
     missing: int = 0
+    # The volumes of other pods that the pod's volumes were packed together with.
     competing: tuple[CompetingVolume, ...] = ()
 
     @property
