@@ -6,8 +6,7 @@ other answers are exact. All sizes are bytes.
 
 Callers use `feasible` (is there a packing), `spread` (the same for replicas that must stay apart), `order_safe` and
 `order_safe_batch` (can a placement order fail), `stale_safe` (can it fail on outdated status), `items` (volume sizes, prepared once) and `budget` (search steps, their fair division, the three answers). Inside,
-`fast_path` answers what needs no search. `solve` runs everything else from cheap to expensive: `presolve` places
-forced volumes, `greedy` tries, `bounds` proves infeasibility, `exact_search` decides over the table of `patterns`,
-and `minimum_bin_slack` shrinks what is too large for that; they share `problem`. `blocking` solves the problem that
-order safety comes down to.
+`fast_path` answers what needs no search. `exact_search` decides over the table of `patterns`, and
+`minimum_bin_slack` finds packings where that table would be too large. `blocking` solves the problem that order safety
+comes down to.
 """

@@ -26,10 +26,46 @@ from scheduler_core.packing.patterns import (
     field_layout,
     packed_bits,
 )
-from scheduler_core.packing.problem import PackingProblem
 
 # The search descends one disk at a time, so Python's recursion limit bounds them; no real node comes near.
 _MAX_DISKS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PackingProblem:
+    """A packing problem, or an independent component of one.
+
+    Attributes:
+        sizes: bytes of each volume, positive
+        masks: the disks each volume may use, as a bit mask; never empty
+        capacities: bytes free on each disk, not negative
+    """
+
+    sizes: Sequence[int]
+    masks: Sequence[int]
+    capacities: Sequence[int]
+
+    @property
+    def slack(self) -> int:
+        """Bytes that stay free in any packing."""
+        return sum(self.capacities) - sum(self.sizes)
+
+    @property
+    def is_restricted(self) -> bool:
+        return len(set(self.masks)) > 1
+
+    def admissible(self, disk: int) -> list[int]:
+        return [volume for volume, mask in enumerate(self.masks) if mask >> disk & 1]
+
+    def restrict(self, volumes: Sequence[int], disks: Sequence[int]) -> PackingProblem:
+        """Keeps only these volumes and disks, renumbered in order."""
+        masks = [
+            sum([1 << index for index, disk in enumerate(disks) if self.masks[volume] >> disk & 1])
+            for volume in volumes
+        ]
+        return PackingProblem(
+            [self.sizes[volume] for volume in volumes], masks, [self.capacities[disk] for disk in disks]
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ of disk profiles against the same items, so whatever depends on the items alone 
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
-from functools import lru_cache
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from functools import lru_cache, reduce
+from heapq import heapify, heapreplace
+from operator import or_
 from typing import Final
 
 from scheduler_core.packing.budget import PackingAnswer
-from scheduler_core.packing.greedy import best_fit_succeeds, worst_fit_succeeds
 from scheduler_core.packing.items import Items
 
 FastCheck = Callable[[tuple[int, ...]], PackingAnswer]
@@ -20,7 +21,7 @@ _CHECKS_BEFORE_SUMS: Final = 16
 
 
 @lru_cache(maxsize=64)
-def fast_check(items: Items) -> FastCheck:
+def fast_check(items: Items, *, with_sums: bool = True) -> FastCheck:
     """Returns a check for volumes that may use any disk. The check maps the free bytes of a node's disks to an answer.
     UNDECIDED means that a search is needed.
     """
@@ -29,83 +30,130 @@ def fast_check(items: Items) -> FastCheck:
     total = items.total
     descending = items.descending
     sums: list[int] | None = None
+    units: list[tuple[int, int]] = []
     checks = 0
     yes = PackingAnswer.YES
     no = PackingAnswer.NO
     undecided = PackingAnswer.UNDECIDED
 
     def check(free: tuple[int, ...]) -> PackingAnswer:
-        nonlocal sums, checks
+        nonlocal sums, units, checks
         most_free = max(free, default=-1)
         if most_free < largest:
             return yes if not descending else no
         if most_free >= total:
             return yes
+        usable = [capacity for capacity in free if capacity > 0]
+        if sum(usable) < total:
+            return no
         if sums is None:
             checks += 1
-            if checks <= _CHECKS_BEFORE_SUMS and best_fit_succeeds(descending, free):
+            if checks <= _CHECKS_BEFORE_SUMS and _best_fit_succeeds(descending, free):
                 return yes
-            sums = items.subset_sums
-        if len(free) == 2:
-            first, second = free
-            if first + second < total or first < 0 or second < 0:
-                return no
-            # Two disks: the best packing fills the first with the largest sum it holds.
-            if sums:
-                return yes if total - sums[bisect_right(sums, first) - 1] <= second else no
-        elif _reachable_bytes(free) < total:
-            return no
-        if best_fit_succeeds(descending, free) or worst_fit_succeeds(descending, free):
-            return yes
-        return undecided
-
-    def _reachable_bytes(free: tuple[int, ...]) -> int:
-        # A disk holds at most its largest reachable sum.
+            sums = items.subset_sums if with_sums else []
+            units = [(unit, sum([size // unit for size in descending])) for unit in set(descending) if unit]
         if sums:
-            return sum([sums[bisect_right(sums, capacity) - 1] for capacity in free if capacity > 0])
-        return sum([capacity for capacity in free if capacity > 0])
+            # Two disks: the best packing fills the first with the largest sum it holds.
+            if len(free) == 2:
+                return yes if total - sums[bisect_right(sums, free[0]) - 1] <= free[1] else no
+            # A disk holds at most its largest reachable sum.
+            if sum([sums[bisect_right(sums, capacity) - 1] for capacity in usable]) < total:
+                return no
+        if _best_fit_succeeds(descending, free) or _worst_fit_succeeds(descending, free):
+            return yes
+        # Counted in units, each disk loses what volumes of about that size cannot use: with a unit above half a disk it counts "one per
+        # disk".
+        for unit, count in units:
+            if sum([capacity // unit for capacity in usable]) < count:
+                return no
+        return undecided
 
     return check
 
 
+def _best_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
+    """Whether each volume, largest first, fits on the fullest disk that still takes it."""
+    capacities = sorted(free)
+    for size in descending:
+        index = bisect_left(capacities, size)
+        if index == len(capacities):
+            return False
+        insort(capacities, capacities.pop(index) - size)
+    return True
+
+
+def _worst_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
+    """Whether each volume, largest first, fits on the emptiest disk."""
+    # heapq is a min-heap: negated, the emptiest disk is on top.
+    emptiest_first = [-capacity for capacity in free]
+    heapify(emptiest_first)
+    for size in descending:
+        left = -emptiest_first[0] - size
+        if left < 0:
+            return False
+        heapreplace(emptiest_first, -left)
+    return True
+
+
 @lru_cache(maxsize=256)
 def fast_restricted_check(items: Items, allowed: tuple[int, ...]) -> FastCheck:
-    """`fast_check` for volumes that may use only some disks.
+    """`fast_check` for volumes that may use only some disks; `allowed` has a mask of disks for each.
 
-    `allowed` has a mask of disks for each volume. What only one disk can take is subtracted from that disk at once.
-    When the remaining volumes all share one mask, the other disks do not exist for them, and the unrestricted answer
-    for what is left is exact. That is nearly always so: disks have one tag or two, and a pod's volumes come from few
-    StorageClasses.
+    What only one disk can take is subtracted from that disk at once. The answer for the rest is as exact as without restrictions if no
+    masks overlap. That is nearly always so: disks have one tag or two, and a pod's volumes come from few StorageClasses.
     """
-    no = PackingAnswer.NO
-    undecided = PackingAnswer.UNDECIDED
-    bytes_by_disk: dict[int, int] = {}
-    movable: list[int] = []
-    masks: set[int] = set()
+    forced: dict[int, int] = {}
+    movable: list[tuple[int, int]] = []
     for size, mask in zip(items.sizes, allowed, strict=True):
         if mask.bit_count() == 1:
             disk = mask.bit_length() - 1
-            bytes_by_disk[disk] = bytes_by_disk.get(disk, 0) + size
+            forced[disk] = forced.get(disk, 0) + size
         else:
-            movable.append(size)
-            masks.add(mask)
-    common = masks.pop() if masks else 0
-    check_movable = fast_check(Items(movable))
-    forced = list(bytes_by_disk.items())
+            movable.append((size, mask))
+    masks = {mask for _, mask in movable}
+    overlapping = sum(masks) != reduce(or_, masks, 0)
+    sizes = [size for size, _ in movable]
+    movable_masks = [mask for _, mask in movable]
+    # For each mask, the volumes that may use no other disks.
+    confined = [
+        (mask, fast_check(Items([size for size, other in movable if not other & ~mask]), with_sums=len(masks) == 1))
+        for mask in masks
+    ]
 
     def check(free: tuple[int, ...]) -> PackingAnswer:
         capacities = list(free)
-        for disk, size in forced:
+        for disk, size in forced.items():
             capacities[disk] -= size
             if capacities[disk] < 0:
-                return no
-        if not movable:
+                return PackingAnswer.NO
+        if overlapping and best_fit(sizes, movable_masks, capacities) is not None:
             return PackingAnswer.YES
-        return check_movable(
-            tuple([capacity if common >> disk & 1 else -1 for disk, capacity in enumerate(capacities)])
-        )
+        answer = PackingAnswer.UNDECIDED if overlapping else PackingAnswer.YES
+        for mask, check_confined in confined:
+            fits_there = check_confined(
+                tuple([room if mask >> disk & 1 else -1 for disk, room in enumerate(capacities)])
+            )
+            if fits_there is PackingAnswer.NO:
+                return fits_there
+            if fits_there is PackingAnswer.UNDECIDED:
+                answer = fits_there
+        return answer
 
-    def leave_undecided(_: tuple[int, ...]) -> PackingAnswer:
-        return undecided
+    return check
 
-    return leave_undecided if masks else check
+
+def best_fit(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int]) -> list[int] | None:
+    """A disk per volume, or None, which proves nothing. Each volume, the most restricted and then the largest first,
+    goes to the fullest disk that still takes it.
+    """
+    left = list(free)
+    assignment = [-1] * len(sizes)
+    for volume in sorted(range(len(sizes)), key=lambda volume: (masks[volume].bit_count(), -sizes[volume])):
+        size = sizes[volume]
+        mask = masks[volume]
+        eligible = [(room, disk) for disk, room in enumerate(left) if room >= size and mask >> disk & 1]
+        if not eligible:
+            return None
+        assignment[volume] = disk = min(eligible)[1]
+        left[disk] -= size
+    return assignment

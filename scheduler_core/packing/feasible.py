@@ -1,25 +1,43 @@
 """Whether the volumes fit the disks together: exactly, or UNDECIDED when the budget ends first.
 
-Callers of the package start here. `fast_path` answers what needs no search; everything else goes through `solve`,
-which simplifies the problem, tries greedy packings and proofs, and then searches. All sizes are bytes.
+Callers of the package start here. `fast_path` answers what needs no search. Everything else is searched exactly over
+a table of patterns, or, where that would be too large, by filling disks one by one. All sizes are bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from functools import reduce
 from itertools import repeat
+from operator import or_
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
-from scheduler_core.packing.fast_path import FastCheck, fast_check, fast_restricted_check
+from scheduler_core.packing.budget import (
+    Budget,
+    OutOfStepsError,
+    PackingAnswer,
+    Portions,
+    share_fairly,
+)
+from scheduler_core.packing.exact_search import PackingProblem, search
+from scheduler_core.packing.fast_path import FastCheck, best_fit, fast_check, fast_restricted_check
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.solve import BRIEF_STEPS, solve
+from scheduler_core.packing.minimum_bin_slack import minimum_bin_slack
+from scheduler_core.packing.patterns import PatternLimits
 
 __all__ = ["Items", "PackingAnswer", "assign", "fits", "fits_many"]
 
+# Half of what an instance gets at first.
+_BRIEF_STEPS: Final = 500
+# The patterns of so few volumes are few, too.
+_FEW_VOLUMES: Final = 12
+# Pairs of more masks would take longer than the search.
+_MAX_MASKS: Final = 16
+# A few thousand patterns are the search's best size: with more, each step costs more and more of them are needed.
+_TABLE: Final = PatternLimits(max_partial=30_000, max_complete=6_000)
 # No single instance may take longer than this, even when the request has more steps left: about 60 ms.
-MAX_STEPS_PER_INSTANCE: Final = BRIEF_STEPS + 50_000
+MAX_STEPS_PER_INSTANCE: Final = _BRIEF_STEPS + 50_000
 _PORTIONS: Final = Portions(first=1_000, most=MAX_STEPS_PER_INSTANCE)
 _FAST_CHECKS_PER_PAUSE: Final = 256
 
@@ -34,7 +52,7 @@ def fits(items: Items, free: tuple[int, ...], allowed: tuple[int, ...] | None, b
     answer = _fast_check(items, allowed)(free)
     if answer is not PackingAnswer.UNDECIDED:
         return answer
-    return _search(items, (free, allowed), budget)
+    return _answer(items, (free, allowed), budget)
 
 
 def fits_many(
@@ -70,7 +88,7 @@ def fits_many(
     ]
     ordered = sorted(set(undecided), key=lambda instance: (-sum(instance[0]), instance[0], instance[1] or ()))
     searched = yield from share_fairly(
-        ordered, lambda instance, share: _search(items, instance, share), _PORTIONS, budget, tried
+        ordered, lambda instance, share: _answer(items, instance, share), _PORTIONS, budget, tried
     )
     instances = iter(undecided)
     return [searched[next(instances)] if answer is PackingAnswer.UNDECIDED else answer for answer in answers]
@@ -80,29 +98,101 @@ def _fast_check(items: Items, allowed: tuple[int, ...] | None) -> FastCheck:
     return fast_check(items) if allowed is None else fast_restricted_check(items, allowed)
 
 
-def _search(items: Items, instance: Instance, budget: Budget) -> PackingAnswer:
-    result = _solve(items, *instance, budget)
-    return result if isinstance(result, PackingAnswer) else PackingAnswer.YES
-
-
 def assign(
     items: Items, free: tuple[int, ...], allowed: tuple[int, ...] | None, budget: Budget
 ) -> tuple[int, ...] | PackingAnswer:
     """A disk index per volume, in the caller's order; NO or UNDECIDED where `fits` says so."""
-    return _solve(items, free, allowed, budget)
+    if _fast_check(items, allowed)(free) is PackingAnswer.NO:
+        return PackingAnswer.NO
+    assignment = best_fit(items.sizes, _masks(items, free, allowed), free)
+    return _solve(items, free, allowed, budget) if assignment is None else tuple(assignment)
+
+
+def _masks(items: Items, free: tuple[int, ...], allowed: tuple[int, ...] | None) -> Sequence[int]:
+    return ((1 << len(free)) - 1,) * len(items) if allowed is None else allowed
+
+
+def _answer(items: Items, instance: Instance, budget: Budget) -> PackingAnswer:
+    result = _solve(items, *instance, budget)
+    return result if isinstance(result, PackingAnswer) else PackingAnswer.YES
 
 
 def _solve(
     items: Items, free: tuple[int, ...], allowed: tuple[int, ...] | None, budget: Budget
 ) -> tuple[int, ...] | PackingAnswer:
-    all_disks = (1 << len(free)) - 1
-    masks = [all_disks] * len(items) if allowed is None else allowed
     portion = budget.portion(MAX_STEPS_PER_INSTANCE)
     try:
-        assignment = solve(items.sizes, masks, free, portion)
+        portion.charge(len(items))
+        assignment = pack(items.sizes, _masks(items, free, allowed), free, portion)
     except OutOfStepsError:
         budget.gave_up += 1
         return PackingAnswer.UNDECIDED
     finally:
         budget.take_back([portion])
     return PackingAnswer.NO if assignment is None else tuple(assignment)
+
+
+def pack(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget: Budget) -> list[int] | None:
+    """A disk per volume, or None if there is no packing; the fast path and the best fit have not decided.
+
+    Raises:
+        OutOfStepsError: the budget ended before the answer was certain
+    """
+    eligible = [
+        sum([1 << disk for disk, room in enumerate(free) if mask >> disk & 1 and room >= size])
+        for size, mask in zip(sizes, masks, strict=True)
+    ]
+    if not all(eligible):
+        return None
+    # A volume without bytes takes no space from the others, so any disk it may use will do.
+    assignment = [mask.bit_length() - 1 for mask in eligible]
+    volumes = [volume for volume, size in enumerate(sizes) if size]
+    used = reduce(or_, [eligible[volume] for volume in volumes], 0)
+    disks = [disk for disk in range(len(free)) if used >> disk & 1]
+    problem = PackingProblem(sizes, eligible, free).restrict(volumes, disks)
+    if _some_disks_overflow(problem):
+        return None
+    packing = _search(problem, budget) if volumes else []
+    if packing is None:
+        return None
+    for volume, index in zip(volumes, packing, strict=True):
+        assignment[volume] = disks[index]
+    return assignment
+
+
+def _some_disks_overflow(problem: PackingProblem) -> bool:
+    """Whether volumes that may use no other disks are larger than the disks of a mask, or of two masks, together."""
+    masks = set(problem.masks)
+    if len(masks) > _MAX_MASKS:
+        return problem.slack < 0
+    return any(
+        sum([size for size, mask in zip(problem.sizes, problem.masks, strict=True) if not mask & ~disks])
+        > sum([room for disk, room in enumerate(problem.capacities) if disks >> disk & 1])
+        for disks in {first | second for first in masks for second in masks}
+    )
+
+
+def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
+    """Searches exactly, and by filling disks where the table of patterns would be too large or the steps end.
+
+    Raises:
+        OutOfStepsError: nothing is certain
+    """
+    if len(problem.sizes) > _FEW_VOLUMES:
+        # A brief attempt to fill disks often succeeds before a table is complete.
+        portion = budget.portion(min(_BRIEF_STEPS, budget.left // 2))
+        packing = minimum_bin_slack(problem, portion)
+        budget.take_back([portion])
+        if packing is not None:
+            return packing
+    portion = budget.portion(budget.left * 4 // 5)
+    try:
+        return search(problem, _TABLE, portion)
+    except OutOfStepsError:
+        pass
+    finally:
+        budget.take_back([portion])
+    packing = minimum_bin_slack(problem, budget)
+    if packing is None:
+        raise OutOfStepsError
+    return packing

@@ -12,9 +12,8 @@ from math import gcd
 from typing import Final
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError
-from scheduler_core.packing.exact_search import search
+from scheduler_core.packing.exact_search import PackingProblem, search
 from scheduler_core.packing.patterns import PatternLimits
-from scheduler_core.packing.problem import PackingProblem
 
 _MAX_BITS: Final = 1 << 20
 _REMAINDER_LIMITS: Final = PatternLimits(max_partial=12_000, max_complete=4_000)
