@@ -31,11 +31,7 @@ class PackingAnswer(Enum):
 
 
 class OutOfStepsError(Exception):
-    """A search ran out of steps. Callers of the package get UNDECIDED instead."""
-
-
-class TooManyPatternsError(OutOfStepsError):
-    """A search needs too large a table of patterns and did not start."""
+    """A search ran out of steps, or its table would get too large. Callers of the package get UNDECIDED instead."""
 
 
 class Budget:

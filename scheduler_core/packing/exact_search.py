@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.packing.budget import Budget, TooManyPatternsError
+from scheduler_core.packing.budget import Budget, OutOfStepsError
 from scheduler_core.packing.patterns import (
     MAX_EQUAL_ITEMS,
     ItemClass,
@@ -232,14 +232,13 @@ def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> li
     """Returns a disk for every volume, or None when no packing exists.
 
     Raises:
-        TooManyPatternsError: the table would need more patterns than the limits allow
-        OutOfStepsError: the budget ended
+        OutOfStepsError: the table would need more patterns than the limits allow, or the budget ended
     """
     slack = problem.slack
     if slack < 0:
         return None
     if len(problem.capacities) > _MAX_DISKS:
-        raise TooManyPatternsError
+        raise OutOfStepsError
     item_classes = group_into_classes(problem)
     fields = field_layout(item_classes)
     # Disks that admit the same item classes share one table of patterns.
@@ -256,7 +255,7 @@ def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> li
             return None
         tables.append(table)
     if sum(map(len, tables)) > limits.max_complete:
-        raise TooManyPatternsError
+        raise OutOfStepsError
     patterns = Patterns(item_classes, fields, tables)
     disk_classes = _disk_classes(groups, problem.capacities, patterns)
     choices = PatternSearch(item_classes, disk_classes, patterns, budget).solve() if disk_classes else None

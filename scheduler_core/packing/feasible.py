@@ -7,8 +7,10 @@ a table of patterns, or, where that would be too large, by filling disks one by 
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import repeat
+from math import gcd
 from operator import or_
 from typing import Final
 
@@ -23,19 +25,25 @@ from scheduler_core.packing.budget import (
 from scheduler_core.packing.exact_search import PackingProblem, search
 from scheduler_core.packing.fast_path import FastCheck, best_fit, fast_check, fast_restricted_check
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.minimum_bin_slack import minimum_bin_slack
+from scheduler_core.packing.minimum_bin_slack import fullest_subset, minimum_bin_slack
 from scheduler_core.packing.patterns import PatternLimits
 
 __all__ = ["Items", "PackingAnswer", "assign", "fits", "fits_many"]
 
 # Half of what an instance gets at first.
 _BRIEF_STEPS: Final = 500
-# The patterns of so few volumes are few, too.
-_FEW_VOLUMES: Final = 12
+# So few volumes have few patterns: their table is complete sooner than any other attempt.
+_FEW_VOLUMES: Final = 10
+# So many large volumes still have a small table, however much space the others leave.
+_LARGEST_VOLUMES: Final = 12
 # Pairs of more masks would take longer than the search.
 _MAX_MASKS: Final = 16
-# A few thousand patterns are the search's best size: with more, each step costs more and more of them are needed.
-_TABLE: Final = PatternLimits(max_partial=30_000, max_complete=6_000)
+# Sums are bits of an integer; beyond this many bits a shift would cost more than the search it saves.
+_MAX_UNITS: Final = 1 << 17
+# A few thousand patterns are the search's best size, tens of thousands its last resort: each step then costs ten times
+# as much and more of them are needed.
+_SMALL_TABLE: Final = PatternLimits(max_partial=30_000, max_complete=6_000)
+_LARGE_TABLE: Final = PatternLimits(max_partial=200_000, max_complete=40_000)
 # No single instance may take longer than this, even when the request has more steps left: about 60 ms.
 MAX_STEPS_PER_INSTANCE: Final = _BRIEF_STEPS + 50_000
 _PORTIONS: Final = Portions(first=1_000, most=MAX_STEPS_PER_INSTANCE)
@@ -133,66 +141,102 @@ def _solve(
 
 
 def pack(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget: Budget) -> list[int] | None:
-    """A disk per volume, or None if there is no packing; the fast path and the best fit have not decided.
+    """A disk per volume, or None if there is no packing. Searches even where the fast path decides.
 
     Raises:
         OutOfStepsError: the budget ended before the answer was certain
     """
-    eligible = [
-        sum([1 << disk for disk, room in enumerate(free) if mask >> disk & 1 and room >= size])
-        for size, mask in zip(sizes, masks, strict=True)
-    ]
-    if not all(eligible):
+    left = list(free)
+    eligible = list(masks)
+    assignment = [-1] * len(sizes)
+    waiting = list(range(len(sizes)))
+    waiting_before = -1
+    while waiting_before != len(waiting):
+        waiting_before = len(waiting)
+        for volume in list(waiting):
+            size = sizes[volume]
+            disks = [disk for disk, room in enumerate(left) if eligible[volume] >> disk & 1 and room >= size]
+            if not disks:
+                return None
+            eligible[volume] = sum([1 << disk for disk in disks])
+            # A volume without bytes takes no space from the others, so any disk it may use will do.
+            if len(disks) == 1 or not size:
+                assignment[volume] = disks[0]
+                left[disks[0]] -= size
+                waiting.remove(volume)
+    problem = PackingProblem(sizes, eligible, left)
+    if _some_disks_overflow(problem.restrict(waiting, range(len(left)))):
         return None
-    # A volume without bytes takes no space from the others, so any disk it may use will do.
-    assignment = [mask.bit_length() - 1 for mask in eligible]
-    volumes = [volume for volume, size in enumerate(sizes) if size]
-    used = reduce(or_, [eligible[volume] for volume in volumes], 0)
-    disks = [disk for disk in range(len(free)) if used >> disk & 1]
-    problem = PackingProblem(sizes, eligible, free).restrict(volumes, disks)
-    if _some_disks_overflow(problem):
-        return None
-    packing = _search(problem, budget) if volumes else []
-    if packing is None:
-        return None
-    for volume, index in zip(volumes, packing, strict=True):
-        assignment[volume] = disks[index]
+    while waiting:
+        # Volumes that share disks with no others, directly or through others, are a problem of their own.
+        used = eligible[waiting[0]]
+        while (grown := reduce(or_, [eligible[volume] for volume in waiting if eligible[volume] & used])) != used:
+            used = grown
+        members = [volume for volume in waiting if eligible[volume] & used]
+        disks = [disk for disk in range(len(left)) if used >> disk & 1]
+        packing = _search(problem.restrict(members, disks), budget)
+        if packing is None:
+            return None
+        for volume, index in zip(members, packing, strict=True):
+            assignment[volume] = disks[index]
+            waiting.remove(volume)
     return assignment
 
 
 def _some_disks_overflow(problem: PackingProblem) -> bool:
     """Whether volumes that may use no other disks are larger than the disks of a mask, or of two masks, together."""
     masks = set(problem.masks)
-    if len(masks) > _MAX_MASKS:
-        return problem.slack < 0
-    return any(
+    return len(masks) <= _MAX_MASKS and any(
         sum([size for size, mask in zip(problem.sizes, problem.masks, strict=True) if not mask & ~disks])
         > sum([room for disk, room in enumerate(problem.capacities) if disks >> disk & 1])
         for disks in {first | second for first in masks for second in masks}
     )
 
 
+def _cut_to_reachable(problem: PackingProblem) -> PackingProblem:
+    """Cuts capacities to the largest sum that volumes reach on the disk: the bytes above stay free in every packing."""
+    unit = gcd(*problem.sizes)
+    if max(problem.capacities) // unit > _MAX_UNITS:
+        return problem
+    capacities = []
+    for disk, capacity in enumerate(problem.capacities):
+        sizes = [problem.sizes[volume] for volume in problem.admissible(disk)]
+        capacities.append(sum([sizes[position] for position in fullest_subset(sizes, capacity, unit)]))
+    return replace(problem, capacities=capacities)
+
+
 def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
-    """Searches exactly, and by filling disks where the table of patterns would be too large or the steps end.
+    """Searches exactly and by filling disks in turn, each at first with less effort.
 
     Raises:
         OutOfStepsError: nothing is certain
     """
-    if len(problem.sizes) > _FEW_VOLUMES:
-        # A brief attempt to fill disks often succeeds before a table is complete.
-        portion = budget.portion(min(_BRIEF_STEPS, budget.left // 2))
-        packing = minimum_bin_slack(problem, portion)
+    problem = _cut_to_reachable(problem)
+    if problem.slack < 0:
+        return None
+    # With many volumes, filling disks often succeeds before a table is complete.
+    brief = _BRIEF_STEPS if len(problem.sizes) > _FEW_VOLUMES else 0
+    for table, steps in ((_SMALL_TABLE, brief), (_LARGE_TABLE, budget.left)):
+        portion = budget.portion(min(steps, budget.left // 2))
+        packing = minimum_bin_slack(problem, portion) if portion.left else None
         budget.take_back([portion])
         if packing is not None:
             return packing
-    portion = budget.portion(budget.left * 4 // 5)
+        portion = budget.portion(budget.left * 4 // 5)
+        try:
+            return search(problem, table, portion)
+        except OutOfStepsError:
+            if table is _SMALL_TABLE and _largest_do_not_fit(problem, portion):
+                return None
+        finally:
+            budget.take_back([portion])
+    raise OutOfStepsError
+
+
+def _largest_do_not_fit(problem: PackingProblem, budget: Budget) -> bool:
+    """Whether a search proves that the largest volumes alone do not fit, which are few enough for a small table."""
+    largest = sorted(range(len(problem.sizes)), key=lambda volume: -problem.sizes[volume])[:_LARGEST_VOLUMES]
     try:
-        return search(problem, _TABLE, portion)
+        return search(problem.restrict(largest, range(len(problem.capacities))), _SMALL_TABLE, budget) is None
     except OutOfStepsError:
-        pass
-    finally:
-        budget.take_back([portion])
-    packing = minimum_bin_slack(problem, budget)
-    if packing is None:
-        raise OutOfStepsError
-    return packing
+        return False

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from scheduler_core.packing.budget import Budget, TooManyPatternsError
+from scheduler_core.packing.budget import Budget, OutOfStepsError
 
 _BYTE: Final = 8
 _ENTRIES_PER_STEP: Final = 10
@@ -126,8 +126,7 @@ def enumerate_patterns(
     range are dropped on the way.
 
     Raises:
-        TooManyPatternsError: the table would get larger than the limits
-        OutOfStepsError: the budget ended
+        OutOfStepsError: the table would get larger than the limits, or the budget ended
     """
     lowest = min(low for low, _ in ranges)
     limit = max(high for _, high in ranges) + 1 << bits
@@ -141,10 +140,10 @@ def enumerate_patterns(
             entries = [entry for entry in entries if entry >= smallest_useful]
         budget.charge(1 + len(entries) // _ENTRIES_PER_STEP)
         if len(entries) > limits.max_partial:
-            raise TooManyPatternsError
+            raise OutOfStepsError
     entries = _within(entries, ranges, bits)
     if len(entries) > limits.max_complete:
-        raise TooManyPatternsError
+        raise OutOfStepsError
     budget.charge(len(entries) // _COMPLETE_PER_STEP)
     entries.sort()
     return entries
