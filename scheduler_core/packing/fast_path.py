@@ -43,7 +43,8 @@ def fast_check(items: Items, *, with_sums: bool = True) -> FastCheck:
             return yes if not descending else no
         if most_free >= total:
             return yes
-        usable = [capacity for capacity in free if capacity > 0]
+        # With two disks, an overbooked one only lowers a sum that is too small already.
+        usable = free if len(free) == 2 else [capacity for capacity in free if capacity > 0]
         if sum(usable) < total:
             return no
         if sums is None:
