@@ -33,17 +33,11 @@ _MAX_DISKS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class PackingProblem:
-    """A packing problem, or an independent component of one.
+    """A packing problem, or an independent component of one."""
 
-    Attributes:
-        sizes: bytes of each volume, positive
-        masks: the disks each volume may use, as a bit mask; never empty
-        capacities: bytes free on each disk, not negative
-    """
-
-    sizes: Sequence[int]
-    masks: Sequence[int]
-    capacities: Sequence[int]
+    sizes: Sequence[int]  # bytes of each volume, positive
+    masks: Sequence[int]  # the disks each volume may use, as a bit mask; never empty
+    capacities: Sequence[int]  # bytes free on each disk, not negative
 
     @property
     def slack(self) -> int:

@@ -73,7 +73,6 @@ def fast_check(items: Items, *, with_sums: bool = True) -> FastCheck:
 
 
 def _best_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether each volume, largest first, fits on the fullest disk that still takes it."""
     capacities = sorted(free)
     for size in descending:
         index = bisect_left(capacities, size)
@@ -84,7 +83,6 @@ def _best_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
 
 
 def _worst_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether each volume, largest first, fits on the emptiest disk."""
     # heapq is a min-heap: negated, the emptiest disk is on top.
     emptiest_first = [-capacity for capacity in free]
     heapify(emptiest_first)
@@ -98,11 +96,10 @@ def _worst_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
 
 @lru_cache(maxsize=256)
 def fast_restricted_check(items: Items, allowed: tuple[int, ...]) -> FastCheck:
-    """`fast_check` for volumes that may use only some disks; `allowed` has a mask of disks for each.
-
-    What only one disk can take is subtracted from that disk at once. The answer for the rest is as exact as without restrictions if no
-    masks overlap. That is nearly always so: disks have one tag or two, and a pod's volumes come from few StorageClasses.
-    """
+    """`fast_check` for volumes that may use only some disks; `allowed` has a mask of disks for each."""
+    # What only one disk can take is subtracted from that disk at once. The answer for the rest is as exact as without
+    # restrictions if no masks overlap. That is nearly always so: disks have one tag or two, and a pod's volumes come
+    # from few StorageClasses.
     forced: dict[int, int] = {}
     movable: list[tuple[int, int]] = []
     for size, mask in zip(items.sizes, allowed, strict=True):
@@ -115,7 +112,7 @@ def fast_restricted_check(items: Items, allowed: tuple[int, ...]) -> FastCheck:
     overlapping = sum(masks) != reduce(or_, masks, 0)
     sizes = [size for size, _ in movable]
     movable_masks = [mask for _, mask in movable]
-    # For each mask, the volumes that may use no other disks.
+    # For each mask, the volumes that may use no other disks. The sums for several masks take longer than a search.
     confined = [
         (mask, fast_check(Items([size for size, other in movable if not other & ~mask]), with_sums=len(masks) == 1))
         for mask in masks
@@ -144,9 +141,7 @@ def fast_restricted_check(items: Items, allowed: tuple[int, ...]) -> FastCheck:
 
 
 def best_fit(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int]) -> list[int] | None:
-    """A disk per volume, or None, which proves nothing. Each volume, the most restricted and then the largest first,
-    goes to the fullest disk that still takes it.
-    """
+    """A disk per volume, or None, which proves nothing: the most restricted volume, then the largest, goes first."""
     left = list(free)
     assignment = [-1] * len(sizes)
     for volume in sorted(range(len(sizes)), key=lambda volume: (masks[volume].bit_count(), -sizes[volume])):

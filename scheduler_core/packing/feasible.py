@@ -184,7 +184,7 @@ def pack(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget
 
 
 def _some_disks_overflow(problem: PackingProblem) -> bool:
-    """Whether volumes that may use no other disks are larger than the disks of a mask, or of two masks, together."""
+    # Volumes that may use no other disks than those of a mask, or of two masks, must fit there.
     masks = set(problem.masks)
     return len(masks) <= _MAX_MASKS and any(
         sum([size for size, mask in zip(problem.sizes, problem.masks, strict=True) if not mask & ~disks])
@@ -194,7 +194,7 @@ def _some_disks_overflow(problem: PackingProblem) -> bool:
 
 
 def _cut_to_reachable(problem: PackingProblem) -> PackingProblem:
-    """Cuts capacities to the largest sum that volumes reach on the disk: the bytes above stay free in every packing."""
+    # Bytes above the largest sum that volumes reach on a disk stay free in every packing.
     unit = gcd(*problem.sizes)
     if max(problem.capacities) // unit > _MAX_UNITS:
         return problem
@@ -206,15 +206,11 @@ def _cut_to_reachable(problem: PackingProblem) -> PackingProblem:
 
 
 def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
-    """Searches exactly and by filling disks in turn, each at first with less effort.
-
-    Raises:
-        OutOfStepsError: nothing is certain
-    """
     problem = _cut_to_reachable(problem)
     if problem.slack < 0:
         return None
-    # With many volumes, filling disks often succeeds before a table is complete.
+    # Fills disks and searches exactly in turn, each at first with less effort. With many volumes, filling disks often
+    # succeeds before a table is complete.
     brief = _BRIEF_STEPS if len(problem.sizes) > _FEW_VOLUMES else 0
     for table, steps in ((_SMALL_TABLE, brief), (_LARGE_TABLE, budget.left)):
         portion = budget.portion(min(steps, budget.left // 2))
@@ -234,7 +230,6 @@ def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
 
 
 def _largest_do_not_fit(problem: PackingProblem, budget: Budget) -> bool:
-    """Whether a search proves that the largest volumes alone do not fit, which are few enough for a small table."""
     largest = sorted(range(len(problem.sizes)), key=lambda volume: -problem.sizes[volume])[:_LARGEST_VOLUMES]
     try:
         return search(problem.restrict(largest, range(len(problem.capacities))), _SMALL_TABLE, budget) is None
