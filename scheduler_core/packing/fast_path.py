@@ -124,7 +124,7 @@ def fast_restricted_check(items: Items, allowed: tuple[int, ...]) -> FastCheck:
             capacities[disk] -= size
             if capacities[disk] < 0:
                 return PackingAnswer.NO
-        if overlapping and best_fit(sizes, movable_masks, capacities) is not None:
+        if overlapping and place_greedily(sizes, movable_masks, capacities, choose=min) is not None:
             return PackingAnswer.YES
         answer = PackingAnswer.UNDECIDED if overlapping else PackingAnswer.YES
         for mask, check_confined in confined:
@@ -140,8 +140,14 @@ def fast_restricted_check(items: Items, allowed: tuple[int, ...]) -> FastCheck:
     return check
 
 
-def best_fit(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int]) -> list[int] | None:
+def place_greedily(
+    sizes: Sequence[int],
+    masks: Sequence[int],
+    free: Sequence[int],
+    choose: Callable[[list[tuple[int, int]]], tuple[int, int]],
+) -> list[int] | None:
     """A disk per volume, or None, which proves nothing: the most restricted volume, then the largest, goes first."""
+    # `choose` takes one of (bytes free, disk) in the order of the disks: `min` is best fit, the first one first fit.
     left = list(free)
     assignment = [-1] * len(sizes)
     for volume in sorted(range(len(sizes)), key=lambda volume: (masks[volume].bit_count(), -sizes[volume])):
@@ -150,6 +156,6 @@ def best_fit(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int]) ->
         eligible = [(room, disk) for disk, room in enumerate(left) if room >= size and mask >> disk & 1]
         if not eligible:
             return None
-        assignment[volume] = disk = min(eligible)[1]
+        assignment[volume] = disk = choose(eligible)[1]
         left[disk] -= size
     return assignment

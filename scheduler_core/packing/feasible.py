@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import repeat
 from math import gcd
-from operator import or_
+from operator import itemgetter, or_
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
@@ -23,7 +23,7 @@ from scheduler_core.packing.budget import (
     share_fairly,
 )
 from scheduler_core.packing.exact_search import PackingProblem, search
-from scheduler_core.packing.fast_path import FastCheck, best_fit, fast_check, fast_restricted_check
+from scheduler_core.packing.fast_path import FastCheck, fast_check, fast_restricted_check, place_greedily
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.minimum_bin_slack import fullest_subset, minimum_bin_slack
 from scheduler_core.packing.patterns import PatternLimits
@@ -112,7 +112,7 @@ def assign(
     """A disk index per volume, in the caller's order; NO or UNDECIDED where `fits` says so."""
     if _fast_check(items, allowed)(free) is PackingAnswer.NO:
         return PackingAnswer.NO
-    assignment = best_fit(items.sizes, _masks(items, free, allowed), free)
+    assignment = place_greedily(items.sizes, _masks(items, free, allowed), free, choose=itemgetter(0))
     return _solve(items, free, allowed, budget) if assignment is None else tuple(assignment)
 
 
@@ -212,13 +212,13 @@ def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
     # Fills disks and searches exactly in turn, each at first with less effort. With many volumes, filling disks often
     # succeeds before a table is complete.
     brief = _BRIEF_STEPS if len(problem.sizes) > _FEW_VOLUMES else 0
-    for table, steps in ((_SMALL_TABLE, brief), (_LARGE_TABLE, budget.left)):
+    for table, steps, fifths in ((_SMALL_TABLE, brief, 4), (_LARGE_TABLE, budget.left, 5)):
         portion = budget.portion(min(steps, budget.left // 2))
         packing = minimum_bin_slack(problem, portion) if portion.left else None
         budget.take_back([portion])
         if packing is not None:
             return packing
-        portion = budget.portion(budget.left * 4 // 5)
+        portion = budget.portion(budget.left * fifths // 5)
         try:
             return search(problem, table, portion)
         except OutOfStepsError:
