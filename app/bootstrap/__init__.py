@@ -32,6 +32,7 @@ from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
 from app.runtime.browser_rules import HEADERS
+from app.runtime.decision_thread import DecisionThread
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.probes import (
     CacheHealth,
@@ -72,7 +73,7 @@ def create_app(
         SettingError: a Longhorn setting in the snapshot cannot be read
     """
     source = SnapshotState(View.of(snapshot, now))
-    evaluator = Evaluator(source, settings.options)
+    evaluator = Evaluator(source, settings.options, thread=DecisionThread())
     contenders = NO_CONTENDERS if settings.alone else Competing.without_offers(source.state())
     metrics = Metrics()
     metrics.capacity(source.state, with_disks=settings.disk_metrics)

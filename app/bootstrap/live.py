@@ -40,6 +40,7 @@ from app.kube.reflector import Timing
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce
 from app.policy.plugins import load_plugins
+from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector
 from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
@@ -114,7 +115,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     cache = ClusterCache(client, options.namespace, _TIMING, _now, options.stale_after)
     config_map = ConfigMapCache(client, options.namespace, NAME, _TIMING)
     live_settings = LiveSettings(cache, config_map, options.environment)
-    evaluator = Evaluator(cache, settings.options)
+    evaluator = Evaluator(cache, settings.options, thread=DecisionThread())
     metrics = Metrics()
     shared = _Shared(options, settings, client, cache, evaluator, live_settings, metrics)
     elector = Elector(connect, options.identity, options.namespace, options.timing)

@@ -30,7 +30,8 @@ def status_sources(
     """
 
     def cluster() -> Cooperative[PredictedCluster]:
-        return (yield from cluster_without_scheduling(read()))
+        # Read now: the computation must not.
+        return cluster_without_scheduling(read())
 
     return StatusSources(
         StatusReporter(evaluator, contenders),

@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from app.decisions.state_source import StateSource
-from app.runtime.time_slices import PAUSE_PER_SECOND, run_in_background, run_in_slices
+from app.runtime.decision_thread import DecisionThread, Urgency
+from app.runtime.time_slices import PAUSE_PER_SECOND, run_in_background, run_in_slices, work_in_background
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import MissingObjectError, ResolutionError
@@ -40,10 +41,21 @@ def no_contenders() -> Contenders:
 
 
 class Evaluator:
-    """Runs the core's decisions in slices. `contenders` returns what other pods have when a decision begins."""
+    """Runs the core's decisions. `contenders` returns what other pods have when a decision begins.
 
-    def __init__(self, source: StateSource, options: FilterOptions, clock: Callable[[], float] = perf_counter) -> None:
+    Args:
+        thread: where decisions run; None: on the event loop, in slices
+    """
+
+    def __init__(
+        self,
+        source: StateSource,
+        options: FilterOptions,
+        clock: Callable[[], float] = perf_counter,
+        thread: DecisionThread | None = None,
+    ) -> None:
         self._source = source
+        self._thread = thread
         self._options = options
         self._options_with_guard = options.with_guard()
         self._guard_proven: Callable[[], bool] = lambda: False
@@ -174,10 +186,12 @@ class Evaluator:
         )
 
     async def run(self, computation: Cooperative[_Result]) -> _Result:
-        """Runs a computation of the core to its end, in slices."""
+        """Runs a computation of the core to its end. It must read nothing that the event loop changes."""
         self._decisions += 1
         self._no_decision.clear()
         try:
+            if self._thread is not None:
+                return await self._thread.run(computation)
             return await run_in_slices(computation, self._clock)
         finally:
             self._decisions -= 1
@@ -186,6 +200,8 @@ class Evaluator:
                 self._no_decision.set()
 
     async def run_between_decisions(self, computation: Cooperative[_Result]) -> _Result:
+        if self._thread is not None:
+            return await self._thread.run(computation, Urgency.EXPLANATION)
         return await run_in_slices(computation, self._clock, self._no_decision)
 
     async def run_in_background(
@@ -194,7 +210,14 @@ class Evaluator:
         """Runs a computation that nothing waits for: in a tenth of the time or in what `pause_per_second` leaves, while no decision runs,
         and once none has for `QUIET_SECONDS`, because in a burst the next decision is about to come.
         """
-        return await run_in_background(computation, self._clock, self._wait_for_quiet, pause_per_second)
+        if self._thread is None:
+            return await run_in_background(computation, self._clock, self._wait_for_quiet, pause_per_second)
+        result: list[_Result] = []
+        while not result:
+            await self._wait_for_quiet()
+            seconds = await self._thread.run(work_in_background(computation, self._clock, result), Urgency.BACKGROUND)
+            await asyncio.sleep(pause_per_second * seconds)
+        return result[0]
 
     async def _wait_for_quiet(self) -> None:
         await self._no_decision.wait()

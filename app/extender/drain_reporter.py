@@ -68,14 +68,17 @@ class DrainReporter:
 
     async def _report(self, node: str) -> DrainReport:
         try:
-            prediction = await self._evaluator.run_between_decisions(self._predict(node))
+            prediction = await self._evaluator.run_between_decisions(
+                _predict(self._cluster(), node, self._evaluator.options)
+            )
         except CoreError as error:
             return DrainReport(node, problem=str(error))
         return DrainReport(node, prediction)
 
-    def _predict(self, node: str) -> Cooperative[Prediction]:
-        cluster = yield from self._cluster()
-        return (yield from predict_drain(cluster, node, self._evaluator.options))
+
+def _predict(making: Cooperative[PredictedCluster], node: str, options: FilterOptions) -> Cooperative[Prediction]:
+    cluster = yield from making
+    return (yield from predict_drain(cluster, node, options))
 
 
 def predict_drain(

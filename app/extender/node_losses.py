@@ -121,7 +121,9 @@ class NodeLosses:
         """Returns the outcome of a node."""
         # None if it cannot be predicted or if another process leads meanwhile.
         try:
-            return await self._evaluator.run_in_background(self._loss_in_term(name, term), pause)
+            making = cluster_without_scheduling(self._read(), self._cluster)
+            self._cluster = await self._evaluator.run_in_background(making, pause)
+            return await self._evaluator.run_in_background(self._loss_in_term(name, term, self._cluster), pause)
         except CoreError as error:
             log.debug("cannot predict the loss of a node", node=name, problem=str(error))
         except Exception:
@@ -129,8 +131,10 @@ class NodeLosses:
             log.exception("predicting the loss of a node has failed", node=name)
         return None
 
-    def _loss_in_term(self, name: str, term: int) -> Cooperative[NodeLossOutcome | None]:
-        computation = self._loss(name)
+    def _loss_in_term(self, name: str, term: int, cluster: PredictedCluster) -> Cooperative[NodeLossOutcome | None]:
+        # A seed is reproducible, not secret.
+        orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
+        computation = predict_node_loss(cluster, name, self._evaluator.options, orders)
         while term == self._term:
             try:
                 next(computation)
@@ -139,14 +143,6 @@ class NodeLosses:
                 return outcome
             yield
         return None
-
-    def _loss(self, name: str) -> Cooperative[NodeLossOutcome]:
-        options = self._evaluator.options
-        # A seed is reproducible, not secret.
-        orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
-        cluster = yield from cluster_without_scheduling(self._read(), self._cluster)
-        self._cluster = cluster
-        return (yield from predict_node_loss(cluster, name, options, orders))
 
 
 def _fullness(snapshot: Snapshot, name: str) -> float:

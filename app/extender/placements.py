@@ -26,8 +26,8 @@ import structlog
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import StateSource
 from app.extender.metrics import Metrics, Outstanding
+from app.runtime.time_slices import Slicer
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.state import ClusterState
@@ -186,7 +186,7 @@ class Placements:
         while True:
             began = self._clock()
             if self._leads:
-                await self._evaluator.run(self._check_followed_pods())
+                await self._check_followed_pods()
                 await self._update_report()
                 await self.update_overbookings()
             await self._wait(self._clock() - began)
@@ -203,7 +203,8 @@ class Placements:
         except TimeoutError:
             return
 
-    def _check_followed_pods(self) -> Cooperative[None]:
+    async def _check_followed_pods(self) -> None:
+        slicer = Slicer(self._clock)
         state = self._cache.state()
         now = self._clock()
         due = [
@@ -217,7 +218,7 @@ class Placements:
                 end = self._follow_end(followed, state.view)
                 if end is not None:
                     self._end_following(followed, end)
-            yield
+            await slicer.pause_if_due()
 
     async def _update_report(self) -> None:
         contenders = self._contenders()

@@ -11,6 +11,7 @@ from app.schemas.pod_explanation import RemedyAnswer
 from app.schemas.remedies_answer import remedy_answer
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
+from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.model.kube import Pod
@@ -51,12 +52,16 @@ class RemedyReporter:
         if pod is None:
             return ()
         try:
-            return await self._evaluator.run_between_decisions(self._search(pod))
+            return await self._evaluator.run_between_decisions(
+                self._search(pod, self._cluster(), self._evaluator.options)
+            )
         except CoreError:
             # The page of the pod says why nothing can be decided about it.
             return ()
 
-    def _search(self, pod: Pod) -> Cooperative[tuple[RemedyAnswer, ...]]:
-        cluster = yield from self._cluster()
-        search = yield from find_remedies(pod, cluster, self._evaluator.options, MAX_REMEDIES, _MAX_DECISIONS)
+    def _search(
+        self, pod: Pod, making: Cooperative[PredictedCluster], options: FilterOptions
+    ) -> Cooperative[tuple[RemedyAnswer, ...]]:
+        cluster = yield from making
+        search = yield from find_remedies(pod, cluster, options, MAX_REMEDIES, _MAX_DECISIONS)
         return tuple(remedy_answer(cluster, remedy, self._namespace) for remedy in search.remedies)

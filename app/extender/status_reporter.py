@@ -15,7 +15,7 @@ from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.requested_results import RequestedResults
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Contenders, Decision
+from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_part
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.status.candidate_order import sort_candidates
@@ -90,17 +90,11 @@ class StatusReporter:
         return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
 
     async def _work_out_row(self, key: NamespacedName) -> WaitingRow | None:
-        return await self.run(self._row(key))
-
-    def _row(self, key: NamespacedName) -> Cooperative[WaitingRow | None]:
         state = self._evaluator.state
-        contenders = self._contenders()
         pod = state.view.snapshot.pods.get(key)
         if pod is None:
             return None
-        refused = cordoned_nodes(state)
-        yield
-        return (yield from waiting_row(pod, state, self._evaluator.options, contenders, refused))
+        return await self.run(_row(pod, state, self._evaluator.options, self._contenders()))
 
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
         """Decides about a pod on every node, and explains some: `select` returns those of all nodes, given with their
@@ -109,27 +103,37 @@ class StatusReporter:
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self.run(self._explain(pod, select))
+        return await self.run(_explain(pod, select, self._evaluator.state, self._evaluator.options, self._contenders()))
 
-    def _explain(
-        self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]
-    ) -> Cooperative[ExplainedDecision]:
-        state = self._evaluator.state
-        options = self._evaluator.options
-        contenders = self._contenders()
-        refused = cordoned_nodes(state)
-        yield
-        nodes = candidate_nodes(state.view)
-        admitted = [name for name in nodes if name not in refused]
-        yield
-        decision = yield from filter_nodes(pod, admitted, state, options, contenders)
-        yield
-        reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
-        texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
-        texts |= {name: refused[name] for name in nodes if name in refused}
-        yield
-        explanation = yield from explain_part(pod, decision, select(texts), state, options)
-        return ExplainedDecision(state, decision, texts, explanation)
+
+def _row(
+    pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders
+) -> Cooperative[WaitingRow | None]:
+    refused = cordoned_nodes(state)
+    yield
+    return (yield from waiting_row(pod, state, options, contenders, refused))
+
+
+def _explain(
+    pod: Pod,
+    select: Callable[[Mapping[str, str]], Sequence[str]],
+    state: ClusterState,
+    options: FilterOptions,
+    contenders: Contenders,
+) -> Cooperative[ExplainedDecision]:
+    refused = cordoned_nodes(state)
+    yield
+    nodes = candidate_nodes(state.view)
+    admitted = [name for name in nodes if name not in refused]
+    yield
+    decision = yield from filter_nodes(pod, admitted, state, options, contenders)
+    yield
+    reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+    texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
+    texts |= {name: refused[name] for name in nodes if name in refused}
+    yield
+    explanation = yield from explain_part(pod, decision, select(texts), state, options)
+    return ExplainedDecision(state, decision, texts, explanation)
 
 
 def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:

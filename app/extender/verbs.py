@@ -254,7 +254,7 @@ class Verbs:
 
     async def _scores(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, int]:
         policy = self._policy.policy
-        state = await self._evaluator.run(self._policy.state(names))
+        state = await self._policy.state(names)
         facts = NO_FACTS
         if priorities_read_longhorn(policy):
             facts = await self._evaluator.facts(pod, names, self._decider.contenders)
@@ -267,5 +267,5 @@ class Verbs:
             return {}
         self.check()
         policy = self._policy.policy
-        state = await self._evaluator.run(self._policy.state(names))
+        state = await self._policy.state(names)
         return await self._evaluator.run(policy_refusals(whole, names, state, policy))

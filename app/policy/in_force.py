@@ -7,6 +7,7 @@ stays.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -14,7 +15,6 @@ from rpds import HashTrieMap
 
 from app.policy.file import PolicyFile
 from app.schemas.policy import PolicyAnswer, policy_answer
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
@@ -23,7 +23,7 @@ from scheduler_core.model.generic import Node
 
 # With more names all are dropped, because most of them must be names of nodes that do not exist.
 _MAX_NAMES: Final = 50_000
-_NODES_PER_PAUSE: Final = 256
+_NODES_PER_TURN: Final = 256
 
 
 class GenericSource(Protocol):
@@ -116,7 +116,7 @@ class PolicyInForce:
             self._reads = kinds
             self._source.want(kinds)
 
-    def state(self, names: Sequence[str]) -> Cooperative[GenericClusterState]:
+    async def state(self, names: Sequence[str]) -> GenericClusterState:
         """Returns the state that the policy's rules read, just nodes of these names if they read nothing."""
         if self._reads:
             return self._source.state()
@@ -124,10 +124,10 @@ class PolicyInForce:
             known = self._names.union(names) if len(self._names) < _MAX_NAMES else frozenset(names)
             nodes: dict[str, NodeInfo] = {}
             for number, name in enumerate(known, start=1):
-                if number % _NODES_PER_PAUSE == 0:
-                    yield
+                if number % _NODES_PER_TURN == 0:
+                    await asyncio.sleep(0)
                 nodes[name] = NodeInfo.of(Node(name), ())
-            # Not before the last pause, because another request may read both meanwhile.
+            # Not before the last turn, because another request may read both meanwhile.
             self._names = known
             self._names_only = GenericClusterState(HashTrieMap(nodes), tuple(sorted(nodes)))
         return self._names_only

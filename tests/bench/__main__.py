@@ -11,6 +11,7 @@ import sys
 import typer
 
 from tests.bench import (
+    decision_thread,
     disk_schedules,
     generic,
     http,
@@ -34,6 +35,7 @@ BENCHES = {
     "offers": offers,
     "generic": generic,
     "longest-turn": longest_turn,
+    "decision-thread": decision_thread,
     "soak": soak,
     "status-page": status_page,
     "node-losses": node_losses,

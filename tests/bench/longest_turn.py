@@ -32,6 +32,7 @@ from app.extender.node_losses import NodeLosses
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
+from app.runtime.decision_thread import DecisionThread
 from app.runtime.memory_budget import MemoryBudget
 from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.evaluation.state import ClusterState
@@ -104,15 +105,17 @@ class _Call:
             raise RuntimeError(f"{self.path} answered {statuses}")
 
 
-class _Leader:
+class Leader:
     """The applications of a process that leads, over one state."""
 
-    def __init__(self, objects: PendingObjects, state: ClusterState, ledger: Ledger) -> None:
+    def __init__(
+        self, objects: PendingObjects, state: ClusterState, ledger: Ledger, thread: DecisionThread | None = None
+    ) -> None:
         self.objects = objects
         source = FakeStateSource()
         # Nothing is cached but the demand.
         source.current = ClusterState(state.view, ProfileCache(state.view), state.demand)
-        evaluator = Evaluator(source, FilterOptions())
+        evaluator = Evaluator(source, FilterOptions(), thread=thread)
         metrics = Metrics()
         # Its clock stands still, so that no offer expires.
         offers = Offers(source, evaluator, lambda: _SETTINGS, metrics, lambda: ledger.time)
@@ -199,7 +202,7 @@ class _Collector:
             self.longest = max(self.longest, seconds)
 
 
-def _calls(leader: _Leader) -> Iterator[tuple[str, Callable[[int], _Call]]]:
+def _calls(leader: Leader) -> Iterator[tuple[str, Callable[[int], _Call]]]:
     for path in ("/filter", "/prioritize", "/preempt", "/explain"):
         yield path, lambda number, path=path: leader.verb(path, number)  # type: ignore[misc]
     for path in (
@@ -233,7 +236,8 @@ def run(sizes: tuple[int, ...] = SIZES) -> str:
     return "\n".join(["", head, columns, *rows, summary])
 
 
-async def _measure(nodes: int, collector: _Collector) -> dict[str, tuple[float, ...]]:
+def crowded_leader(nodes: int) -> tuple[PendingObjects, ClusterState, Ledger]:
+    """Returns the objects of a cluster with demand, offers, holds, and volumes without a place, its state, and the ledger."""
     objects = PendingObjects(nodes)
     view = make_view(objects, DEMANDS_PER_NODE * nodes, 0, UNPLACED, ROAMING)
     state = ClusterState.of(view)
@@ -242,12 +246,17 @@ async def _measure(nodes: int, collector: _Collector) -> dict[str, tuple[float, 
         pod = new_pod(f"held-{number}")
         held = Offered(ObservedPod(uid=pod.uid), frozenset(view.cluster.nodes), resolve(pod, view).local, priority=1)
         ledger, _ = step(ledger, held, ledger.time)
+    return objects, state, ledger
+
+
+async def _measure(nodes: int, collector: _Collector) -> dict[str, tuple[float, ...]]:
+    objects, state, ledger = crowded_leader(nodes)
     turns: list[float] = []
     time_turns(asyncio.get_running_loop(), lambda seconds: turns.append(seconds - collector.take()))
     results = {}
-    names = [name for name, _ in _calls(_Leader(objects, state, ledger))]
+    names = [name for name, _ in _calls(Leader(objects, state, ledger))]
     for index, name in enumerate(names):
-        leader = _Leader(objects, state, ledger)
+        leader = Leader(objects, state, ledger)
         make = list(_calls(leader))[index][1]
         # The first call of an application makes its middleware.
         await leader.page("/healthz").send()

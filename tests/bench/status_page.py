@@ -40,7 +40,7 @@ def run() -> str:
     """Measures everything and returns the tables."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "snapshot.json"
-        file.write_text(json.dumps(_snapshot()))
+        file.write_text(json.dumps(snapshot_with_waiting_pods(NODES)))
         with run_extender_process(file) as (port, pid):
             rows = [
                 f"{f'{NODES} nodes, {WAITING} waiting pods':<46}{'kB':>10}{'first ms':>10}{'p50 ms':>10}{'CPU ms':>10}"
@@ -51,9 +51,9 @@ def run() -> str:
     return "\n".join(["", *rows])
 
 
-def _snapshot() -> dict[str, Any]:
+def snapshot_with_waiting_pods(nodes: int) -> dict[str, Any]:
     """Half of the nodes are full, and some pods fit nowhere."""
-    snapshot = cluster.snapshot(NODES, half=True)
+    snapshot = cluster.snapshot(nodes, half=True)
     for index in range(WAITING):
         name = f"waits-{index}"
         snapshot["items"] += [make.claim(name, 500 + index % 5), make.pod(name, name=name, uid=f"uid-{index}")]
@@ -96,7 +96,7 @@ def _measure_filter(port: int) -> Iterator[str]:
         ("  one view after the other, and drains", (*VIEWS, DRAIN), 0),
     ]
     for turn, (label, views, pause) in enumerate(cases):
-        with _reader(port, views, pause) as loaded:
+        with read_views(port, views, pause) as loaded:
             times = [call(new_requirements(TWO, turn * FILTERS + number, NODES)) for number in range(FILTERS)]
         p99 = quantiles(times, n=100, method="inclusive")[98]
         yield f"{label:<46}{median(times) * 1e3:>10.2f}{p99 * 1e3:>10.2f}" + (
@@ -105,7 +105,7 @@ def _measure_filter(port: int) -> Iterator[str]:
 
 
 @contextmanager
-def _reader(port: int, views: tuple[str, ...], pause: float) -> Iterator[list[float]]:
+def read_views(port: int, views: tuple[str, ...], pause: float) -> Iterator[list[float]]:
     """Loads views during the block, with a pause of seconds after each.
 
     Provides their times.
