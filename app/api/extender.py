@@ -97,7 +97,9 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
         state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = await run_in_slices(decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod))
+    # Not while the body is received or objects are fetched: a slow caller would stop everything else.
+    with state.evaluator.expecting_decision():
+        args = await run_in_slices(decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod))
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:

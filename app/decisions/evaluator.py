@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -198,6 +199,10 @@ class Evaluator:
             self._latest_decision = self._clock()
             if not self._decisions:
                 self._no_decision.set()
+
+    def expecting_decision(self) -> AbstractContextManager[None]:
+        """Lets nothing else run in the thread while a decision is about to be asked for."""
+        return nullcontext() if self._thread is None else self._thread.expecting()
 
     async def run_between_decisions(self, computation: Cooperative[_Result]) -> _Result:
         if self._thread is not None:

@@ -21,7 +21,8 @@ import asyncio
 import sys
 import threading
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from queue import SimpleQueue
 from time import perf_counter
@@ -85,6 +86,32 @@ class DecisionThread:
         # One for each job that waits: adding to and taking from a deque are single steps of the interpreter.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        # Guards the counts of decisions that are expected, and of the jobs that are held meanwhile.
+        self._lock = threading.Lock()
+        self._expected = 0
+        self._held = 0
+
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """Holds less urgent jobs while a decision is prepared on the loop, which would wait for the interpreter each time it wakes."""
+        self._expected += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._expected -= 1
+                held = self._held if not self._expected else 0
+                self._held -= held
+            for _ in range(held):
+                self._wake.put(None)
+
+    def _holds(self) -> bool:
+        """Whether the most urgent job is held; it is waked again once no decision is expected."""
+        with self._lock:
+            if not self._expected or self._waiting[0]:
+                return False
+            self._held += 1
+            return True
 
     async def run(self, computation: Cooperative[_Result], urgency: Urgency = Urgency.DECISION) -> _Result:
         """Runs a computation to its end and returns its result. If the caller is cancelled, so is the computation, before its next step."""
@@ -104,6 +131,8 @@ class DecisionThread:
     def _work(self) -> None:
         while True:
             self._wake.get()
+            if self._holds():
+                continue
             job = next(jobs.popleft() for jobs in self._waiting if jobs)
             if self._take_turn(job):
                 self._submit(job)
@@ -114,6 +143,6 @@ class DecisionThread:
         more_urgent = self._waiting[: job.urgency]
         equal = self._waiting[job.urgency]
         while job.step():
-            if any(more_urgent) or (equal and perf_counter() >= ends_at):
+            if any(more_urgent) or (job.urgency and self._expected) or (equal and perf_counter() >= ends_at):
                 return True
         return False

@@ -127,6 +127,24 @@ async def test_equally_urgent_computations_take_turns(monkeypatch: pytest.Monkey
     assert world.steps == ["blocks", "second", "blocks", "second"]
 
 
+async def test_nothing_else_goes_on_while_a_decision_is_expected() -> None:
+    """What is held runs once no decision is expected any more, also if none came."""
+    world = _World()
+    with world.thread.expecting():
+        tasks = [world.block(Urgency.EXPLANATION), world.start("background", 1, Urgency.BACKGROUND)]
+        with world.thread.expecting():
+            assert await world.start("decision", 1, Urgency.DECISION) == "decision"
+        await asyncio.sleep(0.02)
+        assert world.steps == ["decision"]
+    await world.until_blocked()
+    with world.thread.expecting():
+        world.let_go()
+        await asyncio.sleep(0.02)
+        assert world.steps == ["decision", "blocks"]
+    await asyncio.gather(*tasks)
+    assert world.steps == ["decision", "blocks", "blocks", "background"]
+
+
 async def test_what_nothing_waits_for_any_more_ends() -> None:
     """Before its next step, or before its first one."""
     world = _World()
