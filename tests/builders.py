@@ -12,7 +12,6 @@ from typing import Any
 
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
@@ -385,7 +384,7 @@ def explained(
     """The explanation for a pod in a cluster of some objects; for all Longhorn nodes unless `nodes` are given."""
     current = state(*objects)
     candidates = sorted(nodes if nodes is not None else current.view.snapshot.longhorn_nodes)
-    return run_to_end(explain_nodes(as_pod(raw_pod), candidates, current, options or FilterOptions()))
+    return explain_nodes(as_pod(raw_pod), candidates, current, options or FilterOptions())
 
 
 def fitting(explanation: Explanation) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from time import perf_counter
 from typing import Final
@@ -31,8 +32,10 @@ from app.api.extender_codec import (
 from app.api.openapi import BODY_ERRORS, EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, HOST_PRIORITY_LIST
 from app.api.raw_nodes import Pieces
 from app.extender.verbs import FilterAnswer
+from app.runtime.decision_thread import Urgency
+from app.runtime.memory_budget import Lease
 from app.runtime.probes import UnavailableError
-from app.runtime.time_slices import Slicer, run_in_slices
+from app.runtime.turns import Turns
 from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_json
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import Decision
@@ -58,11 +61,11 @@ class _PiecewiseResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive
-        slicer = Slicer()
+        turns = Turns()
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for piece in self._pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await slicer.pause_if_due()
+            await turns.end_if_due()
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -97,9 +100,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
         state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    # Not while the body is received or objects are fetched: a slow caller would stop everything else.
-    with state.evaluator.expecting_decision():
-        args = await run_in_slices(decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod))
+    args = await _decode(state, body, lease)
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
@@ -108,6 +109,12 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     _record_filter(request, args, answer, perf_counter() - started, observes=observes)
     unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
+
+
+async def _decode(state: AppState, body: bytearray, lease: Lease) -> ExtenderArgs:
+    # Not while the body is received or objects are fetched: a slow caller would stop everything else.
+    with state.evaluator.expecting_decision():
+        return await decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod)
 
 
 def _undecided_answer(
@@ -196,7 +203,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = await run_in_slices(decode_prioritize(body, lease.charge, whole=state.verbs.reads_whole_pod))
+    args = await decode_prioritize(body, lease.charge, whole=state.verbs.reads_whole_pod)
     lease.charge(_SCORE_BYTES * len(args.candidates))
     equal = dict.fromkeys(args.candidates, 0)
     try:
@@ -288,13 +295,13 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     """
     state = state_of(request, AppState)
     state.verbs.check()
-    args = await run_in_slices(decode_filter(await read_body(request, state.max_body, lease), lease.charge))
+    args = await decode_filter(await read_body(request, state.max_body, lease), lease.charge)
     lease.charge(_EXPLANATION_BYTES * len(args.candidates))
     try:
         explanation = await state.verbs.explain(args.pod, args.candidates)
     except ResolutionError as error:
         return Response(error_result(str(error)), media_type=_JSON)
-    pieces = await run_in_slices(explain_json(args.pod, explanation))
+    pieces = await state.evaluator.run(partial(explain_json, args.pod, explanation), Urgency.EXPLANATION)
     # Freeing the verdicts of thousands of nodes takes 15 ms: a turn of its own.
     await asyncio.sleep(0)
     del explanation

@@ -15,8 +15,8 @@ import msgspec
 
 from app.api.errors import RequestError
 from app.api.raw_nodes import NodeRuns, locate_nodes, node_names
+from app.runtime.turns import Turns
 from scheduler_core.convert import generic, kube
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
 from scheduler_core.model.generic import Pod as WholePod
 from scheduler_core.model.kube import Pod
@@ -120,26 +120,27 @@ class PreemptionArgs:
     whole: WholePod | None = None  # as in ExtenderArgs
 
 
-def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> Cooperative[ExtenderArgs]:
+async def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> ExtenderArgs:
     """Decodes the body of /filter and /explain. `charge` is called with the memory that this takes, before it is taken.
     `whole`: there is a policy file, whose rules read the whole pod.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
     """
-    raw, names, items = yield from _pod_and_nodes(body, charge)
+    turns = Turns()
+    raw, names, items = await _pod_and_nodes(body, charge, turns)
     pod = _pod(raw)
-    runs = None if items is None else (yield from locate_nodes(body, items))
+    runs = None if items is None else (await locate_nodes(body, items, turns))
     return ExtenderArgs(pod, names, runs, _whole_pod(raw) if whole else None)
 
 
-def decode_prioritize(body: bytearray, charge: Charge, *, whole: bool) -> Cooperative[ExtenderArgs]:
+async def decode_prioritize(body: bytearray, charge: Charge, *, whole: bool) -> ExtenderArgs:
     """Decodes the body of /prioritize, whose answer has names only; arguments as in decode_filter.
 
     Raises:
         RequestError: as decode_filter
     """
-    raw, names, _ = yield from _pod_and_nodes(body, charge)
+    raw, names, _ = await _pod_and_nodes(body, charge, Turns())
     return ExtenderArgs(_pod(raw), names, whole=_whole_pod(raw) if whole else None)
 
 
@@ -150,9 +151,9 @@ def _whole_pod(raw: msgspec.Raw) -> WholePod:
         raise RequestError(str(error)) from error
 
 
-def _pod_and_nodes(
-    body: bytearray, charge: Charge
-) -> Cooperative[tuple[msgspec.Raw, list[str], list[msgspec.Raw] | None]]:
+async def _pod_and_nodes(
+    body: bytearray, charge: Charge, turns: Turns
+) -> tuple[msgspec.Raw, list[str], list[msgspec.Raw] | None]:
     charge(_ELEMENT_BYTES * _commas(body))
     args = _decode(_ARGS, body)
     pod = _raw_pod(charge, args.Pod, args.pod)
@@ -169,7 +170,7 @@ def _pod_and_nodes(
         raise RequestError("Nodes.items is missing or null, expected a list of nodes")
     _check_count(len(nodes.items))
     charge(_CANDIDATE_BYTES * len(nodes.items))
-    names = yield from node_names(nodes.items)
+    names = await node_names(nodes.items, turns)
     _check_names(names)
     return pod, names, nodes.items
 

@@ -14,13 +14,11 @@ from typing import Final
 import msgspec
 
 from app.api.errors import RequestError
-from scheduler_core.cooperative import Cooperative
+from app.runtime.turns import Turns
 
 # How kube-scheduler starts a node: a first name that every reader of JSON sees.
 _USUAL_START: Final = re.compile(rb'\{"metadata":\{"name":"([^"\\]+)"')
 _SEPARATOR: Final = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
-# 64 nodes of 10 kB are decoded in half a millisecond.
-_NODES_PER_PAUSE: Final = 64
 # Shorter runs are joined: copying them is cheaper than another write to the socket.
 _JOIN_BELOW: Final = 1 << 16
 # Longer runs are sent in parts: what the socket does not take waits in memory.
@@ -100,7 +98,7 @@ class NodeRuns:
             yield first, last
 
 
-def node_names(items: Sequence[msgspec.Raw]) -> Cooperative[list[str]]:
+async def node_names(items: Sequence[msgspec.Raw], turns: Turns) -> list[str]:
     """Returns the names of the items of a node list.
 
     Raises:
@@ -108,35 +106,33 @@ def node_names(items: Sequence[msgspec.Raw]) -> Cooperative[list[str]]:
     """
     names: list[str] = []
     for index, item in enumerate(items):
-        if index % _NODES_PER_PAUSE == 0:
-            yield
         names.append(_name(item, index))
+        await turns.end_if_due()
     return names
 
 
-def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> Cooperative[NodeRuns]:
+async def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw], turns: Turns) -> NodeRuns:
     """Returns where the items of a node list are in the body; no two items may be equal."""
     start = body.find(items[0]) if items else -1
     while start >= 0:
         # An occurrence of the first item is either the list or fails at its second item.
-        bounds = yield from _bounds(body, items, start)
+        bounds = await _bounds(body, items, start, turns)
         if bounds is not None:
             return NodeRuns(body, *bounds)
         start = body.find(items[0], start + 1)
     return NodeRuns(body, [], [])
 
 
-def _bounds(
-    body: bytearray, items: Sequence[msgspec.Raw], start: int
-) -> Cooperative[tuple[list[int], list[int]] | None]:
+async def _bounds(
+    body: bytearray, items: Sequence[msgspec.Raw], start: int, turns: Turns
+) -> tuple[list[int], list[int]] | None:
     """Returns starts and ends of the items from `start`, None if the body has other bytes there."""
     starts: list[int] = []
     ends: list[int] = []
-    for index, item in enumerate(items):
-        if index % _NODES_PER_PAUSE == 0:
-            yield
+    for item in items:
         if not body.startswith(item, start):
             return None
+        await turns.end_if_due()
         starts.append(start)
         end = start + len(memoryview(item))
         ends.append(end)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.dependencies import AppState, RequestLease, state_of
 from app.api.openapi import UNAVAILABLE, error_responses
+from app.runtime.decision_thread import Urgency
 from app.runtime.probes import CacheHealth, UnavailableError
-from app.runtime.time_slices import run_in_slices
 from app.schemas.decision_answer import DecisionListAnswer, DecisionParameters, decision_list_answer
 from app.schemas.state import StateAnswer, state_answer
 
@@ -64,8 +65,9 @@ async def decisions(
 
     A page continues with `before`, whatever was decided meanwhile. Answers are forgotten when the process ends.
     """
-    page = state_of(request, AppState).decisions.page(parameters.query)
-    answer = await run_in_slices(decision_list_answer(page))
+    app_state = state_of(request, AppState)
+    page = app_state.decisions.page(parameters.query)
+    answer = await app_state.evaluator.run(partial(decision_list_answer, page), Urgency.EXPLANATION)
     text = answer.model_dump_json(by_alias=True)
     lease.charge(len(text))
     return Response(text, media_type="application/json")

@@ -32,7 +32,7 @@ from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
 from app.runtime.browser_rules import HEADERS
-from app.runtime.decision_thread import DecisionThread
+from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.probes import (
     CacheHealth,
@@ -53,12 +53,14 @@ from scheduler_core.model.snapshot import Snapshot
 _DOCS_FILES: Final = "/static-offline-docs"
 
 
-def create_app(
+def create_app(  # noqa: PLR0913 # what is served, and by what
     snapshot: Snapshot,
     settings: Settings,
     now: datetime,
     generic: GenericClusterState | None = None,
     file: PolicyFile | None = None,
+    *,
+    runner: DecisionRunner | None = None,
 ) -> FastAPI:
     """Returns the HTTP service over one snapshot, as it was at `now`.
 
@@ -68,12 +70,13 @@ def create_app(
         now: the time that decisions assume
         generic: the objects of the snapshot that the rules of a policy file read
         file: the policy file, which the caller keeps reading again
+        runner: where decisions run; by default a thread of their own
 
     Raises:
         SettingError: a Longhorn setting in the snapshot cannot be read
     """
     source = SnapshotState(View.of(snapshot, now))
-    evaluator = Evaluator(source, settings.options, thread=DecisionThread())
+    evaluator = Evaluator(source, settings.options, runner or DecisionThread())
     contenders = NO_CONTENDERS if settings.alone else Competing.without_offers(source.state())
     metrics = Metrics()
     metrics.capacity(source.state, with_disks=settings.disk_metrics)

@@ -11,10 +11,8 @@ from app.extender.remedy_reporter import RemedyReporter
 from app.extender.status_reporter import StatusReporter
 from app.extender.status_sources import StatusSources
 from app.settings import DEFAULT_NAMESPACE
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, cluster_without_scheduling
 
 
 def status_sources(
@@ -28,15 +26,10 @@ def status_sources(
 
     `contenders`: returns what other pods have. `read`: returns the current state, whose maps are persistent. `namespace`: Longhorn's.
     """
-
-    def cluster() -> Cooperative[PredictedCluster]:
-        # Read now: the computation must not.
-        return cluster_without_scheduling(read())
-
     return StatusSources(
         StatusReporter(evaluator, contenders),
-        drains=DrainReporter(evaluator, cluster),
-        remedies=RemedyReporter(evaluator, cluster, namespace),
+        drains=DrainReporter(evaluator, read),
+        remedies=RemedyReporter(evaluator, read, namespace),
         node_losses=lambda: losses.latest,
         losses_seconds_left=lambda: losses.seconds_left,
     )

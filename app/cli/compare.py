@@ -31,7 +31,6 @@ from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.kube.scheduling_objects import SchedulingObjects
 from app.schemas.comparison_answer import NOTES, ComparisonAnswer, comparison_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.kube_scheduler_filters import compares_resources
@@ -144,7 +143,7 @@ def _compare(situation: Situation, pace: Pace, options: FilterOptions, seeds: Se
         arrival = arrival_order(situation, seeded_choice(f"{seed}/arrival"))
         choose = seeded_choice(f"{seed}/choices")
         run = run_strategy(situation, arrival, STRATEGIES[name](options), pace, choose)
-        results[name].append(run_to_end(run))
+        results[name].append(run)
     return StrategyComparison(
         nodes=len(situation.cluster.node_names),
         pods=len(situation.all_pods()),

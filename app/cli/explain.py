@@ -46,7 +46,6 @@ from app.schemas.pod_explanation import (
 from app.schemas.volume import explain_volume
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions, Packing
@@ -217,12 +216,12 @@ class _Question:
         refusals = {}
         if not self._all_nodes:
             claims = pod_claims(pod.pod, snapshot, source.objects.affinities)
-            refusals = run_to_end(kube_scheduler_refusals(pod.generic_pod, candidates, cluster, claims))
+            refusals = kube_scheduler_refusals(pod.generic_pod, candidates, cluster, claims)
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
-        explanations = [run_to_end(explain_nodes(pod.pod, names, state, self._options, contenders)) for names in groups]
-        answers = [run_to_end(explain_answer(pod.pod, explanation)) for explanation in explanations]
+        explanations = [explain_nodes(pod.pod, names, state, self._options, contenders) for names in groups]
+        answers = [explain_answer(pod.pod, explanation) for explanation in explanations]
         entries = {name: entry for answer in answers for name, entry in answer.nodes.items()}
         for name, entry in entries.items():
             if entry.fits and answers[0].volumes and lacks_driver(snapshot, name):

@@ -32,7 +32,6 @@ from app.cli.predictions import (
 from app.cli.workload_templates import pod_template
 from app.schemas.planning_answer import HeadroomAnswer, headroom_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.planning.pod_headroom import (
@@ -102,12 +101,12 @@ def _predict(
     cluster: PredictedCluster, template: Workload, options: FilterOptions, seeds: Sequence[str], limit: int
 ) -> tuple[Headroom, ClosestNode | None]:
     results = [
-        run_to_end(fill_with_pods(cluster, template, options, seeded_choice(seed), limit))
+        fill_with_pods(cluster, template, options, seeded_choice(seed), limit)
         for seed in show_progress(seeds, "Playing orders")
     ]
     result = summarize_headroom(results, limit)
     refused = result.tightest.refused
-    return result, None if refused is None else run_to_end(closest_node(refused, options))
+    return result, None if refused is None else closest_node(refused, options)
 
 
 def _notes(cluster: PredictedCluster) -> list[str]:

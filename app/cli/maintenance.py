@@ -33,7 +33,6 @@ from app.cli.what_if_changes import parallel_sets
 from app.schemas.planning_answer import MaintenanceAnswer, maintenance_answer
 from app.schemas.what_if_answer import NOTES
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.planning.drain_order import MaintenanceRequest, find_drain_order
 from scheduler_core.extender.what_if.predicted_replicas import Choose
@@ -84,7 +83,7 @@ def maintenance(
             parallel=parallel_sets(source),
             report=report,
         )
-        order = run_to_end(find_drain_order(request))
+        order = find_drain_order(request)
     answer = maintenance_answer(order, seed, rate, [*NOTES, *source_notes(source.objects, drains=True)])
     _print(answer, output)
     if not answer.succeeds:

@@ -10,7 +10,6 @@ from app.cli.explain_subject import ClusterSource, ExplainedPod
 from app.cli.predictions import predicted_cluster
 from app.schemas.pod_explanation import RemedyAnswer
 from app.schemas.remedies_answer import remedy_answer
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
@@ -36,7 +35,7 @@ def remedy_after(
     """
     pod = cluster.snapshot.pods[key]
     limit = 1 + min(len(avoided), _MAX_AVOIDED)
-    remedies = run_to_end(find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS)).remedies
+    remedies = find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS).remedies
     # A node that is drained is not to be uncordoned.
     allowed = (remedy for remedy in remedies if not any(step.node in avoided for step in remedy.steps))
     remedy = next(allowed, None)
@@ -50,5 +49,5 @@ def first_remedy(
     if pod.snapshot.disk_schedules:
         return None
     cluster = cluster_of_pod(pod, source)
-    remedies = run_to_end(find_remedies(pod.pod, cluster, options, 1, _EXPLAIN_DECISIONS)).remedies
+    remedies = find_remedies(pod.pod, cluster, options, 1, _EXPLAIN_DECISIONS).remedies
     return remedy_answer(cluster, remedies[0], longhorn_namespace) if remedies else None

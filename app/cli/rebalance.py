@@ -30,7 +30,6 @@ from app.cli.predictions import (
 from app.cli.what_if_changes import parallel_sets
 from app.schemas.rebalance_answer import GoalAnswer, RebalanceAnswer, rebalance_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.planning.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
@@ -100,11 +99,11 @@ def rebalance(
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
     objective: Goal
     if name == WAITING_PODS:
-        objective = run_to_end(waiting_pods_goal(situation, options, lambda: _choices(order_seeds(seed, orders))))
+        objective = waiting_pods_goal(situation, options, lambda: _choices(order_seeds(seed, orders)))
     else:
         objective = LargestVolumeGoal(situation.cluster, storage_class, least)
     with show_status("Trying moves"):
-        baseline, result = run_to_end(_find(situation, options, objective, max_moves))
+        baseline, result = _find(situation, options, objective, max_moves)
     answer = rebalance_answer(result, _goal_answer(result, name, storage_class), situation.cluster, longhorn_namespace)
     answer = answer.model_copy(update={"notes": _notes(baseline)})
     _print(answer, output)
@@ -112,11 +111,9 @@ def rebalance(
         raise typer.Exit(NO_PLAN)
 
 
-def _find(
-    situation: Situation, options: FilterOptions, goal: Goal, max_moves: int
-) -> Cooperative[tuple[Baseline, Rebalance]]:
-    baseline = yield from Baseline.of(situation, options)
-    result = yield from find_moves(goal, baseline, max_moves)
+def _find(situation: Situation, options: FilterOptions, goal: Goal, max_moves: int) -> tuple[Baseline, Rebalance]:
+    baseline = Baseline.of(situation, options)
+    result = find_moves(goal, baseline, max_moves)
     return baseline, result
 
 

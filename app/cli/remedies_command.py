@@ -22,7 +22,6 @@ from app.cli.pod_remedies import cluster_of_pod
 from app.cli.predictions import show_status
 from app.schemas.remedies_answer import RemediesAnswer, remedies_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing, check_existing_volumes, resolve_candidates
 from scheduler_core.extender.planning.remedies import RemedySearch, find_remedies
@@ -86,11 +85,11 @@ def remedies(
 
 def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int) -> RemedySearch | None:
     """Returns the search, None for a pod that fits."""
-    parts = run_to_end(resolve_candidates(pod, cluster.node_names, cluster.state.view, options))
+    parts = resolve_candidates(pod, cluster.node_names, cluster.state.view, options)
     check_existing_volumes(merge_resolutions(parts))
-    if run_to_end(PodDecider(options).decide(pod, cluster, lambda _: 0)).node:
+    if PodDecider(options).decide(pod, cluster, lambda _: 0).node:
         return None
-    return run_to_end(find_remedies(pod, cluster, options, limit))
+    return find_remedies(pod, cluster, options, limit)
 
 
 def _print(answer: RemediesAnswer, output: Output) -> None:

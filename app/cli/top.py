@@ -25,7 +25,6 @@ from app.cli.refresh import DEFAULT_INTERVAL, IntervalOption, WatchOption, check
 from app.schemas.usage_answer import UsageListAnswer, disk_usage_list, node_usage_list, summary_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.status.node_rows import NodeRow, group_by_zone, select_rows
@@ -116,9 +115,9 @@ class _Selection:
         self._grouped = grouped
 
     def answer(self, state: ClusterState, best_effort: BestEffort) -> UsageListAnswer:
-        report = run_to_end(status_report(state))
+        report = status_report(state)
         required = best_effort is BestEffort.REQUIRE
-        summary = summary_answer(report, run_to_end(placement_problems(state, require_best_effort=required)))
+        summary = summary_answer(report, placement_problems(state, require_best_effort=required))
         rows = select_rows(report.rows, zone=self._zone)
         if self._zone is not None and not rows:
             raise CoreError(f"--zone '{self._zone}': no Longhorn node is in it")

@@ -28,7 +28,6 @@ from app.cli.refresh import DEFAULT_INTERVAL, IntervalOption, WatchOption, check
 from app.schemas.usage_answer import WaitingListAnswer, waiting_pod_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions, Packing
@@ -104,11 +103,11 @@ def _answer(
 ) -> WaitingListAnswer:
     state = ClusterState.of(View.of(source.snapshot, now()))
     contenders = Competing.without_offers(state)
-    pods = [pod for pod in run_to_end(waiting_pods(state.view)) if namespace in (None, pod.namespace)]
+    pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
 
     def row(pod: Pod) -> WaitingRow:
         refused = _refusals(pod, source, candidate_nodes(state.view))
-        return run_to_end(waiting_row(pod, state, options, contenders, refused))
+        return waiting_row(pod, state, options, contenders, refused)
 
     items = [waiting_pod_answer(row(pod)) for pod in show_progress(pods[:limit], "Deciding about pods")]
     return WaitingListAnswer(count=len(pods), items=items)
@@ -134,7 +133,7 @@ def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, st
     objects = source.objects
     generic_pod = objects.pods[pod.namespace, pod.name]
     claims = pod_claims(pod, source.snapshot, objects.affinities)
-    refusals = run_to_end(kube_scheduler_refusals(generic_pod, names, objects.state, claims))
+    refusals = kube_scheduler_refusals(generic_pod, names, objects.state, claims)
     return {name: refusal.text for name, refusal in refusals.items()}
 
 

@@ -39,7 +39,6 @@ from app.cli.predictions import (
 from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.schemas.what_if_answer import NOTES, OrderAnswer, PodRemedyAnswer, WhatIfAnswer, order_answer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.what_if.order_history import OrderHistory
@@ -208,9 +207,7 @@ def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situa
 
 
 def _play(after: Situation, options: FilterOptions, seeds: Sequence[str]) -> list[OrderResult]:
-    return [
-        run_to_end(run_order(after, options, seeded_choice(seed))) for seed in show_progress(seeds, "Playing orders")
-    ]
+    return [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
 
 
 def _remedies(
@@ -233,7 +230,7 @@ def _shown_order(
     unlucky = unlucky_order(results)
     number = unlucky or 0
     history = OrderHistory(after.cluster)
-    run_to_end(run_order(after, options, seeded_choice(seeds[number]), history.observe))
+    run_order(after, options, seeded_choice(seeds[number]), history.observe)
     return order_answer(number, fails=unlucky is not None, points=history.points())
 
 

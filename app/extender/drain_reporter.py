@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from app.decisions.evaluator import Evaluator
 from app.extender.requested_results import RequestedResults
-from scheduler_core.cooperative import Cooperative
+from app.runtime.decision_thread import Urgency
 from scheduler_core.errors import CoreError
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.cluster_changes import Drain
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, cluster_without_scheduling
 from scheduler_core.extender.what_if.prediction import Prediction, predict
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Situation
@@ -51,12 +53,12 @@ class DrainReporter:
     """Owner of the latest predictions.
 
     Args:
-        cluster: returns the cluster as it is now
+        read: returns the current state, whose maps are persistent
     """
 
-    def __init__(self, evaluator: Evaluator, cluster: Callable[[], Cooperative[PredictedCluster]]) -> None:
+    def __init__(self, evaluator: Evaluator, read: Callable[[], ClusterState]) -> None:
         self._evaluator = evaluator
-        self._cluster = cluster
+        self._read = read
         self._reports: RequestedResults[str, DrainReport] = RequestedResults(
             "drains for the status page", self._report, lambda: evaluator.view.version, _MAX_REPORTS
         )
@@ -68,35 +70,29 @@ class DrainReporter:
 
     async def _report(self, node: str) -> DrainReport:
         try:
-            prediction = await self._evaluator.run_between_decisions(
-                _predict(self._cluster(), node, self._evaluator.options)
+            prediction = await self._evaluator.run(
+                partial(_predict, self._read(), node, self._evaluator.options), Urgency.BACKGROUND
             )
         except CoreError as error:
             return DrainReport(node, problem=str(error))
         return DrainReport(node, prediction)
 
 
-def _predict(making: Cooperative[PredictedCluster], node: str, options: FilterOptions) -> Cooperative[Prediction]:
-    cluster = yield from making
-    return (yield from predict_drain(cluster, node, options))
+def _predict(state: ClusterState, node: str, options: FilterOptions) -> Prediction:
+    return predict_drain(cluster_without_scheduling(state), node, options)
 
 
-def predict_drain(
-    cluster: PredictedCluster, node: str, options: FilterOptions, orders: int = ORDERS
-) -> Cooperative[Prediction]:
+def predict_drain(cluster: PredictedCluster, node: str, options: FilterOptions, orders: int = ORDERS) -> Prediction:
     """Returns what a node's drain leads to, over some orders.
 
     Raises:
         WhatIfError: there is no such node
     """
     before = Situation(cluster)
-    yield
-    after = yield from Drain((node,)).apply_in_steps(before)
+    after = Drain((node,)).apply(before)
     results: list[OrderResult] = []
     for number in range(orders):
-        yield
         # A seed is reproducible, not secret.
         chance = random.Random(f"0/{number}")  # noqa: S311
-        results.append((yield from run_order(after, options, chance.randrange)))
-    yield
+        results.append(run_order(after, options, chance.randrange))
     return predict(before, after, results)

@@ -19,6 +19,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -29,6 +30,7 @@ from app.extender.metrics import Metrics
 from app.extender.offer_store import READ_SECONDS
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LONGHORN_REPLICAS
+from app.runtime.decision_thread import Urgency
 from app.schemas.state import GuardActivity
 from scheduler_core.convert.admission import (
     AdmissionRequest,
@@ -230,7 +232,8 @@ class PlacementGuard:
             # What other processes do on other nodes is not read.
             search = Search(Budget(STEPS_PER_PLACEMENT), settings.guard_other_nodes and alone)
             decision = await self._evaluator.run(
-                guard_placement(wanted, self._cache.state(), contenders.ledger, self.allowances, search)
+                partial(guard_placement, wanted, self._cache.state(), contenders.ledger, self.allowances, search),
+                Urgency.REVIEW,
             )
             current = await self._contenders(wanted.node) if alone else contenders
             if _has_same_offers(contenders, current, {wanted.node, decision.allowance.node}):

@@ -14,14 +14,14 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 import structlog
 
 from app.decisions.evaluator import Evaluator
-from app.runtime.time_slices import PAUSE_PER_SECOND
-from scheduler_core.cooperative import Cooperative
+from app.runtime.decision_thread import Urgency
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome, predict_node_loss
@@ -35,7 +35,9 @@ ORDERS: Final = 3
 MAX_NODES: Final = 1000
 # A leader soon knows about so many nodes.
 FIRST_NODES: Final = 100
-_FIRST_PAUSE_PER_SECOND: Final = 2.0
+_FIRST_REST: Final = 2.0
+# Seconds of rest for each second of work. With what the rests cost it takes a tenth of the time.
+_REST: Final = 10.0
 # The latest predictions, by which the end of a round is estimated.
 _MEASURED: Final = 20
 
@@ -54,6 +56,7 @@ class NodeLosses:
         self._cluster: PredictedCluster | None = None
         self._leads = asyncio.Event()
         self._term = 0
+        self._prediction: asyncio.Task[NodeLossOutcome | None] | None = None
         self._open: Sequence[str] = ()
         self._work: deque[float] = deque(maxlen=_MEASURED)
 
@@ -70,8 +73,8 @@ class NodeLosses:
         known = len(self._latest)
         new = sum(name not in self._latest for name in self._open)
         first = max(0, min(new, FIRST_NODES - known))
-        pauses = first * _FIRST_PAUSE_PER_SECOND + (len(self._open) - first) * PAUSE_PER_SECOND
-        return (len(self._open) + pauses) * sum(self._work) / len(self._work)
+        rests = first * _FIRST_REST + (len(self._open) - first) * _REST
+        return (len(self._open) + rests) * sum(self._work) / len(self._work)
 
     def adopt(self) -> None:
         """Starts: this process leads, and its state is filled."""
@@ -81,6 +84,8 @@ class NodeLosses:
         """Forgets everything: another process leads."""
         self._leads.clear()
         self._term += 1
+        if self._prediction is not None:
+            self._prediction.cancel()
         self._cluster = None
         self._latest = MappingProxyType({})
         self._open = ()
@@ -107,41 +112,42 @@ class NodeLosses:
         for number, name in enumerate(names):
             self._open = names[number:]
             first = name not in self._latest and len(self._latest) < FIRST_NODES
-            pause = _FIRST_PAUSE_PER_SECOND if first else PAUSE_PER_SECOND
+            rest = _FIRST_REST if first else _REST
             began = clock()
-            outcome = await self._predict(name, term, pause)
+            outcome = await self._predict_in_term(name, term, rest)
             if term != self._term:
                 return
-            self._work.append((clock() - began) / (1 + pause))
+            self._work.append((clock() - began) / (1 + rest))
             outcomes = {key: entry for key, entry in self._latest.items() if key != name}
             self._latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
         self._open = ()
 
-    async def _predict(self, name: str, term: int, pause: float) -> NodeLossOutcome | None:
+    async def _predict_in_term(self, name: str, term: int, rest: float) -> NodeLossOutcome | None:
+        """Returns what `_predict` does, None as soon as the term has ended."""
+        self._prediction = asyncio.create_task(self._predict(name, term, rest), name=f"loss of {name}")
+        try:
+            await asyncio.wait({self._prediction})
+        finally:
+            self._prediction.cancel()
+        return None if self._prediction.cancelled() else self._prediction.result()
+
+    async def _predict(self, name: str, term: int, rest: float) -> NodeLossOutcome | None:
         """Returns the outcome of a node."""
         # None if it cannot be predicted or if another process leads meanwhile.
         try:
-            making = cluster_without_scheduling(self._read(), self._cluster)
-            self._cluster = await self._evaluator.run_in_background(making, pause)
-            return await self._evaluator.run_in_background(self._loss_in_term(name, term, self._cluster), pause)
+            make_cluster = partial(cluster_without_scheduling, self._read(), self._cluster)
+            self._cluster = await self._evaluator.run(make_cluster, Urgency.IDLE, rest)
+            if term != self._term:
+                return None
+            # A seed is reproducible, not secret.
+            orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
+            predict = partial(predict_node_loss, self._cluster, name, self._evaluator.options, orders)
+            return await self._evaluator.run(predict, Urgency.IDLE, rest)
         except CoreError as error:
             log.debug("cannot predict the loss of a node", node=name, problem=str(error))
         except Exception:
             # What nothing waits for must not end the process.
             log.exception("predicting the loss of a node has failed", node=name)
-        return None
-
-    def _loss_in_term(self, name: str, term: int, cluster: PredictedCluster) -> Cooperative[NodeLossOutcome | None]:
-        # A seed is reproducible, not secret.
-        orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
-        computation = predict_node_loss(cluster, name, self._evaluator.options, orders)
-        while term == self._term:
-            try:
-                next(computation)
-            except StopIteration as done:
-                outcome: NodeLossOutcome = done.value
-                return outcome
-            yield
         return None
 
 

@@ -26,7 +26,7 @@ from app.decisions.state_source import StateSource
 from app.extender.refusals import RefusedPod, RefusedPods
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS
-from app.runtime.time_slices import Slicer
+from app.runtime.turns import Turns
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.pod_patch import nudge_patch
@@ -127,7 +127,7 @@ class _Turn:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._ends_at = clock() + TURN_SECONDS
-        self.slicer = Slicer(clock)
+        self.of_loop = Turns(clock)
         self.decisions_left = MAX_DECISIONS
 
     @property
@@ -259,7 +259,7 @@ class Nudger:
             refusal = self._round.popleft()
             if self._refusals.is_current(refusal):
                 await self._review(refusal, turn, patches)
-            await turn.slicer.pause_if_due()
+            await turn.of_loop.end_if_due()
 
     def _begin_round(self) -> None:
         """Starts a round over the pods that are due, or over all pods if something changed and every `REVIEW_INTERVAL`."""

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -305,7 +306,7 @@ class Offers:
             query = ContentionQuery(state, contenders.demand, contenders.ledger, NO_REQUESTER, budget)
             names = tuple(state.view.cluster.nodes)
             # Otherwise the first request would have to compute the competitors of every node.
-            await self._evaluator.run(self._contention.competitors(query, names))
+            await self._evaluator.run(partial(self._contention.competitors, query, names))
 
     async def settle(self) -> bool:
         """Answers accepted requests and hands the offers over; returns whether a successor may answer at once. If the

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Final
 
 import structlog
@@ -26,7 +27,7 @@ import structlog
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import StateSource
 from app.extender.metrics import Metrics, Outstanding
-from app.runtime.time_slices import Slicer
+from app.runtime.turns import Turns
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
@@ -204,7 +205,7 @@ class Placements:
             return
 
     async def _check_followed_pods(self) -> None:
-        slicer = Slicer(self._clock)
+        turns = Turns(self._clock)
         state = self._cache.state()
         now = self._clock()
         due = [
@@ -213,12 +214,12 @@ class Placements:
             if followed.needs_check(state, now) or followed.late(now)
         ]
         for followed in due:
-            # During a pause the pod may have been decided again, or all may have been cleared.
+            # In another turn the pod may have been decided again, or all may have been cleared.
             if self._followed_pods.get(followed.pod.uid) is followed:
                 end = self._follow_end(followed, state.view)
                 if end is not None:
                     self._end_following(followed, end)
-            await slicer.pause_if_due()
+            await turns.end_if_due()
 
     async def _update_report(self) -> None:
         contenders = self._contenders()
@@ -229,7 +230,9 @@ class Placements:
             ledger = contenders.ledger
         previous = self._report
         required = self._evaluator.options.require_best_effort
-        update = previous.update(self._cache.state(), contention, ledger, self._clock(), require_best_effort=required)
+        update = partial(
+            previous.update, self._cache.state(), contention, ledger, self._clock(), require_best_effort=required
+        )
         report = await self._evaluator.run(update)
         cleared = self._report is not previous or not self._leads
         if cleared:
@@ -248,7 +251,9 @@ class Placements:
         deliveries = self._deliveries
         self._deliveries = {}
         previous = self._overbookings
-        report = await self._evaluator.run(previous.update(self._cache.state().view, deliveries, self._clock()))
+        report = await self._evaluator.run(
+            partial(previous.update, self._cache.state().view, deliveries, self._clock())
+        )
         cleared = self._overbookings is not previous or not self._leads
         if cleared:
             return

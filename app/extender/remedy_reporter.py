@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from app.decisions.evaluator import Evaluator
 from app.extender.requested_results import RequestedResults
+from app.runtime.decision_thread import Urgency
 from app.schemas.pod_explanation import RemedyAnswer
 from app.schemas.remedies_answer import remedy_answer
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.remedies import find_remedies
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.predicted_cluster import cluster_without_scheduling
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import NamespacedName
 
@@ -27,16 +29,14 @@ class RemedyReporter:
     """Owner of the latest remedies of waiting pods.
 
     Args:
-        cluster: returns the cluster as it is now
+        read: returns the current state, whose maps are persistent
         namespace: Longhorn's, for commands
     """
 
-    def __init__(
-        self, evaluator: Evaluator, cluster: Callable[[], Cooperative[PredictedCluster]], namespace: str
-    ) -> None:
+    def __init__(self, evaluator: Evaluator, read: Callable[[], ClusterState], namespace: str) -> None:
         self._namespace = namespace
         self._evaluator = evaluator
-        self._cluster = cluster
+        self._read = read
         self._remedies: RequestedResults[NamespacedName, tuple[RemedyAnswer, ...]] = RequestedResults(
             "remedies for the status page", self._find, lambda: evaluator.view.version, _MAX_PODS
         )
@@ -52,16 +52,14 @@ class RemedyReporter:
         if pod is None:
             return ()
         try:
-            return await self._evaluator.run_between_decisions(
-                self._search(pod, self._cluster(), self._evaluator.options)
+            return await self._evaluator.run(
+                partial(self._search, pod, self._read(), self._evaluator.options), Urgency.BACKGROUND
             )
         except CoreError:
             # The page of the pod says why nothing can be decided about it.
             return ()
 
-    def _search(
-        self, pod: Pod, making: Cooperative[PredictedCluster], options: FilterOptions
-    ) -> Cooperative[tuple[RemedyAnswer, ...]]:
-        cluster = yield from making
-        search = yield from find_remedies(pod, cluster, options, MAX_REMEDIES, _MAX_DECISIONS)
+    def _search(self, pod: Pod, state: ClusterState, options: FilterOptions) -> tuple[RemedyAnswer, ...]:
+        cluster = cluster_without_scheduling(state)
+        search = find_remedies(pod, cluster, options, MAX_REMEDIES, _MAX_DECISIONS)
         return tuple(remedy_answer(cluster, remedy, self._namespace) for remedy in search.remedies)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Final, TypeVar
 
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.requested_results import RequestedResults
-from scheduler_core.cooperative import Cooperative
+from app.runtime.decision_thread import Urgency
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_part
@@ -69,16 +70,16 @@ class StatusReporter:
     def state(self) -> ClusterState:
         return self._evaluator.state
 
-    async def run(self, computation: Cooperative[_Result]) -> _Result:
-        """Runs a computation in slices, and only while no decision runs."""
-        return await self._evaluator.run_between_decisions(computation)
+    async def run(self, work: Callable[[], _Result]) -> _Result:
+        """Runs a computation, in the middle of which decisions go first."""
+        return await self._evaluator.run(work, Urgency.EXPLANATION)
 
     async def report(self) -> StatusReport:
         """Returns the report of a state, at most `MIN_AGE` seconds old."""
         async with self._lock:
             state = self._evaluator.state
             if state.view.version != self._version and self._clock() - self._made_at >= MIN_AGE:
-                self._report = await self.run(status_report(state))
+                self._report = await self.run(partial(status_report, state))
                 self._version = state.view.version
                 self._made_at = self._clock()
             return self._report
@@ -94,7 +95,9 @@ class StatusReporter:
         pod = state.view.snapshot.pods.get(key)
         if pod is None:
             return None
-        return await self.run(_row(pod, state, self._evaluator.options, self._contenders()))
+        return await self.run(
+            partial(_row, pod, state, self._evaluator.options, self._evaluator.explained(self._contenders()))
+        )
 
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
         """Decides about a pod on every node, and explains some: `select` returns those of all nodes, given with their
@@ -103,15 +106,21 @@ class StatusReporter:
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self.run(_explain(pod, select, self._evaluator.state, self._evaluator.options, self._contenders()))
+        return await self.run(
+            partial(
+                _explain,
+                pod,
+                select,
+                self._evaluator.state,
+                self._evaluator.options,
+                self._evaluator.explained(self._contenders()),
+            )
+        )
 
 
-def _row(
-    pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders
-) -> Cooperative[WaitingRow | None]:
+def _row(pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders) -> WaitingRow | None:
     refused = cordoned_nodes(state)
-    yield
-    return (yield from waiting_row(pod, state, options, contenders, refused))
+    return waiting_row(pod, state, options, contenders, refused)
 
 
 def _explain(
@@ -120,19 +129,15 @@ def _explain(
     state: ClusterState,
     options: FilterOptions,
     contenders: Contenders,
-) -> Cooperative[ExplainedDecision]:
+) -> ExplainedDecision:
     refused = cordoned_nodes(state)
-    yield
     nodes = candidate_nodes(state.view)
     admitted = [name for name in nodes if name not in refused]
-    yield
-    decision = yield from filter_nodes(pod, admitted, state, options, contenders)
-    yield
+    decision = filter_nodes(pod, admitted, state, options, contenders)
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
     texts |= {name: refused[name] for name in nodes if name in refused}
-    yield
-    explanation = yield from explain_part(pod, decision, select(texts), state, options)
+    explanation = explain_part(pod, decision, select(texts), state, options)
     return ExplainedDecision(state, decision, texts, explanation)
 
 

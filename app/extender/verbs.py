@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -260,7 +261,7 @@ class Verbs:
             facts = await self._evaluator.facts(pod, names, self._decider.contenders)
             check(self._late_availability)
         scored = whole or generic.Pod(pod.namespace, pod.name)
-        return await self._evaluator.run(prioritize_names(scored, names, state, policy, facts))
+        return await self._evaluator.run(partial(prioritize_names, scored, names, state, policy, facts))
 
     async def _policy_refusals(self, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, PolicyRefusal]:
         if whole is None:
@@ -268,4 +269,4 @@ class Verbs:
         self.check()
         policy = self._policy.policy
         state = await self._policy.state(names)
-        return await self._evaluator.run(policy_refusals(whole, names, state, policy))
+        return await self._evaluator.run(partial(policy_refusals, whole, names, state, policy))

@@ -27,9 +27,9 @@ from typing import Final, Generic, TypeVar
 import structlog
 
 from scheduler_core.backoff import Backoff
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.generic.plugin_rules import PluginError, Plugins, contain
+from scheduler_core.giving_way import give_way
 
 log = structlog.get_logger("plugins")
 
@@ -162,7 +162,7 @@ class PluginThreads:
         self._suspensions: dict[str, _Suspension] = {}
         self._logged: set[tuple[str, str, int]] = set()
 
-    def run(self, rule: str, call: Callable[[], _Result], /) -> Cooperative[_Result]:
+    def run(self, rule: str, call: Callable[[], _Result], /) -> _Result:
         """Returns the result of a call to a plugin's rule.
 
         Raises:
@@ -179,7 +179,7 @@ class PluginThreads:
             if self._clock() >= deadline:
                 self._suspend(rule)
                 raise UndecidableError(f"plugin rule {rule} did not answer within {self._time_limit:g} s")
-            yield
+            give_way()
         self._suspensions.pop(rule, None)
         try:
             return running.result()

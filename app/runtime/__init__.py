@@ -5,7 +5,8 @@ leader_loop    runs a program while this process leads
 server         serves HTTP next to a service, until a signal
 probes         /healthz, /readyz and /metrics
 work_queue     keys to handle, one worker per key at a time
-time_slices    long computations in slices, so that the event loop serves others in between
+decision_thread  the thread that runs the core's decisions, the most urgent first
+turns          turns of the event loop, between which it serves others
 logs           structured logs
 metrics        what the metrics of several programs share
 """

@@ -11,64 +11,107 @@ What is shared, and its one owner:
   `ProfileCache` of a state, which only hands the same maps on, and never looks into one.
 - Reservations, allowances, refusals, monitors, metrics and logs belong to the loop: what a job needs of them is read before it is submitted.
 
-A job is a computation in steps. Between two steps it gives way to every more urgent job, and to an equally urgent one once it has run for
-`TURN_SECONDS`. So a decision waits at most for one step of anything else.
+A job runs to its end. Wherever it gives way (`scheduler_core/giving_way.py`), every more urgent job that waits is run first, in the middle
+of it. So jobs of different urgency that share a cache must give way only where it is whole; explanations have their own caches of
+competitors.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import IntEnum
-from queue import SimpleQueue
+from heapq import heappop, heappush
 from time import perf_counter
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from scheduler_core.cooperative import Cooperative
+from scheduler_core.giving_way import giving_way
 
-TURN_SECONDS: Final = 0.005
+# A job that rests does so after each such time of work.
+_WORK_SECONDS: Final = 0.001
+# A job that rests does not begin again for so long after a decision, because in a burst the next one is about to come.
+QUIET_SECONDS: Final = 0.25
 # The loop waits at most so long for the interpreter, each time that a socket or a timer wakes it; Python's default is five times as much.
 _SWITCH_SECONDS: Final = 0.001
 _Result = TypeVar("_Result")
 
 
 class Urgency(IntEnum):
-    """What waits for a job; less is more urgent."""
+    """What waits for a job; less is more urgent.
 
-    DECISION = 0
-    EXPLANATION = 1
-    BACKGROUND = 2
+    REVIEW: the API server, for less than a second. DECISION: kube-scheduler. EXPLANATION: a person. BACKGROUND: nothing yet. IDLE: nothing.
+    """
+
+    REVIEW = 0
+    DECISION = 1
+    EXPLANATION = 2
+    BACKGROUND = 3
+    IDLE = 4
+
+
+class _AbandonedError(BaseException):
+    """Nothing waits for the job any more."""
+
+
+class DecisionRunner(Protocol):
+    """Where the core's decisions run."""
+
+    async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
+        """Returns the result of the work, which reads nothing that the event loop changes.
+
+        `rest`: seconds of rest for each second of work
+        """
+
+    def expecting(self) -> AbstractContextManager[None]:
+        """Holds less urgent jobs while a decision is prepared on the loop."""
+
+
+class OnCallersThread:
+    """Runs everything at once, where it is called."""
+
+    async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
+        """Runs the work."""
+        del urgency, rest
+        return work()
+
+    def expecting(self) -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
 
 
 class _Job(Generic[_Result]):
-    """A computation, and the future on the loop that waits for it."""
+    """Some work, and the future on the loop that waits for it.
 
-    def __init__(self, computation: Cooperative[_Result], urgency: Urgency) -> None:
+    Attributes:
+        began: when it began to work after its latest rest, or after what went first; 0 before it does
+    """
+
+    def __init__(self, work: Callable[[], _Result], urgency: Urgency, rest: float) -> None:
         self.urgency = urgency
-        self._computation = computation
+        self.rest = rest
+        self.began = 0.0
+        self._work = work
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[_Result] = self._loop.create_future()
 
-    def step(self) -> bool:
-        """Takes one step; returns whether there are more."""
-        if self.future.cancelled():
-            self._computation.close()
-            return False
+    def run(self, act: Callable[[], None]) -> None:
+        """Runs the work; calls `act` wherever it gives way."""
         try:
-            next(self._computation)
-        except StopIteration as done:
-            self._end(self.future.set_result, done.value)
-            return False
+            with giving_way(act):
+                act()
+                result = self._work()
+        except _AbandonedError:
+            return
         except BaseException as error:  # noqa: BLE001 # the caller raises it
-            self._end(self.future.set_exception, error)
-            return False
-        return True
+            self._settle(self.future.set_exception, error)
+        else:
+            self._settle(self.future.set_result, result)
 
-    def _end(self, settle: Any, result: object) -> None:
+    def _settle(self, settle: Callable[[Any], None], result: object) -> None:
         def end() -> None:
             if not self.future.done():
                 settle(result)
@@ -82,14 +125,27 @@ class DecisionThread:
     """Owner of the thread and of the jobs that wait for it."""
 
     def __init__(self) -> None:
-        self._waiting: tuple[deque[_Job[Any]], ...] = tuple(deque() for _ in Urgency)
-        # One for each job that waits: adding to and taking from a deque are single steps of the interpreter.
-        self._wake: SimpleQueue[None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        # Guards the counts of decisions that are expected, and of the jobs that are held meanwhile.
-        self._lock = threading.Lock()
+        self._waiting: list[tuple[Urgency, int, _Job[Any]]] = []
+        self._submitted = 0
         self._expected = 0
-        self._held = 0
+        # Of the three above.
+        self._changed = threading.Condition()
+        self._latest_decision = -math.inf
+        self._thread: threading.Thread | None = None
+
+    async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
+        """Runs the work in the thread. If the caller is cancelled, the work ends where it next gives way."""
+        if self._thread is None:
+            sys.setswitchinterval(_SWITCH_SECONDS)
+            # A daemon does not keep the process from ending.
+            self._thread = threading.Thread(target=self._run_jobs, name="decisions", daemon=True)
+            self._thread.start()
+        job = _Job(work, urgency, rest)
+        with self._changed:
+            self._submitted += 1
+            heappush(self._waiting, (urgency, self._submitted, job))
+            self._changed.notify()
+        return await job.future
 
     @contextmanager
     def expecting(self) -> Iterator[None]:
@@ -98,51 +154,52 @@ class DecisionThread:
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._expected -= 1
-                held = self._held if not self._expected else 0
-                self._held -= held
-            for _ in range(held):
-                self._wake.put(None)
+                self._changed.notify()
 
-    def _holds(self) -> bool:
-        """Whether the most urgent job is held; it is waked again once no decision is expected."""
-        with self._lock:
-            if not self._expected or self._waiting[0]:
-                return False
-            self._held += 1
-            return True
-
-    async def run(self, computation: Cooperative[_Result], urgency: Urgency = Urgency.DECISION) -> _Result:
-        """Runs a computation to its end and returns its result. If the caller is cancelled, so is the computation, before its next step."""
-        if self._thread is None:
-            sys.setswitchinterval(_SWITCH_SECONDS)
-            # A daemon does not keep the process from ending.
-            self._thread = threading.Thread(target=self._work, name="decisions", daemon=True)
-            self._thread.start()
-        job = _Job(computation, urgency)
-        self._submit(job)
-        return await job.future
-
-    def _submit(self, job: _Job[Any]) -> None:
-        self._waiting[job.urgency].append(job)
-        self._wake.put(None)
-
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while True:
-            self._wake.get()
-            if self._holds():
-                continue
-            job = next(jobs.popleft() for jobs in self._waiting if jobs)
-            if self._take_turn(job):
-                self._submit(job)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_ready(math.inf))
+                job = heappop(self._waiting)[2]
+            self._run(job)
 
-    def _take_turn(self, job: _Job[Any]) -> bool:
-        """Runs a job until it gives way; returns whether there is more of it."""
-        ends_at = perf_counter() + TURN_SECONDS
-        more_urgent = self._waiting[: job.urgency]
-        equal = self._waiting[job.urgency]
-        while job.step():
-            if any(more_urgent) or (job.urgency and self._expected) or (equal and perf_counter() >= ends_at):
-                return True
-        return False
+    def _is_ready(self, urgency: float) -> bool:
+        """Whether a job waits that is more urgent."""
+        return bool(self._waiting) and self._waiting[0][0] < urgency
+
+    def _run(self, job: _Job[Any]) -> None:
+        job.run(lambda: self._give_way(job))
+        if job.urgency <= Urgency.DECISION:
+            self._latest_decision = perf_counter()
+
+    def _give_way(self, job: _Job[Any]) -> None:
+        """Runs what is more urgent, and rests if that is due."""
+        rests_until = 0.0
+        if job.rest:
+            now = perf_counter()
+            seconds = now - job.began if job.began else 0.0
+            if not job.began or seconds >= _WORK_SECONDS:
+                rests_until = now + job.rest * seconds
+        # Reading these without the lock may miss what is just submitted; the next time is soon.
+        while self._waiting or self._expected or rests_until:
+            with self._changed:
+                ready = self._is_ready(job.urgency)
+                if not ready and self._expected and job.urgency > Urgency.DECISION:
+                    self._changed.wait()
+                    continue
+                if not ready and rests_until:
+                    until = max(rests_until, self._latest_decision + QUIET_SECONDS)
+                    if (left := until - perf_counter()) > 0:
+                        self._changed.wait(left)
+                        continue
+                if not ready:
+                    break
+                more_urgent = heappop(self._waiting)[2]
+            self._run(more_urgent)
+            job.began = perf_counter()
+        if rests_until:
+            job.began = perf_counter()
+        if job.future.cancelled():
+            raise _AbandonedError

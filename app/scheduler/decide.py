@@ -12,7 +12,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.generic.policy import Policy, PolicyPredicate
@@ -21,7 +20,7 @@ from scheduler_core.model.generic import Pod
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
-FactsFor = Callable[[Sequence[str]], Cooperative[LonghornFacts]]
+FactsFor = Callable[[Sequence[str]], LonghornFacts]
 """Computes the facts about a pod's Longhorn volumes on nodes of these names."""
 
 
@@ -32,7 +31,7 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     select_host: SelectHost,
     facts_for: FactsFor | None,
     closed: Mapping[str, str] = _NONE,
-) -> Cooperative[ScheduleResult]:
+) -> ScheduleResult:
     """Selects a node for the pod. A policy with Longhorn's rules needs `facts_for`. Nodes that are `closed`, each with
     its reason, are left out.
 
@@ -41,18 +40,18 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     """
     open_nodes = [name for name in state.node_names if name not in closed] if closed else None
     if facts_for is None:
-        result = yield from schedule(pod, open_nodes, state, policy, select_host)
+        result = schedule(pod, open_nodes, state, policy, select_host)
         return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
     classic = replace(policy, predicates=tuple(entry for entry in policy.predicates if not _is_longhorns(entry)))
-    filtered = yield from find_nodes_that_fit(pod, open_nodes, state, classic)
+    filtered = find_nodes_that_fit(pod, open_nodes, state, classic)
     unavailable = {**filtered.unavailable, **closed}
     if not filtered.feasible:
-        result = yield from schedule(pod, open_nodes, state, classic, select_host)
+        result = schedule(pod, open_nodes, state, classic, select_host)
         return replace(result, unavailable=unavailable)
     names = [node_info.node.name for node_info in filtered.feasible]
     longhorn = replace(policy, predicates=tuple(entry for entry in policy.predicates if _is_longhorns(entry)))
-    facts = yield from facts_for(names)
-    result = yield from schedule(pod, names, state, longhorn, select_host, facts)
+    facts = facts_for(names)
+    result = schedule(pod, names, state, longhorn, select_host, facts)
     failures = {**filtered.failures, **result.failures}
     return replace(result, unavailable=unavailable, failures=failures)
 

@@ -23,6 +23,7 @@ import structlog
 from app.kube.client import DEFAULT_LIMITS, CallLimits, KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
+from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
@@ -178,5 +179,5 @@ def build_lifecycle(
 
     elector = Elector(connect, options.identity, options.namespace, options.timing, lease=options.lease)
     recorder = EventRecorder(client, config.name, elector.identity, monotonic, now)
-    parts = SchedulerParts(client, timing, elector.leading, recorder, metrics, new_longhorn_cache)
+    parts = SchedulerParts(client, timing, elector.leading, recorder, metrics, new_longhorn_cache, DecisionThread())
     return SchedulerLifecycle(GenericScheduler(config, parts), elector, metrics)

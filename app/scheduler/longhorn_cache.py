@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from time import perf_counter
 from typing import Final
 
 from rpds import HashTrieMap
@@ -24,7 +23,6 @@ from app.scheduler.decide import FactsFor
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import PendingPod
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
@@ -55,7 +53,7 @@ class LonghornCache:
     def __init__(self, cache: ClusterCache, options: FilterOptions, now: Callable[[], datetime]) -> None:
         self.cache = cache
         self._now = now
-        self._evaluator = Evaluator(cache, options, perf_counter)
+        self._evaluator = Evaluator(cache, options)
         self._facts = _FactsEvaluator(options)
         self.bound: dict[PodKey, kube.Pod] = {}
 
@@ -132,10 +130,10 @@ class _FactsEvaluator:
         """Returns how to compute facts about a pod's volumes in this state."""
         contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
 
-        def facts(names: Sequence[str]) -> Cooperative[LonghornFacts]:
+        def facts(names: Sequence[str]) -> LonghornFacts:
             if pending.kube_pod is None:
                 return LonghornFacts()
-            return (yield from self._plans.longhorn_facts(pending.kube_pod, names, state, self._options, contenders))
+            return self._plans.longhorn_facts(pending.kube_pod, names, state, self._options, contenders)
 
         return facts
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
@@ -20,7 +21,7 @@ import structlog
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.policy.file import PolicyFile
-from app.runtime.time_slices import run_in_slices
+from app.runtime.decision_thread import DecisionRunner, OnCallersThread
 from app.scheduler.binder import Binder
 from app.scheduler.cache import SchedulerCache
 from app.scheduler.claim_check import ClaimCheck
@@ -76,6 +77,7 @@ class SchedulerParts:
     recorder: EventRecorder
     metrics: SchedulerMetrics
     new_longhorn_cache: Callable[[], LonghornCache] | None = None  # see `PolicyInputs`
+    runner: DecisionRunner = field(default_factory=OnCallersThread)  # where decisions run
 
 
 class GenericScheduler:
@@ -101,6 +103,7 @@ class GenericScheduler:
         self._no_bindings = asyncio.Event()
         self._no_bindings.set()
         self._deciding = asyncio.Lock()
+        self._runner = parts.runner
         self._connect_metrics()
 
     def _connect_metrics(self) -> None:
@@ -227,8 +230,9 @@ class GenericScheduler:
             facts_for = longhorn.facts_for(pending, self._assumed_changes())
         state = self.cache.state
         closed = self._closed_nodes(pending.pod, state, policy)
-        decision = decide(pending.pod, state, policy, self._config.select_host, facts_for, closed)
-        return await run_in_slices(decision)
+        return await self._runner.run(
+            partial(decide, pending.pod, state, policy, self._config.select_host, facts_for, closed)
+        )
 
     def _unsupported_problem(self, pending: PendingPod) -> str:
         """Returns why constraints that the policy does not read refuse a pod, "" if none matters."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from app.scheduler.decide import decide, message
 from scheduler_core.convert.binding import PendingPod
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
@@ -112,7 +111,7 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
         reasons = {node: node_refusal(constraint) for node, constraint in closed.items()}
         facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:
-            result = run_to_end(decide(pending.pod, state, policy, select_host, facts_for, reasons))
+            result = decide(pending.pod, state, policy, select_host, facts_for, reasons)
         except ResolutionError as error:
             unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
             continue

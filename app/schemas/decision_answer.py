@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
 
 from pydantic import ConfigDict, Field
 
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.logged_decision import (
     MAX_DECISIONS,
     MAX_OFFERED,
@@ -19,9 +17,6 @@ from scheduler_core.extender.logged_decision import (
     DecisionQuery,
     LoggedDecision,
 )
-
-# One takes about 5 µs.
-_ENTRIES_PER_PAUSE: Final = 128
 
 
 class DecisionParameters(Answer):
@@ -77,13 +72,9 @@ class DecisionListAnswer(Answer):
     items: list[DecisionAnswer]
 
 
-def decision_list_answer(page: DecisionPage) -> Cooperative[DecisionListAnswer]:
+def decision_list_answer(page: DecisionPage) -> DecisionListAnswer:
     """Returns a page of decisions as data."""
-    items: list[DecisionAnswer] = []
-    for number, entry in enumerate(page.entries):
-        if number % _ENTRIES_PER_PAUSE == 0:
-            yield
-        items.append(_decision_answer(entry))
+    items = [_decision_answer(entry) for entry in page.entries]
     return DecisionListAnswer(recorded=page.recorded, next_before=page.next_before, items=items)
 
 

@@ -8,8 +8,8 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.explain import Explanation
+from scheduler_core.giving_way import give_way
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict
@@ -137,23 +137,22 @@ class ExplainAnswer(Answer):
     nodes: dict[str, NodeAnswer]
 
 
-def explain_answer(pod: Pod, explanation: Explanation) -> Cooperative[ExplainAnswer]:
+def explain_answer(pod: Pod, explanation: Explanation) -> ExplainAnswer:
     """Returns an explanation as data; nodes in the order asked."""
     nodes: dict[str, NodeAnswer] = {}
     for name, verdict in zip(explanation.decision.candidates, explanation.verdicts, strict=True):
         nodes[name] = _node(verdict, disk_names(explanation.longhorn_nodes, name))
-        yield
     return _answer(pod, explanation, nodes)
 
 
-def explain_json(pod: Pod, explanation: Explanation) -> Cooperative[list[bytes]]:
+def explain_json(pod: Pod, explanation: Explanation) -> list[bytes]:
     """Returns `explain_answer` as pieces of JSON text, one for each node: that of thousands at once would take too long."""
     head = _answer(pod, explanation, {}).model_dump_json(by_alias=True).removesuffix("}}").encode()
     nodes: dict[str, bytes] = {}
     for name, verdict in zip(explanation.decision.candidates, explanation.verdicts, strict=True):
+        give_way()
         answer = _node(verdict, disk_names(explanation.longhorn_nodes, name)).model_dump_json(by_alias=True)
         nodes[name] = b"%s%s:%s" % (b"," if nodes else b"", to_json(name), answer.encode())
-        yield
     return [head, *nodes.values(), b"}}"]
 
 

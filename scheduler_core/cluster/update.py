@@ -31,6 +31,7 @@ from scheduler_core.cluster.view import (
     default_class,
 )
 from scheduler_core.convert.snapshot_kinds import Key
+from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
@@ -59,6 +60,8 @@ def update(view: View, changes: Changes, now: datetime) -> Update:
     builder = _Builder(view)
     rebuild = False
     for (field, key), value in changes.items():
+        # A prediction changes every node at once.
+        give_way()
         old = builder.put(field, key, value)
         if old == value:
             continue
@@ -172,6 +175,7 @@ class _Builder:
         settings = self._view.settings
         schedules = self.snapshot.disk_schedules
         for name in self.changed_nodes:
+            give_way()
             node = nodes.get(name)
             if node is None:
                 free_space.pop(name, None)

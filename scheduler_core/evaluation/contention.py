@@ -18,7 +18,6 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
@@ -39,14 +38,13 @@ from scheduler_core.evaluation.roaming import (
 from scheduler_core.evaluation.room import fits_on_node, volumes_fit, volumes_with_open_disk
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.volumes_anywhere import JointCompetitors, OwnCompetitors, VolumesAnywhere
+from scheduler_core.giving_way import give_way
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import PodVolume, current_volume
 
-_NODES_PER_PAUSE: Final = 16
 _RETRY_FACTOR: Final = 2
-_MAX_UPDATES: Final = 3
 # Autoscalers add and remove nodes; entries of removed nodes are dropped once they are as many as those of existing nodes.
 _ENTRIES_PER_NODE: Final = 2
 _MIN_ENTRIES: Final = 64
@@ -107,28 +105,25 @@ class Contention:
         self._offered = OfferedVolumes()
         self._joint = JointCompetitors(self._groups)
         self._roaming = RoamingVolumes()
-        self._latest_query: ContentionQuery | None = None
         self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
-    def volumes_anywhere(self, query: ContentionQuery) -> Cooperative[VolumesAnywhere]:
-        yield from self.update(query)
+    def volumes_anywhere(self, query: ContentionQuery) -> VolumesAnywhere:
+        self.update(query)
         return VolumesAnywhere(self.roaming_volumes(query), self.unplaced_share(query))
 
     def competitors(
         self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
-    ) -> Cooperative[Mapping[str, Competitors]]:
+    ) -> Mapping[str, Competitors]:
         """Returns the competing volumes of other pods by node. Nodes without any are left out. `anywhere`: what
         `volumes_anywhere` returned for the query, if the caller has it.
         """
-        # Queries of different views take turns, so this is not read again after a pause.
-        anywhere = anywhere or (yield from self.volumes_anywhere(query))
+        anywhere = anywhere or self.volumes_anywhere(query)
         competitors: dict[str, Competitors] = {}
         # Nodes whose competitors are the same for every requester.
         shared: set[str] = set()
         free_space = query.state.view.indexes.free_space
-        for number, name in enumerate(names, start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        for name in names:
+            give_way()
             demands = query.demand.by_node.get(name) or ()
             offers = query.ledger.offers_on(name)
             space = free_space.get(name)
@@ -137,11 +132,11 @@ class Contention:
             if not demands and not offers:
                 shared.add(name)
                 continue
-            entry = yield from self._current_entry(query, name, demands, offers)
+            entry = self._current_entry(query, name, demands, offers)
             on_node = entry.competitors
             if entry.involves(query.requester):
                 others = self._without_requester(query, name, demands, offers)
-                on_node = yield from self._fitting_competitors(query, name, others)
+                on_node = self._fitting_competitors(query, name, others)
             else:
                 shared.add(name)
             if on_node.volumes or on_node.left_out:
@@ -149,40 +144,21 @@ class Contention:
         if len(self._entries) > _ENTRIES_PER_NODE * len(free_space) + _MIN_ENTRIES:
             self._entries = {name: entry for name, entry in self._entries.items() if name in free_space}
         own = OwnCompetitors(names, competitors, shared)
-        return (yield from self._joint.competitors(own, anywhere, query.state.profiles, query.budget))
+        return self._joint.competitors(own, anywhere, query.state.profiles, query.budget)
 
-    def update(self, query: ContentionQuery) -> Cooperative[None]:
+    def update(self, query: ContentionQuery) -> None:
         """Finds the volumes that do not fit on nodes that changed, asked about or not, because these volumes may roam."""
-        before = self._roaming.version
-        for _ in range(_MAX_UPDATES):
-            uninterrupted = yield from self._update_nodes(query)
-            if uninterrupted:
-                break
-            # A query of another view has put in what it found.
-            self._roaming.version = before
-        self._roaming.version = query.version
-
-    def _update_nodes(self, query: ContentionQuery) -> Cooperative[bool]:
-        """Updates nodes that changed; returns whether no other query did meanwhile."""
-        before = self._roaming.version
-        uninterrupted = True
-        self._latest_query = query
-        names = self._roaming.nodes_to_update(query.version, query.state.view.indexes.free_space)
-        for number, name in enumerate(names, start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        free_space = query.state.view.indexes.free_space
+        for name in self._roaming.nodes_to_update(query.version, free_space):
+            give_way()
             demands = query.demand.by_node.get(name) or ()
             offers = query.ledger.offers_on(name)
-            if (demands or offers) and name in query.state.view.indexes.free_space:
-                yield from self._current_entry(query, name, demands, offers)
+            if (demands or offers) and name in free_space:
+                self._current_entry(query, name, demands, offers)
             else:
                 # Longhorn attaches no volume on a node that it does not know, and so places none of its replicas.
                 self._roaming.put(name, ())
-            uninterrupted = uninterrupted and self._latest_query is query
-            self._latest_query = query
-            # Another query may have updated this during a pause; what it updated is then compared again.
-            self._roaming.version = before
-        return uninterrupted
+        self._roaming.version = query.version
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
         roaming = self._roaming.volumes_on_every_node(query.ledger, query.state.view.cluster.now)
@@ -191,11 +167,11 @@ class Contention:
 
     def _current_entry(
         self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]
-    ) -> Cooperative[_Entry]:
+    ) -> _Entry:
         entry = self._entries.get(name)
         space = query.state.view.indexes.free_space[name]
         if entry is None or not entry.is_current(demands, offers, space, query.budget):
-            entry = yield from self._evaluate_node(query, name, demands, offers)
+            entry = self._evaluate_node(query, name, demands, offers)
             self._entries[name] = entry
             self._roaming.version = older_version(self._roaming.version, query.version)
         return entry
@@ -245,7 +221,7 @@ class Contention:
 
     def _evaluate_node(
         self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]
-    ) -> Cooperative[_Entry]:
+    ) -> _Entry:
         view = query.state.view
         steps = query.budget.left
         gave_up = query.budget.gave_up
@@ -253,14 +229,14 @@ class Contention:
         if (
             not demands
             and joint.volumes is not None
-            and (yield from fits_on_node(query.state.profiles, query.budget, name, joint.required))
+            and fits_on_node(query.state.profiles, query.budget, name, joint.required)
         ):
             competitors = joint.competitors(self._groups)
             self._roaming.put(name, ())
         else:
             volumes_by_offer = self._offered.on_node(offers, name, view)
             counted = without_matched_claims(demands, offers, name)
-            competitors = yield from self._fitting_competitors(query, name, by_certainty(counted, volumes_by_offer))
+            competitors = self._fitting_competitors(query, name, by_certainty(counted, volumes_by_offer))
             self._roaming.put(name, volumes_roaming_from(view, name, demands, volumes_by_offer, competitors))
         return _Entry(
             demands=demands,
@@ -285,12 +261,10 @@ class Contention:
         volumes_by_offer = self._offered.on_node(counting, name, query.state.view)
         return by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer).without(requester.volumes)
 
-    def _fitting_competitors(
-        self, query: ContentionQuery, name: str, competing: CompetingVolumes
-    ) -> Cooperative[Competitors]:
+    def _fitting_competitors(self, query: ContentionQuery, name: str, competing: CompetingVolumes) -> Competitors:
         profiles = query.state.profiles
-        fitting = yield from fitting_volumes(competing, partial(volumes_fit, profiles, query.budget, name))
-        placeable = yield from volumes_with_open_disk(profiles, name, fitting.left_out)
+        fitting = fitting_volumes(competing, partial(volumes_fit, profiles, query.budget, name))
+        placeable = volumes_with_open_disk(profiles, name, fitting.left_out)
         return self._competitors_of(fitting.demanded, fitting.volumes, placeable)
 
     def _competitors_of(

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.node_rules import attach_refusal, new_replica_refusal
 from scheduler_core.evaluation.reasons import Refused, reason_of, reason_of_disks
+from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.disk_stage import disk_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
@@ -27,8 +26,6 @@ from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
 from scheduler_core.volumes.requirements import VolumeClasses
-
-_PROFILES_PER_PAUSE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +143,14 @@ class ProfileTable:
         self._interned: dict[object, Profile] = {}
         self._not_longhorn = Profile(Reason.NOT_A_LONGHORN_NODE)
 
-    def fill(self, view: View) -> Cooperative[Mapping[str, Profile]]:
+    def fill(self, view: View) -> Mapping[str, Profile]:
         """Profiles every Longhorn node."""
-        for count, name in enumerate(view.cluster.nodes, start=1):
+        for name in view.cluster.nodes:
+            give_way()
             self.profiles[name] = self._intern(profile_node(view, self.classes, name))
-            if count % self._nodes_per_pause == 0:
-                yield
         return self.profiles
 
-    def update(self, view: View, changed_nodes: Iterable[str]) -> Cooperative[ProfileTable]:
+    def update(self, view: View, changed_nodes: Iterable[str]) -> ProfileTable:
         """Returns the table of a later view. Only the changed nodes may have another profile. Equal profiles stay one
         object, so their results hold for both tables.
         """
@@ -162,9 +158,8 @@ class ProfileTable:
         table._interned = self._interned
         table._not_longhorn = self._not_longhorn
         table.profiles = dict(self.profiles)
-        for count, name in enumerate(changed_nodes, start=1):
-            if count % self._nodes_per_pause == 0:
-                yield
+        for name in changed_nodes:
+            give_way()
             if name in view.cluster.nodes:
                 table.profiles[name] = table._intern(profile_node(view, self.classes, name))
             else:
@@ -175,10 +170,6 @@ class ProfileTable:
     def profiles_seen(self) -> int:
         """Number of different profiles that were ever in the table, or in one that it was updated from."""
         return len(self._interned)
-
-    @property
-    def _nodes_per_pause(self) -> int:
-        return max(1, _PROFILES_PER_PAUSE // (1 + len(self.classes.requests) + len(self.classes.optional)))
 
     def of(self, names: Sequence[str]) -> list[Profile]:
         """Returns the profiles of some nodes. A name without a Longhorn node has one too."""

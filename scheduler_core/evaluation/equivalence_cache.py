@@ -17,7 +17,6 @@ from typing import Final
 
 from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
@@ -34,7 +33,6 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 # Number of node results over all requirements; 0.1 kB each.
 MAX_RESULTS: Final = 100_000
-_NODES_PER_PAUSE: Final = 256
 
 _Version = tuple[ChangeLog, ChangeLog, ChangeLog]
 
@@ -105,13 +103,11 @@ class EquivalenceCache:
     def __init__(self) -> None:
         self._results: LruMap[object, _Results] = LruMap(MAX_RESULTS, _weight)
 
-    def evaluate(
-        self, query: NodeQuery, names: Sequence[str]
-    ) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
+    def evaluate(self, query: NodeQuery, names: Sequence[str]) -> tuple[list[Reason], Mapping[str, Competitors]]:
         """Returns each node's reason, in order, and the competitors counted."""
         budget = query.competition.budget
         gave_up = budget.gave_up
-        anywhere = yield from query.contention.volumes_anywhere(query.competition)
+        anywhere = query.contention.volumes_anywhere(query.competition)
         roaming, share = anywhere
         # Where a roaming volume is offered it counts already, so it matters which volume it is.
         names_of_roaming = tuple(map(roaming_key, roaming))
@@ -119,13 +115,11 @@ class EquivalenceCache:
         key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
         own_nodes = _own_nodes(query)
         lookup = self._look_up(key, query.version, names, own_nodes)
-        reasons, competitors = yield from evaluate_nodes(query, lookup.missing, anywhere)
+        reasons, competitors = evaluate_nodes(query, lookup.missing, anywhere)
         # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
         own_nodes |= query.contention.nodes_involving(query.competition.requester, lookup.missing)
         exact = budget.gave_up == gave_up
-        for number, name in enumerate(lookup.missing, start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        for name in lookup.missing:
             lookup.reasons[lookup.order.positions[name]] = reasons[name]
             if exact and name not in own_nodes:
                 lookup.by_node[name] = reasons[name]
@@ -200,36 +194,32 @@ def _uids_of_users(volume: PodVolume, view: View) -> set[str]:
 
 def evaluate_nodes(
     query: NodeQuery, names: Sequence[str], anywhere: VolumesAnywhere
-) -> Cooperative[tuple[dict[str, Reason], Mapping[str, Competitors]]]:
+) -> tuple[dict[str, Reason], Mapping[str, Competitors]]:
     """Returns nodes' reasons and competitors by name, without the cache."""
-    competitors = yield from query.contention.competitors(query.competition, names, anywhere)
+    competitors = query.contention.competitors(query.competition, names, anywhere)
     reasons: dict[str, Reason] = {}
     for optional, members in query.optional.split(names):
-        reasons |= yield from _evaluate_with(query, members, optional, competitors)
+        reasons |= _evaluate_with(query, members, optional, competitors)
     return reasons, competitors
 
 
 def _evaluate_with(
     query: NodeQuery, names: Sequence[str], optional: Optional, competitors: Mapping[str, Competitors]
-) -> Cooperative[dict[str, Reason]]:
+) -> dict[str, Reason]:
     state = query.competition.state
     budget = query.competition.budget
     required = query.required
     if optional:
         required = requirements(query.resolution.local, query.resolution.volumes, optional)
-    table = yield from state.profiles.table(required.classes)
+    table = state.profiles.table(required.classes)
     profiles = dict(zip(names, table.of(names), strict=True))
     reasons: dict[str, Reason] = {}
-    for number, (name, profile) in enumerate(profiles.items(), start=1):
-        if number % _NODES_PER_PAUSE == 0:
-            yield
+    for name, profile in profiles.items():
         reason = _decide_by_counting(query, required, profile, competitors.get(name))
         if reason is not None:
             reasons[name] = reason
     undecided = {name: profile for name, profile in profiles.items() if name not in reasons}
-    results = yield from state.profiles.evaluate(
-        required, list(undecided.values()), budget, examine_safety=query.examine_safety
-    )
+    results = state.profiles.evaluate(required, list(undecided.values()), budget, examine_safety=query.examine_safety)
     reasons |= {name: results[profile] for name, profile in undecided.items()}
     groups: dict[int, list[str]] = {}
     for name in undecided:
@@ -237,11 +227,9 @@ def _evaluate_with(
             groups.setdefault(competitors[name].group, []).append(name)
     for members in groups.values():
         on_node = competitors[members[0]]
-        joint = yield from _evaluate_jointly(
-            query, members, on_node.volumes, optional, examine_safety=query.examine_safety
-        )
+        joint = _evaluate_jointly(query, members, on_node.volumes, optional, examine_safety=query.examine_safety)
         if on_node.left_out and query.examine_safety:
-            joint = yield from _examine_left_out(query, joint, on_node, optional)
+            joint = _examine_left_out(query, joint, on_node, optional)
         reasons |= joint
     return reasons
 
@@ -277,10 +265,10 @@ def _decide_by_counting(
 
 def _examine_left_out(
     query: NodeQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
-) -> Cooperative[dict[str, Reason]]:
+) -> dict[str, Reason]:
     volumes = (*query.resolution.local, *competitors.volumes, *competitors.left_out)
     required = requirements(volumes, query.resolution.volumes, optional)
-    table = yield from query.competition.state.profiles.table(required.classes)
+    table = query.competition.state.profiles.table(required.classes)
     return {
         # The left-out volumes have no space on these nodes, but outdated status may still show Longhorn some.
         name: Reason.STALE_UNSAFE
@@ -292,24 +280,22 @@ def _examine_left_out(
 
 def evaluate_jointly(
     query: NodeQuery, names: Sequence[str], volumes: Volumes, *, examine_safety: bool
-) -> Cooperative[dict[str, Reason]]:
+) -> dict[str, Reason]:
     """Returns the reasons of nodes with equal competitors, each of which fits the pod alone."""
     reasons: dict[str, Reason] = {}
     for optional, members in query.optional.split(names):
-        reasons |= yield from _evaluate_jointly(query, members, volumes, optional, examine_safety=examine_safety)
+        reasons |= _evaluate_jointly(query, members, volumes, optional, examine_safety=examine_safety)
     return reasons
 
 
 def _evaluate_jointly(
     query: NodeQuery, names: Sequence[str], volumes: Volumes, optional: Optional, *, examine_safety: bool
-) -> Cooperative[dict[str, Reason]]:
+) -> dict[str, Reason]:
     profiles = query.competition.state.profiles
     required = requirements((*query.resolution.local, *volumes), query.resolution.volumes, optional)
-    table = yield from profiles.table(required.classes)
+    table = profiles.table(required.classes)
     node_profiles = table.of(names)
-    results = yield from profiles.evaluate(
-        required, node_profiles, query.competition.budget, examine_safety=examine_safety
-    )
+    results = profiles.evaluate(required, node_profiles, query.competition.budget, examine_safety=examine_safety)
     return {
         name: attribute_to_competitors(results[profile]) for name, profile in zip(names, node_profiles, strict=True)
     }

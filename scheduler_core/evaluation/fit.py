@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
@@ -67,7 +66,7 @@ def fit(required: Requirements, profile: Profile, budget: Budget, allowed: Allow
 
 def fit_many(
     required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
-) -> Cooperative[list[Reason]]:
+) -> list[Reason]:
     """Returns `fit` of many profiles, which share one budget fairly.
 
     `unfinished` is from earlier calls with these requirements, and is updated. Profiles that lack a backing image are
@@ -78,9 +77,7 @@ def fit_many(
     unfinished = UnfinishedSearches() if unfinished is None else unfinished
     plain = [profile for profile in profiles if profile.reason is None and not profile.copying]
     masks = None if required.uniform else [allowed_masks(required, profile) for profile in plain]
-    answers = yield from fits_many(
-        required.items, [profile.free for profile in plain], budget, masks, unfinished.packing
-    )
+    answers = fits_many(required.items, [profile.free for profile in plain], budget, masks, unfinished.packing)
     # Local names, because this loop runs for every profile of a large cluster.
     room = Reason.ROOM
     yes = PackingAnswer.YES
@@ -94,7 +91,7 @@ def fit_many(
     results.update((profile, profile.reason) for profile in profiles if profile.reason is not None)
     copying = [profile for profile in profiles if profile.reason is None and profile.copying]
     copying.sort(key=_roomiest_first)
-    searched = yield from share_fairly(
+    searched = share_fairly(
         copying,
         lambda profile, share: _find_packing(required, profile, share),
         _PACKING_PORTIONS,
@@ -155,18 +152,14 @@ def _reason(
 
 def order_safety_many(
     required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
-) -> Cooperative[list[PackingAnswer]]:
+) -> list[PackingAnswer]:
     """Returns whether each of these fitting profiles is order-safe; they share the budget fairly. `unfinished` is from
     earlier calls with these requirements, and is updated.
     """
     unfinished = UnfinishedSearches() if unfinished is None else unfinished
     if required.uniform and required.sizes and not required.optional:
-        return (
-            yield from order_safe_many(
-                required.items, [profile.free for profile in profiles], budget, unfinished.orders
-            )
-        )
-    answers = yield from share_fairly(
+        return order_safe_many(required.items, [profile.free for profile in profiles], budget, unfinished.orders)
+    answers = share_fairly(
         sorted(set(profiles), key=_roomiest_first),
         lambda profile, share: order_safety(required, profile, share).answer,
         _ORDER_PORTIONS,

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import identity
 from scheduler_core.evaluation.offered_volumes import CompetingVolumes, offer_parts
 from scheduler_core.volumes.resolve import PodVolume
 
-VolumesFit = Callable[[Sequence[PodVolume]], Cooperative[bool]]
+VolumesFit = Callable[[Sequence[PodVolume]], bool]
 """Whether volumes fit on the node together."""
 
 
@@ -31,25 +30,25 @@ def all_volumes(competing: CompetingVolumes) -> FittingVolumes:
     return FittingVolumes(demanded | held, demanded | _by_identity(*competing.offered) | held)
 
 
-def fitting_volumes(competing: CompetingVolumes, volumes_fit: VolumesFit) -> Cooperative[FittingVolumes]:
+def fitting_volumes(competing: CompetingVolumes, volumes_fit: VolumesFit) -> FittingVolumes:
     """Returns the competing volumes that fit on a node together. If not all of them fit, demand comes before offers,
     older before younger, and holds come last: a pod of higher priority was offered what is held for another one.
     """
     candidates = all_volumes(competing)
-    if (yield from volumes_fit(list(candidates.volumes.values()))):
+    if volumes_fit(list(candidates.volumes.values())):
         return candidates
     demanded = _by_identity(competing.demanded)
     fitting: dict[str, PodVolume] = {}
-    if (yield from volumes_fit(list(demanded.values()))):
+    if volumes_fit(list(demanded.values())):
         fitting = demanded
     else:
         for key, volume in demanded.items():
-            if (yield from volumes_fit([*fitting.values(), volume])):
+            if volumes_fit([*fitting.values(), volume]):
                 fitting[key] = volume
     volumes = dict(fitting)
     for part in offer_parts((*competing.offered, *competing.held)):
         trial = volumes | _by_identity(part)
-        if (yield from volumes_fit(list(trial.values()))):
+        if volumes_fit(list(trial.values())):
             volumes = trial
     left_out = [volume for key, volume in candidates.volumes.items() if key not in volumes]
     held = _by_identity(*competing.held)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.fit import allowed_masks
 from scheduler_core.evaluation.single_node import NodeEvaluation
+from scheduler_core.giving_way import give_way
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.items import reachable_sums
@@ -54,13 +54,12 @@ class _Bounds:
     upper: int | None  # these help; None if no probe proves that any does
 
 
-def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[MissingSpace]:
+def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
     """Returns the least bytes that one of the node's open disks lacks.
 
     "Least" means: if exactly one open disk, whichever is best, had that many bytes more left to schedule (Longhorn's over-provisioning rule), a
     packing of all required volumes would exist, those of competitors included; with fewer bytes on any one disk there is none. Other rules
     stay as they are: a disk that a volume may not use does not help it. The node does not fit as it is, which the caller has proven.
-    Pauses after each probe.
     """
     masks = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)
     lower: int | None = None
@@ -73,8 +72,7 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[Mis
         if capacities is None:
             capacities = _useful_capacities(sizes)
             capacities_by_sizes[sizes] = capacities
-            yield
-        bounds = yield from _bounds_of_disk(evaluation, disk, capacities, upper, budget)
+        bounds = _bounds_of_disk(evaluation, disk, capacities, upper, budget)
         if bounds is None:
             continue
         lower = bounds.lower if lower is None else min(lower, bounds.lower)
@@ -110,7 +108,7 @@ def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
 
 def _bounds_of_disk(
     evaluation: NodeEvaluation, disk: int, capacities: _Capacities, limit: int | None, budget: Budget
-) -> Cooperative[_Bounds | None]:
+) -> _Bounds | None:
     """Returns the bounds for one disk; None if no amount below `limit` helps."""
     # Without a limit, None is the proof that no amount at all helps.
     free = evaluation.disks[disk].free
@@ -123,8 +121,8 @@ def _bounds_of_disk(
     middle = high
     upper: int | None = None
     while True:
+        give_way()
         reason = _probe(evaluation, disk, values[middle] - free, budget)
-        yield
         if reason.fits:
             upper = values[middle] - free
         if reason.fits or reason is Reason.UNDECIDED:

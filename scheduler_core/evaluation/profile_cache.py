@@ -13,10 +13,10 @@ from typing import Final
 
 from scheduler_core.cluster.changelog import ChangeLog
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import Profile, ProfileTable
 from scheduler_core.evaluation.fit import UnfinishedSearches, fit_many, order_safety_many
 from scheduler_core.evaluation.stale_safety import without_stale_safe
+from scheduler_core.giving_way import give_way
 from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
@@ -64,7 +64,7 @@ class ProfileCache:
         # By pod, the steps that searches for places spent in vain, by what is to be placed (`whole_pod.py`).
         self.unfinished_placements: LruMap[object, dict[int, int]] = LruMap(MAX_UNFINISHED, len)
 
-    def table(self, classes: VolumeClasses) -> Cooperative[ProfileTable]:
+    def table(self, classes: VolumeClasses) -> ProfileTable:
         """Returns the profiles of all nodes for some classes, taken from the latest table that any version has and
         renewed for the nodes that changed since.
         """
@@ -75,9 +75,9 @@ class ProfileCache:
         changed = None if latest is None else self._changed_between(latest.changelog)
         if latest is None or changed is None or latest.table.profiles_seen > self._max_profiles:
             table = ProfileTable(classes)
-            yield from table.fill(self._view)
+            table.fill(self._view)
         elif changed:
-            table = yield from latest.table.update(self._view, changed)
+            table = latest.table.update(self._view, changed)
         else:
             table = latest.table
         self._tables.put(classes, table)
@@ -108,32 +108,30 @@ class ProfileCache:
 
     def evaluate(
         self, required: Requirements, profiles: Sequence[Profile], budget: Budget, *, examine_safety: bool
-    ) -> Cooperative[Mapping[Profile, Reason]]:
+    ) -> Mapping[Profile, Reason]:
         """Returns the reason for each profile. With `examine_safety` a profile has ROOM only if it is stale-safe.
         Otherwise it is STALE_UNSAFE if every placement order is proven to succeed, and ORDER_UNSAFE if not. Profiles
         that the budget left undecided are not cached: the next request with these requirements goes on with them.
         """
+        # Callers evaluate group by group of nodes.
+        give_way()
         key = (examine_safety, required.key)
         cached = self._results.get(key)
         if cached is None or len(cached) > self._max_profiles:
             cached = {}
-            # Stored before the first pause, so that concurrent requests of equal pods fill one mapping.
-            self._results.put(key, cached)
         missing = [profile for profile in profiles if profile not in cached] if cached else profiles
         if not missing:
-            # As without a cache: callers evaluate group by group of nodes.
-            yield
             return cached
         missing = list(dict.fromkeys(missing))
         earlier = self._unfinished.get(required.key)
         unfinished = UnfinishedSearches() if earlier is None or len(earlier) > self._max_profiles else earlier
-        reasons = yield from fit_many(required, missing, budget, unfinished)
+        reasons = fit_many(required, missing, budget, unfinished)
         results = dict(zip(missing, reasons, strict=True))
         undecided: set[Profile] = set()
         if Reason.UNDECIDED in reasons:
             undecided = {profile for profile, reason in results.items() if reason is Reason.UNDECIDED}
         if examine_safety and Reason.ROOM in reasons:
-            undecided |= yield from _examine_safety(required, results, budget, unfinished)
+            undecided |= _examine_safety(required, results, budget, unfinished)
         if unfinished:
             self._unfinished.put(required.key, unfinished)
         elif earlier is not None:
@@ -148,14 +146,14 @@ class ProfileCache:
 
 def _examine_safety(
     required: Requirements, results: Results, budget: Budget, unfinished: UnfinishedSearches
-) -> Cooperative[set[Profile]]:
+) -> set[Profile]:
     """Replaces ROOM where safety is not proven; returns the profiles whose order safety is undecided."""
     # Only profiles that are not stale-safe need a search.
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
-    unsafe = yield from without_stale_safe(required, fitting)
+    unsafe = without_stale_safe(required, fitting)
     if not unsafe:
         return set()
-    answers = yield from order_safety_many(required, unsafe, budget, unfinished)
+    answers = order_safety_many(required, unsafe, budget, unfinished)
     results.update(
         (profile, Reason.STALE_UNSAFE if answer is PackingAnswer.YES else Reason.ORDER_UNSAFE)
         for profile, answer in zip(unsafe, answers, strict=True)

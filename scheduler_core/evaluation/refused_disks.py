@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import profile_node
 from scheduler_core.evaluation.node_rules import new_replica_refusal
 from scheduler_core.evaluation.reasons import Refused, closeness
@@ -21,8 +19,6 @@ from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.volumes.requirements import Requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume
-
-_NODES_PER_PAUSE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +85,17 @@ def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> st
     return space_detail(rule, disk, view.settings, space, volume.volume)
 
 
-def nearest_disk(view: View, volume: PodVolume) -> Cooperative[str]:
+def nearest_disk(view: View, volume: PodVolume) -> str:
     """Returns the disk that came closest to taking a volume, and its rule. It passed the most of Longhorn's rules, and
     lacks the fewest bytes. "" if some disk takes the volume.
     """
     nearest: _RefusedPlace | None = None
-    for count, node in enumerate(view.cluster.nodes.values(), start=1):
+    for node in view.cluster.nodes.values():
         for place in _refused_places(view, volume, node):
             if place is None:
                 return ""
             if nearest is None or place.distance < nearest.distance:
                 nearest = place
-        if count % _NODES_PER_PAUSE == 0:
-            yield
     return nearest.detail if nearest is not None else "the cluster has no Longhorn disk"
 
 

@@ -9,9 +9,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.replica_needs import (
     ReplicaNeed,
     domain_of,
@@ -23,49 +21,38 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.packing.spread import SHARED
 from scheduler_core.volumes.requirements import VolumeClasses
 
-_NODES_PER_PAUSE: Final = 256
-_NEEDS_PER_PAUSE: Final = 256
-_ROOMS_PER_PAUSE: Final = 16_384
 
-
-def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Cooperative[bool]:
+def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
     """Whether counting does not exclude a placement, whichever node the pod runs on. Each volume needs enough nodes or
     zones, and the volumes of one class need enough bytes, and enough disks for each size.
     """
     sizes_by_class: dict[VolumeClasses, list[int]] = defaultdict(list)
-    for number, need in enumerate(needs, start=1):
-        if number % _NEEDS_PER_PAUSE == 0:
-            yield
+    for need in needs:
         # A local volume with a replica may need none on the pod's node.
         fewest = need.count - (need.placed and need.volume.local)
         sizes_by_class[need.required.classes] += [need.volume.volume.size] * fewest
     spreading = [need for need in needs if need.elsewhere]
     for need in one_of_each_kind(spreading):
-        if not (yield from _has_domains(state, need)):
+        if not _has_domains(state, need):
             return False
     for classes in {need.required.classes: None for need in spreading}:
-        table = yield from state.profiles.table(classes)
+        table = state.profiles.table(classes)
         free: list[int] = []
-        for number, profile in enumerate(table.profiles.values(), start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        for profile in table.profiles.values():
             free += profile.free
-        if (yield from counting_refuses(sizes_by_class[classes], free)):
+        if counting_refuses(sizes_by_class[classes], free):
             return False
     return True
 
 
-def _has_domains(state: ClusterState, need: ReplicaNeed) -> Cooperative[bool]:
+def _has_domains(state: ClusterState, need: ReplicaNeed) -> bool:
     cluster = state.view.cluster
-    table = yield from state.profiles.table(need.required.classes)
+    table = state.profiles.table(need.required.classes)
     tiers = nodes_in_tiers(cluster, need)
     wanted = need.count - need.volume.local
     volume = need.volume.volume
     domains: set[object] = set()
-    yield
-    for number, (name, profile) in enumerate(table.profiles.items(), start=1):
-        if number % _NODES_PER_PAUSE == 0:
-            yield
+    for name, profile in table.profiles.items():
         if (tiers is None or name in tiers) and has_disk_for(profile, volume.size, volume.actual_size):
             domain = domain_of(cluster, need, cluster.nodes[name], "")
             if domain in (SHARED, ("disk", "")):
@@ -76,7 +63,7 @@ def _has_domains(state: ClusterState, need: ReplicaNeed) -> Cooperative[bool]:
     return wanted == 0
 
 
-def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> Cooperative[bool]:
+def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> bool:
     """Whether replicas of these sizes cannot fit the disks together. For each size, the replicas that are at least as
     large need a disk's room of that size each.
     """
@@ -84,7 +71,6 @@ def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> Cooperative[b
     rooms = sorted(free, reverse=True)
     bytes_needed = list(accumulate(descending, initial=0))
     bytes_free = list(accumulate(rooms, initial=0))
-    steps = 0
     for smallest in sorted(set(sizes) - {0}):
         large = bisect_right(descending, -smallest, key=int.__neg__)
         roomy = bisect_right(rooms, -smallest, key=int.__neg__)
@@ -95,10 +81,6 @@ def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> Cooperative[b
             if places >= large:
                 break
             places += room // smallest
-            steps += 1
-            if steps % _ROOMS_PER_PAUSE == 0:
-                yield
         if places < large:
             return True
-        yield
     return False

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.replica_needs import ReplicaNeed, domain_of, nodes_in_tiers, one_of_each_kind
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import effective_soft_anti_affinity
 from scheduler_core.model.quantity import format_count
 from scheduler_core.model.verdict import Reason
 
-_NODES_PER_PAUSE: Final = 256
 # With more space the node would take a replica.
 _LACKING_SPACE: Final = frozenset({None, Reason.DISK_PRESSURE, Reason.LOW_AVAILABLE, Reason.INSUFFICIENT_STORAGE})
 NODE_SETTING: Final = "replica-soft-anti-affinity"
@@ -53,12 +51,12 @@ class DomainShortage:
         )
 
 
-def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Cooperative[DomainShortage | None]:
+def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> DomainShortage | None:
     """Returns the first volume with more replicas than nodes or zones, None if there is none."""
     for need in one_of_each_kind(needs):
         if need.soft.zone and need.soft.node:
             continue
-        available = yield from _available_domains(state, need)
+        available = _available_domains(state, need)
         if available is not None and available < need.count:
             volume = need.volume.volume
             own = volume.replica_soft_anti_affinity if need.soft.zone else volume.replica_zone_soft_anti_affinity
@@ -67,17 +65,15 @@ def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Cooper
     return None
 
 
-def _available_domains(state: ClusterState, need: ReplicaNeed) -> Cooperative[int | None]:
+def _available_domains(state: ClusterState, need: ReplicaNeed) -> int | None:
     """Returns how many nodes or zones can take one more replica; None if the number does not decide."""
     # It does not if some may take any number, or if no node may take any for a reason of its own.
     cluster = state.view.cluster
-    table = yield from state.profiles.table(need.required.classes)
+    table = state.profiles.table(need.required.classes)
     tiers = nodes_in_tiers(cluster, need)
     domains: set[object] = set()
     open_nodes = 0
-    for number, (name, profile) in enumerate(table.profiles.items(), start=1):
-        if number % _NODES_PER_PAUSE == 0:
-            yield
+    for name, profile in table.profiles.items():
         if profile.reason not in _LACKING_SPACE:
             continue
         open_nodes += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Volumes, volumes_key
 from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.model.verdict import Reason
@@ -19,29 +18,29 @@ FITTING: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
 _Part = tuple[list[str], frozenset[object]]
 
 
-def volumes_fit(profiles: ProfileCache, budget: Budget, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
+def volumes_fit(profiles: ProfileCache, budget: Budget, name: str, volumes: Sequence[PodVolume]) -> bool:
     if not volumes:
         return True
-    return (yield from fits_on_node(profiles, budget, name, requirements(volumes, volumes)))
+    return fits_on_node(profiles, budget, name, requirements(volumes, volumes))
 
 
-def fits_on_node(profiles: ProfileCache, budget: Budget, name: str, required: Requirements) -> Cooperative[bool]:
+def fits_on_node(profiles: ProfileCache, budget: Budget, name: str, required: Requirements) -> bool:
     """Returns whether a node meets requirements."""
-    table = yield from profiles.table(required.classes)
+    table = profiles.table(required.classes)
     [profile] = table.of([name])
     if required.uniform and profile.reason is None:
         items = required.items
         if counting_proves_safe(profile.free, items.total, items.largest):
             return True
-    results = yield from profiles.evaluate(required, [profile], budget, examine_safety=False)
+    results = profiles.evaluate(required, [profile], budget, examine_safety=False)
     return results[profile] in FITTING
 
 
-def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[PodVolume]) -> Cooperative[Volumes]:
+def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[PodVolume]) -> Volumes:
     """Returns the volumes for which some disk of a node is open. The disk counts whether it has room or not."""
     placeable: list[PodVolume] = []
     for volume in volumes:
-        table = yield from profiles.table(requirements([volume], ()).classes)
+        table = profiles.table(requirements([volume], ()).classes)
         [profile] = table.of([name])
         if profile.reason is None:
             placeable.append(volume)
@@ -50,9 +49,9 @@ def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[
 
 def split_by_room(
     profiles: ProfileCache, budget: Budget, names: list[str], base: Volumes, volumes: Volumes
-) -> Cooperative[dict[Volumes, list[str]]]:
+) -> dict[Volumes, list[str]]:
     """Splits nodes by the volumes, tried in their order, that fit in addition to `base`."""
-    all_fitting, remaining = yield from _nodes_with_room(profiles, budget, names, base + volumes)
+    all_fitting, remaining = _nodes_with_room(profiles, budget, names, base + volumes)
     # With the nodes, the keys of volumes that did not fit: an equal one does not fit either, once there are more volumes.
     parts: dict[Volumes, _Part] = {(): (remaining, frozenset())} if remaining else {}
     for volume in volumes:
@@ -63,7 +62,7 @@ def split_by_room(
                 split[fitting] = part, unfit
                 continue
             tried = (*base, *fitting, volume)
-            with_room, without_room = yield from _nodes_with_room(profiles, budget, part, tried)
+            with_room, without_room = _nodes_with_room(profiles, budget, part, tried)
             if with_room:
                 split[*fitting, volume] = with_room, unfit
             if without_room:
@@ -78,11 +77,11 @@ def _key(volume: PodVolume) -> object:
 
 def _nodes_with_room(
     profiles: ProfileCache, budget: Budget, names: list[str], volumes: Volumes
-) -> Cooperative[tuple[list[str], list[str]]]:
+) -> tuple[list[str], list[str]]:
     required = requirements(volumes, ())
-    table = yield from profiles.table(required.classes)
+    table = profiles.table(required.classes)
     node_profiles = table.of(names)
-    results = yield from profiles.evaluate(required, node_profiles, budget, examine_safety=False)
+    results = profiles.evaluate(required, node_profiles, budget, examine_safety=False)
     with_room: list[str] = []
     without_room: list[str] = []
     for name, profile in zip(names, node_profiles, strict=True):

@@ -7,9 +7,7 @@ what is promised and not in `storageScheduled` yet: placements in flight and req
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.fit import AllowedDisks, allowed_masks, optional_items
 from scheduler_core.packing import stale_safe as stale_safe_packing
@@ -22,8 +20,6 @@ from scheduler_core.packing.stale_safe import (
     find_overbooking,
 )
 from scheduler_core.volumes.requirements import Requirements
-
-_PROFILES_PER_PAUSE: Final = 256
 
 
 def stale_safe(required: Requirements, profile: Profile) -> bool:
@@ -90,15 +86,9 @@ def _meeting_volumes(
     return unplaced, disks, indexes
 
 
-def without_stale_safe(required: Requirements, profiles: Sequence[Profile]) -> Cooperative[list[Profile]]:
+def without_stale_safe(required: Requirements, profiles: Sequence[Profile]) -> list[Profile]:
     """Returns the profiles that are not stale-safe, in order."""
-    unsafe: list[Profile] = []
     new = new_volumes(required) if required.uniform and required.sizes else None
-    for start in range(0, len(profiles), _PROFILES_PER_PAUSE):
-        part = profiles[start : start + _PROFILES_PER_PAUSE]
-        if new is not None:
-            unsafe += [profile for profile in part if not new.stale_safe(profile.free, profile.reported)]
-        else:
-            unsafe += [profile for profile in part if not stale_safe(required, profile)]
-        yield
-    return unsafe
+    if new is not None:
+        return [profile for profile in profiles if not new.stale_safe(profile.free, profile.reported)]
+    return [profile for profile in profiles if not stale_safe(required, profile)]

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from scheduler_core.cluster.changelog import ChangeLog
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Volumes
 from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.evaluation.roaming import roaming_key
 from scheduler_core.evaluation.room import split_by_room
+from scheduler_core.giving_way import give_way
 from scheduler_core.packing.budget import Budget
 
-_NODES_PER_PAUSE: Final = 16
 _Keys = frozenset[str]
 
 
@@ -57,14 +56,13 @@ class JointCompetitors:
 
     def competitors(
         self, own: OwnCompetitors, anywhere: VolumesAnywhere, profiles: ProfileCache, budget: Budget
-    ) -> Cooperative[Mapping[str, Competitors]]:
+    ) -> Mapping[str, Competitors]:
         """Returns the competitors of nodes with the volumes that fit in addition. Roaming volumes count like demand,
         because no decision of kube-scheduler would end them.
         """
         if not any(anywhere):
             return own.by_node
         joint: dict[str, Competitors | None] = {}
-        # Not read again after a pause: a query of another view may replace it meanwhile.
         cached = self._cached_at(anywhere, profiles.changelog)
         missing: list[str] = []
         for name in own.names:
@@ -74,14 +72,14 @@ class JointCompetitors:
             else:
                 missing.append(name)
         keys = frozenset(map(roaming_key, anywhere.roaming))
-        groups = yield from self._equal_nodes(missing, own.by_node, keys)
+        groups = self._equal_nodes(missing, own.by_node, keys)
         for (_, counted), members in groups.items():
             gave_up = budget.gave_up
             base = own.by_node.get(members[0], self._none).volumes
             uncounted = tuple(volume for volume in anywhere.roaming if roaming_key(volume) not in counted)
-            parts = yield from split_by_room(profiles, budget, members, base, uncounted + anywhere.unplaced)
+            parts = split_by_room(profiles, budget, members, base, uncounted + anywhere.unplaced)
             for fitting, part in parts.items():
-                joint |= yield from self._add(fitting, keys, part, own.by_node)
+                joint |= self._add(fitting, keys, part, own.by_node)
             if budget.gave_up == gave_up:
                 shared = (name for name in members if name in own.shared)
                 cached.update((name, (own.by_node.get(name), joint[name])) for name in shared)
@@ -101,13 +99,11 @@ class JointCompetitors:
 
     def _equal_nodes(
         self, names: Iterable[str], competitors: Mapping[str, Competitors], keys: _Keys
-    ) -> Cooperative[Mapping[tuple[int, _Keys], list[str]]]:
+    ) -> Mapping[tuple[int, _Keys], list[str]]:
         """Returns nodes by their competitors' group and the roaming volumes among these."""
         # Those count already where they are offered.
         groups: dict[tuple[int, _Keys], list[str]] = {}
-        for number, name in enumerate(names, start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        for name in names:
             on_node = competitors.get(name, self._none)
             counted = keys.intersection(map(roaming_key, on_node.volumes)) if keys else keys
             groups.setdefault((on_node.group, counted), []).append(name)
@@ -115,14 +111,13 @@ class JointCompetitors:
 
     def _add(
         self, fitting: Volumes, keys: _Keys, names: Iterable[str], competitors: Mapping[str, Competitors]
-    ) -> Cooperative[Mapping[str, Competitors | None]]:
+    ) -> Mapping[str, Competitors | None]:
         certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
         possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
         alone = self._groups.competitors(certain, possible) if fitting else None
         joint: dict[str, Competitors | None] = {}
-        for number, name in enumerate(names, start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        for name in names:
+            give_way()
             own = competitors.get(name)
             if own is None or not fitting:
                 joint[name] = own or alone

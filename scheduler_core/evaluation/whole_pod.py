@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.fit import allowed_masks
 from scheduler_core.evaluation.replica_counting import counting_allows
 from scheduler_core.evaluation.replica_domains import domain_shortage
@@ -45,7 +44,6 @@ MAX_DISKS: Final = 50
 MAX_REPLICAS: Final = 200
 # Places for a few volumes are sought at once, and each of two searches may take its most (`packing/spread.py`).
 _PORTIONS: Final = Portions(first=3_000, most=2 * MAX_STEPS_PER_INSTANCE)
-_NODES_PER_PAUSE: Final = 256
 _REASONS: Final = {
     PackingAnswer.NO: Reason.NOT_TOGETHER_IN_CLUSTER,
     PackingAnswer.UNDECIDED: Reason.UNDECIDED,
@@ -107,47 +105,45 @@ class WholePod:
         return tuple([name not in nodes for _, nodes in self.local])
 
 
-def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget) -> Cooperative[Mapping[str, Reason]]:
+def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
     """Returns the nodes among `names` with which the whole pod has no placement, with the reason. The local volumes fit
     on each of these nodes. The reason says so if something else than the disks' space is short.
     """
     if not names:
         return {}
-    refused = yield from _nodes_without_room(pod, names, budget)
-    if refused and (yield from domain_shortage(pod.state, pod.needs)) is not None:
+    refused = _nodes_without_room(pod, names, budget)
+    if refused and domain_shortage(pod.state, pod.needs) is not None:
         return dict.fromkeys(names, Reason.TOO_FEW_NODES)
     return refused
 
 
-def _nodes_without_room(pod: WholePod, names: Sequence[str], budget: Budget) -> Cooperative[Mapping[str, Reason]]:
+def _nodes_without_room(pod: WholePod, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
     placements = pod.state.placements
     answer = placements.get((pod.key, _ANY_NODE))
-    if answer is None and (yield from _is_roomy(pod)):
+    if answer is None and _is_roomy(pod):
         answer = PackingAnswer.YES
     if answer is None:
         disks = None
         if sum(need.count for need in pod.needs) <= MAX_REPLICAS:
-            disks = yield from _useful_disks(pod)
+            disks = _useful_disks(pod)
         if disks is not None:
-            return (yield from _search_placements(pod, disks, names, budget))
-        allowed = yield from counting_allows(pod.state, pod.needs)
+            return _search_placements(pod, disks, names, budget)
+        allowed = counting_allows(pod.state, pod.needs)
         answer = PackingAnswer.YES if allowed else PackingAnswer.NO
     placements.put((pod.key, _ANY_NODE), answer)
     return {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
 
 
-def _is_roomy(pod: WholePod) -> Cooperative[bool]:
+def _is_roomy(pod: WholePod) -> bool:
     """Whether for each need enough nodes have a disk that could take everything together; False proves nothing."""
     nodes = pod.view.cluster.nodes
     for need in pod.kinds:
         if need.placed:
             return False
-        table = yield from pod.state.profiles.table(need.required.classes)
+        table = pod.state.profiles.table(need.required.classes)
         wanted = 1 if need.soft.node and need.soft.zone and need.soft.disk else need.count
         domains: set[str] = set()
-        for number, (name, profile) in enumerate(table.profiles.items(), start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        for name, profile in table.profiles.items():
             # On such disks no placement of one replica is in the way of another.
             if has_disk_for(profile, pod.total, need.volume.volume.actual_size):
                 domains.add(name if need.soft.zone else nodes[name].zone)
@@ -167,19 +163,17 @@ class _Disks:
     nodes: frozenset[str]
 
 
-def _useful_disks(pod: WholePod) -> Cooperative[_Disks | None]:
+def _useful_disks(pod: WholePod) -> _Disks | None:
     """Returns the disks that can take a replica that may go to other nodes, or None if there are too many to search."""
     view = pod.view
     free: dict[_Place, int] = {}
     by_kind: dict[object, frozenset[_Place]] = {}
     for need in pod.kinds:
-        table = yield from pod.state.profiles.table(need.required.classes)
+        table = pod.state.profiles.table(need.required.classes)
         tiers = nodes_in_tiers(view.cluster, need)
         used = used_disks(need)
         places: set[_Place] = set()
-        for number, (name, profile) in enumerate(table.profiles.items(), start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        for name, profile in table.profiles.items():
             if (tiers is None or name in tiers) and has_disk_for(profile, need.volume.volume.size, 0):
                 for disk in open_disks(view, need, name):
                     if disk.uuid not in used:
@@ -188,19 +182,14 @@ def _useful_disks(pod: WholePod) -> Cooperative[_Disks | None]:
                 if len(free) > MAX_DISKS:
                     return None
         by_kind[need.key] = frozenset(places)
-        yield
     by_claim = {need.volume.claim: by_kind[need.key] for need in pod.spreading}
     return _Disks(free, by_claim, frozenset(name for name, _ in free))
 
 
-def _search_placements(
-    pod: WholePod, disks: _Disks, names: Sequence[str], budget: Budget
-) -> Cooperative[Mapping[str, Reason]]:
+def _search_placements(pod: WholePod, disks: _Disks, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
     case_by_node: dict[str, object] = {}
     node_by_case: dict[object, str] = {}
-    for number, name in enumerate(names, start=1):
-        if number % _NODES_PER_PAUSE == 0:
-            yield
+    for name in names:
         case = _case_of(pod, disks, name)
         case_by_node[name] = case
         node_by_case.setdefault(case, name)
@@ -209,7 +198,7 @@ def _search_placements(
     answers = {case: answer for case, answer in cached if answer is not None}
     missing = {case: name for case, name in node_by_case.items() if case not in answers}
     if missing:
-        answers.update((yield from _search_cases(pod, disks, missing, budget)))
+        answers.update(_search_cases(pod, disks, missing, budget))
     reasons = {case: _REASONS[answer] for case, answer in answers.items() if answer is not PackingAnswer.YES}
     if not reasons:
         return {}
@@ -218,19 +207,18 @@ def _search_placements(
 
 def _search_cases(
     pod: WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
-) -> Cooperative[Mapping[object, PackingAnswer]]:
+) -> Mapping[object, PackingAnswer]:
     """Returns the answers of cases, each with one of its nodes, and keeps them."""
     # The next request goes on with the cases that stay undecided.
     problem_by_case: dict[object, _Problem] = {}
     for case, name in node_by_case.items():
         problem_by_case[case] = _problem(pod, disks, name)
-        yield
     problems = sorted(set(problem_by_case.values()), key=lambda problem: (-sum(problem.free), problem))
     # Keyed by hash, because a problem is large. A hash that two problems share only changes how many steps they get.
     unfinished = pod.state.profiles.unfinished_placements
     steps_by_hash = unfinished.get(pod.key) or {}
     tried = {problem: steps_by_hash[hash(problem)] for problem in problems if hash(problem) in steps_by_hash}
-    answers = yield from share_fairly(
+    answers = share_fairly(
         problems, lambda problem, share: fits_spread(problem.groups, problem.free, share), _PORTIONS, budget, tried
     )
     if tried:

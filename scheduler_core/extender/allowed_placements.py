@@ -13,7 +13,6 @@ from operator import attrgetter
 
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import OpenDisk
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.extender.decision import Decision
@@ -24,9 +23,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 
 
-def await_allowed(
-    decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget
-) -> Cooperative[Decision]:
+def await_allowed(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:
     """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that no watch
     has shown yet.
 
@@ -41,11 +38,11 @@ def await_allowed(
     by_node = attrgetter("node")
     for name, on_node in groupby(sorted(allowances, key=by_node), by_node):
         pending = pending_allowances(on_node, view)
-        if pending and name in fitting:
-            # The competitors are those that the decision counted there.
-            if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
-                awaited.add(name)
-            yield
+        if not pending or name not in fitting:
+            continue
+        # The competitors are those that the decision counted there.
+        if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
+            awaited.add(name)
     if not awaited:
         return decision
     pairs = zip(decision.candidates, decision.reasons, strict=True)

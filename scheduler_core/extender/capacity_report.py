@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.disk_profile import OpenDisk, profile_node
 from scheduler_core.evaluation.node_rules import new_replica_refusal
@@ -34,8 +33,6 @@ from scheduler_core.model.kube import ClaimSpec, StorageClass
 from scheduler_core.model.verdict import Reason
 from scheduler_core.volumes.requirements import VolumeClasses, volume_class
 
-# Each takes about 20 µs for every class.
-_NODES_PER_PAUSE: Final = 32
 _REQUEST_BY_DISK_TYPE: Final = {
     longhorn.FILESYSTEM: ReplicaRequest.for_volume(longhorn.Volume(name="", data_engine=longhorn.V1)),
     longhorn.BLOCK: ReplicaRequest.for_volume(longhorn.Volume(name="", data_engine=longhorn.V2)),
@@ -76,7 +73,7 @@ class CapacityReport:
         return cls(
             disks=tuple(usage for name in reported for usage in disk_usages(view, view.cluster.nodes[name])),
             demand={name: sum(demand.volume.volume.size for demand in by_node.get(name) or ()) for name in nodes},
-            largest_volumes=run_to_end(largest_volumes(view)),
+            largest_volumes=largest_volumes(view),
         )
 
 
@@ -147,33 +144,28 @@ def _smallest_volume(view: View, storage_class: StorageClass) -> int:
     return csi_size(image.virtual_size if image is not None else 0, file_system(storage_class.parameters))
 
 
-def largest_volumes(view: View) -> Cooperative[dict[str, int]]:
+def largest_volumes(view: View) -> dict[str, int]:
     """Returns `CapacityReport.largest_volumes`; equal classes are computed once."""
     sizes: dict[VolumeClasses, int] = {}
     largest: dict[str, int] = {}
     by_free_space = _nodes_by_free_space(view)
-    yield
     for name, (classes, smallest) in storage_class_needs(view).items():
         if classes is None:
             largest[name] = 0
             continue
         if classes not in sizes:
-            sizes[classes] = yield from _largest_of_classes(view, classes, by_free_space)
+            sizes[classes] = _largest_of_classes(view, classes, by_free_space)
         largest[name] = sizes[classes] if sizes[classes] >= smallest else 0
     return largest
 
 
-def _largest_of_classes(
-    view: View, classes: VolumeClasses, by_free_space: Sequence[tuple[int, str]]
-) -> Cooperative[int]:
+def _largest_of_classes(view: View, classes: VolumeClasses, by_free_space: Sequence[tuple[int, str]]) -> int:
     largest = 0
-    for count, (free, name) in enumerate(by_free_space, start=1):
+    for free, name in by_free_space:
         # No disk takes more than it has free, so that no later node takes more either.
         if free <= largest:
             break
         largest = max(largest, largest_volume_on_node(view, classes, view.cluster.nodes[name]))
-        if count % _NODES_PER_PAUSE == 0:
-            yield
     return largest
 
 

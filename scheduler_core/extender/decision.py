@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
@@ -188,7 +187,7 @@ class Decision:
 
 def resolve_candidates(
     pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
-) -> Cooperative[tuple[NodeResolution, ...]]:
+) -> tuple[NodeResolution, ...]:
     """Returns the pod's volumes on the candidates, for each possible match; `offered` are volumes that other pods may
     take.
 
@@ -196,7 +195,7 @@ def resolve_candidates(
         ResolutionError: an object the pod names does not exist or contradicts it, or its volumes are unknown
     """
     taken = offered if options.match_volumes else None
-    return (yield from resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort))
+    return resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort)
 
 
 def check_existing_volumes(resolution: Resolution) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
 from scheduler_core.evaluation.missing_space import missing_space
@@ -24,6 +23,7 @@ from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.safety_sentences import failing_order, meeting_on, never_offered
 from scheduler_core.extender.volume_sentences import VolumeSentences, needed_space, tied_domain
+from scheduler_core.giving_way import give_way
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first
@@ -73,31 +73,29 @@ def explain_nodes(
     state: ClusterState,
     options: FilterOptions,
     contenders: Contenders = NO_CONTENDERS,
-) -> Cooperative[Explanation]:
+) -> Explanation:
     """Decides as `filter_nodes` does, with a verdict per candidate: a plan, or what is missing, and the volumes of
     other pods that count.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
     """
-    decision = yield from filter_nodes(pod, candidates, state, options, contenders)
-    return (yield from explain_decision(pod, decision, state, options))
+    decision = filter_nodes(pod, candidates, state, options, contenders)
+    return explain_decision(pod, decision, state, options)
 
 
 def explain_part(
     pod: Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
-) -> Cooperative[Explanation]:
+) -> Explanation:
     """Explains a decision on those candidates that are in `names`, in their order."""
     # The reasons stay those of the whole decision. `state` and `options` are those of the decision.
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     shown = [name for name in names if name in reasons]
     part = replace(decision, candidates=shown, reasons=[reasons[name] for name in shown])
-    return (yield from explain_decision(pod, part, state, options))
+    return explain_decision(pod, part, state, options)
 
 
-def explain_decision(
-    pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
-) -> Cooperative[Explanation]:
+def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> Explanation:
     """Returns a verdict for every candidate of a decision that was made with this state and these options."""
     candidates = decision.candidates
     verdicts = []
@@ -111,14 +109,13 @@ def explain_decision(
     # One node never takes more than a decision may.
     shares = [share.portion(options.steps) for share in shares]
     for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
+        give_way()
         competitors = decision.competitors.get(name)
         volumes = competitors.volumes if competitors else ()
         left_out = competitors.left_out if competitors else ()
         resolution = decision.resolution_on(name)
         if reason is Reason.NO_ROOM_IN_CLUSTER or reason is Reason.TOO_FEW_NODES:
-            verdicts.append(
-                Verdict(reason, (yield from _detail_of_cluster(reason, resolution, state, details_of_cluster)))
-            )
+            verdicts.append(Verdict(reason, _detail_of_cluster(reason, resolution, state, details_of_cluster)))
             continue
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
@@ -128,7 +125,7 @@ def explain_decision(
             optional[id(resolution)] = optional_volumes(state.view, resolution)
         own = optional[id(resolution)].on(name)
         node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, own, share, options)
-        verdict = yield from _explain_node(node)
+        verdict = _explain_node(node)
         if volumes:
             competing.update(
                 (id(entry), _competing(entry, state.view)) for entry in volumes if id(entry) not in competing
@@ -136,22 +133,21 @@ def explain_decision(
             largest_first = sorted((competing[id(entry)] for entry in volumes), key=_largest_first)
             verdict = replace(verdict, competing=tuple(largest_first))
         verdicts.append(verdict)
-        yield
     skipped = skipped_claims(pod, state.view, decision.resolution)
     return Explanation(decision, verdicts, skipped, state.view.snapshot.longhorn_nodes)
 
 
 def _detail_of_cluster(
     reason: Reason, resolution: Resolution, state: ClusterState, details: dict[tuple[str, ...], str]
-) -> Cooperative[str]:
+) -> str:
     """Returns a sentence that is the same for all nodes with these volumes."""
     volumes = [volume.name for volume in resolution.unplaced]
     # Making the sentence takes a look at every disk of the cluster, so it is made once.
     key = (reason.name, *volumes, *(volume.claim for volume in resolution.volumes))
     if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
-        details[key] = yield from _no_room_in_cluster(state.view, resolution)
+        details[key] = _no_room_in_cluster(state.view, resolution)
     elif key not in details:
-        shortage = yield from domain_shortage(state, replica_needs(resolution, state.view))
+        shortage = domain_shortage(state, replica_needs(resolution, state.view))
         details[key] = shortage.sentence if shortage is not None else ""
     return details[key]
 
@@ -166,7 +162,7 @@ def _largest_first(entry: CompetingVolume) -> tuple[int, str, str]:
     return -entry.size, entry.pod, entry.volume
 
 
-def _explain_node(node: _Node) -> Cooperative[Verdict]:
+def _explain_node(node: _Node) -> Verdict:
     reason = node.reason
     if reason is Reason.NO_VOLUMES:
         return Verdict(reason, order_safe=True, stale_safe=True)
@@ -191,20 +187,19 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
     if reason is Reason.UNDECIDED and not evaluation.required.sizes:
         return _explain_open_decision(node)
     if reason.fits or reason in UNSAFE or reason is Reason.NEVER_SAFE:
-        return (yield from _explain_fitting(node, evaluation))
-    verdict = yield from _explain_shortage(node, evaluation)
+        return _explain_fitting(node, evaluation)
+    verdict = _explain_shortage(node, evaluation)
     own = [volume for volume in evaluation.required.volumes if volume.claim not in evaluation.competing_claims]
     closed = closed_disks(node.view, own, node.name)
     return replace(verdict, detail=f"{verdict.detail}; {closed}") if closed else verdict
 
 
-def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
+def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
     """Explains a node where a packing exists."""
     # The verdict has the plan, and whether every placement order succeeds, also on outdated status.
     portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
     plan = evaluation.plan(portion)
     node.budget.take_back([portion])
-    yield
     stale_safe, meeting = _stale_safety(node, evaluation)
     safety = Safety(PackingAnswer.YES) if stale_safe else evaluation.order_safety(node.budget)
     labels = _labels(node, evaluation)
@@ -266,12 +261,12 @@ def _uncertain_volumes(node: _Node) -> str:
     return f"{join_first(parts, '; ')}; spec.volumeName of the claim can name one"
 
 
-def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
+def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
     """Names volumes that no disk takes, with nearest disk and rule."""
     volumes = resolution.unplaced
     parts: list[str] = []
     for count, volume in enumerate(volumes, start=1):
-        nearest = yield from nearest_disk(view, volume)
+        nearest = nearest_disk(view, volume)
         if nearest:
             place = f"no disk{tied_domain(volume)} can take {volume.name}"
             parts.append(f"{place} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
@@ -285,7 +280,7 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
     return f"no disk can take {join_first(labels, ', or no disk ')}"
 
 
-def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
+def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
     """Explains a node whose open disks have too little space."""
     # The verdict has the bytes that one disk lacks for all volumes (`evaluation/missing_space.py`), where they are
     # known.
@@ -307,12 +302,11 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ve
         portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
         packed = evaluation.reason(portion)
         node.budget.take_back([portion])
-        yield
         if packed.fits and node.reason is Reason.UNDECIDED and node.sentences.has_needs:
             return _explain_open_decision(node)
         if packed.fits or packed is Reason.UNDECIDED:
             return Verdict(node.reason, "; ".join(parts))
-    missing = yield from missing_space(evaluation, node.budget)
+    missing = missing_space(evaluation, node.budget)
     if not missing.exact:
         parts.append(f"at least {format_bytes(missing.size)} more are needed on one disk")
     elif not missing.size:

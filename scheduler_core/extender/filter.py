@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Requester
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
@@ -119,7 +118,7 @@ def filter_nodes(
     state: ClusterState,
     options: FilterOptions,
     contenders: Contenders = NO_CONTENDERS,
-) -> Cooperative[Decision]:
+) -> Decision:
     """Decides which candidates can hold the pod's Longhorn volumes; every candidate gets a reason.
 
     Raises:
@@ -128,7 +127,7 @@ def filter_nodes(
     if exceeds_attach_limit(pod):
         return Decision(Resolution(), candidates, [Reason.TOO_MANY_VOLUMES] * len(candidates))
     offered = _volumes_offered_to_others(pod, contenders)
-    parts = yield from resolve_candidates(pod, candidates, state.view, options, offered)
+    parts = resolve_candidates(pod, candidates, state.view, options, offered)
     resolution = merge_resolutions(parts)
     check_existing_volumes(resolution)
     if not resolution.volumes:
@@ -137,12 +136,12 @@ def filter_nodes(
     requester = Requester.of(pod.uid, resolution.volumes, pod.priority) if competing else NO_REQUESTER
     question = _Question(requester, state, options, contenders, Budget(options.steps))
     if len(parts) > 1:
-        return (yield from _decide_by_match(question, candidates, parts, resolution))
+        return _decide_by_match(question, candidates, parts, resolution)
     request = question.request(resolution, candidates)
-    reasons, competitors = yield from evaluate_stages(request)
-    reasons, unsafe = yield from finish(request, reasons, competitors)
+    reasons, competitors = evaluate_stages(request)
+    reasons, unsafe = finish(request, reasons, competitors)
     decision = Decision(resolution, candidates, reasons, competitors=competitors, unsafe=unsafe)
-    return (yield from add_profiles(request, decision))
+    return add_profiles(request, decision)
 
 
 def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterator[PodVolume]:
@@ -158,7 +157,7 @@ def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterator[Pod
 
 def _decide_by_match(
     question: _Question, candidates: Sequence[str], parts: Sequence[NodeResolution], resolution: Resolution
-) -> Cooperative[Decision]:
+) -> Decision:
     """Decides about a pod whose volumes depend on the node, or on chance, each part like a pod of its own on its nodes."""
     # There may be as many parts as nodes.
     positions = {name: position for position, name in enumerate(candidates)}
@@ -174,7 +173,7 @@ def _decide_by_match(
     evaluated: list[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]] = []
     for request in requests:
         if request.resolution.volumes:
-            reasons, competitors = yield from evaluate_stages(replace(request, homes=homes))
+            reasons, competitors = evaluate_stages(replace(request, homes=homes))
         else:
             reasons = [Reason.NO_VOLUMES] * len(request.candidates)
             competitors = {}
@@ -187,11 +186,11 @@ def _decide_by_match(
     if not any(reason.fits for _, reason in _worst_by_node(evaluated).values()):
         for index, (request, reasons, counted) in enumerate(evaluated):
             if request.query is not None:
-                marked = yield from mark_waiting(request, request.query, reasons, counted)
+                marked = mark_waiting(request, request.query, reasons, counted)
                 evaluated[index] = (request, marked, counted)
     for index, (request, reasons, counted) in enumerate(evaluated):
-        evaluated[index] = (request, (yield from mark_never_safe(request, reasons)), counted)
-    return replace((yield from _combine(evaluated, candidates, resolution)), unsafe=unsafe)
+        evaluated[index] = (request, mark_never_safe(request, reasons), counted)
+    return replace(_combine(evaluated, candidates, resolution), unsafe=unsafe)
 
 
 def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
@@ -239,7 +238,7 @@ def _combine(
     evaluated: Sequence[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]],
     candidates: Sequence[str],
     resolution: Resolution,
-) -> Cooperative[Decision]:
+) -> Decision:
     worst = _worst_by_node(evaluated)
     resolutions: dict[str, Resolution] = {}
     competitors: dict[str, Competitors] = {}
@@ -247,7 +246,7 @@ def _combine(
     classes: dict[ReplicaRequest, None] = {}
     for index, (request, reasons, counted) in enumerate(evaluated):
         part = Decision(request.resolution, request.candidates, reasons, competitors=counted)
-        part = yield from add_profiles(request, part)
+        part = add_profiles(request, part)
         classes |= dict.fromkeys(part.volume_classes)
         for name in request.candidates:
             if worst[name][0] == index:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.equivalence_cache import NodeQuery, attribute_to_competitors, evaluate_jointly
@@ -75,7 +74,7 @@ _Reasons = Mapping[str, Reason]
 _NOTHING: Final = _Evaluated({})
 
 
-def evaluate_stages(request: FilterRequest) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
+def evaluate_stages(request: FilterRequest) -> tuple[list[Reason], Mapping[str, Competitors]]:
     """Returns each candidate's reason, in order, and the competitors counted. Whether unsafe nodes are offered, and
     which nodes are waited for, is not settled yet (`finish`).
     """
@@ -83,59 +82,58 @@ def evaluate_stages(request: FilterRequest) -> Cooperative[tuple[list[Reason], M
     decided: dict[str, Reason] = {}
     competitors: dict[str, Competitors] = {}
     for stage in _STAGES:
-        evaluated = yield from stage(request, decided)
+        evaluated = stage(request, decided)
         decided |= evaluated.reasons
         competitors |= evaluated.competitors
     # The common case, in which no stage decides a node, keeps lists as they are: candidates may be thousands.
     names = [name for name in candidates if name not in decided] if decided else candidates
-    reasons, counted = yield from _evaluate_others(request, names, competitors)
+    reasons, counted = _evaluate_others(request, names, competitors)
     if decided:
         decided |= zip(names, reasons, strict=True)
         reasons = [decided[name] for name in candidates]
-    return (yield from _placeable(request, reasons)), counted
+    return _placeable(request, reasons), counted
 
 
 def _evaluate_others(
     request: FilterRequest, names: Sequence[str], competitors: Mapping[str, Competitors]
-) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
+) -> tuple[list[Reason], Mapping[str, Competitors]]:
     """Returns the reasons of the nodes that no stage decides, and all competitors counted."""
     if not names:
         # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
         return [], competitors
     if request.query is None or not isinstance(request.contenders, Competing):
-        return (yield from _evaluate_alone(request, names)), competitors
-    reasons, by_node = yield from request.contenders.equivalence.evaluate(request.query, names)
+        return _evaluate_alone(request, names), competitors
+    reasons, by_node = request.contenders.equivalence.evaluate(request.query, names)
     return reasons, {**by_node, **competitors}
 
 
-def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative[list[Reason]]:
+def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> list[Reason]:
     profiles = request.state.profiles
     examine_safety = request.options.examines_safety
     resolution = request.resolution
     reasons: dict[str, Reason] = {}
     for optional, members in request.optional.split(names):
         required = requirements(resolution.local, resolution.volumes, optional) if optional else request.required
-        table = yield from profiles.table(required.classes)
+        table = profiles.table(required.classes)
         nodes = table.of(members)
-        results = yield from profiles.evaluate(required, nodes, request.budget, examine_safety=examine_safety)
+        results = profiles.evaluate(required, nodes, request.budget, examine_safety=examine_safety)
         reasons |= {name: results[profile] for name, profile in zip(members, nodes, strict=True)}
     return [reasons[name] for name in names]
 
 
-def _placeable(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
+def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
     """Refuses nodes with which the whole pod has no placement."""
     needs = replica_needs(request.resolution, request.view)
     if not needs:
         return reasons
     names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
     pod = WholePod(request.state, request.resolution, needs)
-    refused = yield from nodes_without_placement(pod, names, request.budget)
+    refused = nodes_without_placement(pod, names, request.budget)
     if not refused:
         return reasons
     return [refused.get(name, reason) for name, reason in zip(request.candidates, reasons, strict=True)]
 
 
-@without_pauses
 def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
     reasons: dict[str, Reason] = {}
     for nodes, reason in node_constraints(request.resolution):
@@ -145,35 +143,33 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated
     return _Evaluated(reasons)
 
 
-def _whole_pod(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evaluated]:
+def _whole_pod(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
     unready = unready_volume(request.view, request.resolution)
     if unready is not None:
         return _Evaluated(dict.fromkeys(request.candidates, unready.reason))
-    return (yield from _room_in_cluster(request))
+    return _room_in_cluster(request)
 
 
-def _room_in_cluster(request: FilterRequest) -> Cooperative[_Evaluated]:
+def _room_in_cluster(request: FilterRequest) -> _Evaluated:
     """Refuses every node if an unplaced volume, which needs no local space, fits no disk of the cluster."""
     # Equal volumes are looked at once: a pod may have thousands.
     distinct = {
         required.key: required for required in (requirements([entry], ()) for entry in request.resolution.unplaced)
     }
     for required in distinct.values():
-        if not (yield from _fits_somewhere(request, required)):
+        if not _fits_somewhere(request, required):
             return _Evaluated(dict.fromkeys(request.candidates, Reason.NO_ROOM_IN_CLUSTER))
-        yield
     return _NOTHING
 
 
-def _fits_somewhere(request: FilterRequest, required: Requirements) -> Cooperative[bool]:
+def _fits_somewhere(request: FilterRequest, required: Requirements) -> bool:
     profiles = request.state.profiles
-    table = yield from profiles.table(required.classes)
+    table = profiles.table(required.classes)
     nodes = list(table.profiles.values())
-    results = yield from profiles.evaluate(required, nodes, request.budget, examine_safety=False)
+    results = profiles.evaluate(required, nodes, request.budget, examine_safety=False)
     return any(results[profile].fits for profile in nodes)
 
 
-@without_pauses
 def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
     """Refuses all nodes but the homes, if there are any."""
     # A home has a usable replica of every local volume, and all of them can be attached there.
@@ -191,7 +187,6 @@ def home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[st
     return home_nodes(request.resolution.local, attachable, view.cluster)
 
 
-@without_pauses
 def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluated:
     """Refuses undecided nodes if Longhorn refuses a volume whatever the node."""
     refused = refusal_on_every_node(request.view, request.resolution)
@@ -200,7 +195,6 @@ def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluate
     return _Evaluated({name: refused.reason for name in request.candidates if name not in decided})
 
 
-@without_pauses
 def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
     if not isinstance(request.contenders, ExcludedNodes) or not request.required.sizes:
         return _NOTHING
@@ -209,17 +203,16 @@ def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
     return _Evaluated(dict.fromkeys(reserved, Reason.NODE_RESERVED))
 
 
-def _nodes_with_replicas(request: FilterRequest, decided: _Reasons) -> Cooperative[_Evaluated]:
+def _nodes_with_replicas(request: FilterRequest, decided: _Reasons) -> _Evaluated:
     """Evaluates nodes with a replica that matters to space one by one."""
     names = _with_replica(request, decided, request.optional.nodes_with_replica)
     competitors: Mapping[str, Competitors] = {}
     if request.query is not None and names:
-        competitors = yield from request.query.contention.competitors(request.query.competition, names)
+        competitors = request.query.contention.competitors(request.query.competition, names)
     reasons: dict[str, Reason] = {}
     shares = request.budget.shares(len(names) + 1)
     for name, share in zip(names, shares, strict=False):
         reasons[name] = _reason_of_node_with_replica(request, name, competitors.get(name), share)
-        yield
     request.budget.take_back(shares)
     return _Evaluated(reasons, competitors)
 
@@ -256,7 +249,7 @@ def _with_replica(request: FilterRequest, decided: Collection[str], others: froz
     return [name for name in request.candidates if name in nodes and name not in decided] if nodes else []
 
 
-_Stage = Callable[[FilterRequest, _Reasons], Cooperative[_Evaluated]]
+_Stage = Callable[[FilterRequest, _Reasons], _Evaluated]
 _STAGES: Final[tuple[_Stage, ...]] = (
     _constrained_nodes,
     _whole_pod,
@@ -274,7 +267,7 @@ def accept(reasons: Sequence[Reason], accepted: frozenset[Reason]) -> list[Reaso
 
 def mark_waiting(
     request: FilterRequest, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
-) -> Cooperative[list[Reason]]:
+) -> list[Reason]:
     """Marks nodes WAITING where the pod would fit once the offered volumes went to other nodes, if no node fits."""
     if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
@@ -290,30 +283,29 @@ def mark_waiting(
     waiting: set[str] = set()
     for names in groups.values():
         demanded = competitors[names[0]].demanded
-        results = yield from evaluate_jointly(query, names, demanded, examine_safety=examine_safety)
+        results = evaluate_jointly(query, names, demanded, examine_safety=examine_safety)
         waiting |= {name for name, reason in results.items() if reason in accepted}
     return [
         Reason.WAITING if name in waiting else reason for name, reason in zip(request.candidates, reasons, strict=True)
     ]
 
 
-def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
+def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
     """Marks nodes that this packing refuses whatever other pods do: they are unsafe for the pod's volumes alone."""
     refused = UNSAFE - request.options.packing.acceptable_reasons(())
     if refused.isdisjoint(reasons):
         return reasons
     names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason in refused]
-    table = yield from request.state.profiles.table(request.required.classes)
+    table = request.state.profiles.table(request.required.classes)
     profiles = zip(names, table.of(names), strict=True)
     # Nothing is in flight on these nodes.
     settled = [name for name, profile in profiles if profile.free == profile.reported]
     apart = frozenset(_with_replica(request, (), request.optional.nodes_with_replica))
     others = [name for name in settled if name not in apart]
-    alone = dict(zip(others, (yield from _evaluate_alone(request, others)), strict=True))
+    alone = dict(zip(others, _evaluate_alone(request, others), strict=True))
     for name in settled:
         if name in apart:
             alone[name] = _reason_of_node_with_replica(request, name, None, request.budget)
-            yield
     # What a search left open is not marked.
     if request.budget.gave_up and Reason.STALE_UNSAFE not in refused:
         return reasons
@@ -325,7 +317,7 @@ def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> Cooperativ
 
 def finish(
     request: FilterRequest, reasons: list[Reason], competitors: Mapping[str, Competitors]
-) -> Cooperative[tuple[list[Reason], Mapping[str, Reason]]]:
+) -> tuple[list[Reason], Mapping[str, Reason]]:
     """Returns the reasons after what depends on all of them, and `Decision.unsafe`."""
     unsafe: dict[str, Reason] = {}
     if not UNSAFE.isdisjoint(reasons):
@@ -334,11 +326,11 @@ def finish(
         unsafe = {name: reason for name, reason in pairs if reason in accepted}
         reasons = accept(reasons, accepted)
     if request.query is not None:
-        reasons = yield from mark_waiting(request, request.query, reasons, competitors)
-    return (yield from mark_never_safe(request, reasons)), unsafe
+        reasons = mark_waiting(request, request.query, reasons, competitors)
+    return mark_never_safe(request, reasons), unsafe
 
 
-def add_profiles(request: FilterRequest, decision: Decision) -> Cooperative[Decision]:
+def add_profiles(request: FilterRequest, decision: Decision) -> Decision:
     """Returns the decision with what an offer is made from."""
     if request.budget.gave_up:
         decision = replace(decision, gave_up=request.budget.gave_up)
@@ -351,6 +343,6 @@ def add_profiles(request: FilterRequest, decision: Decision) -> Cooperative[Deci
         resolution = request.resolution
         classes = requirements(volumes_on_pod_node(resolution), resolution.volumes).classes
         if isinstance(request.contenders, Competing) and not request.required.sizes:
-            competitors = yield from request.contenders.contention.competitors(competition, request.candidates)
-    table = yield from request.state.profiles.table(classes)
+            competitors = request.contenders.contention.competitors(competition, request.candidates)
+    table = request.state.profiles.table(classes)
     return replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)

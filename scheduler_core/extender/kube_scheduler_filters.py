@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.cluster.view import default_class
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.policy_filter import policy_refusals
@@ -133,7 +132,7 @@ def compares_resources(cluster: GenericClusterState) -> bool:
 
 def kube_scheduler_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
-) -> Cooperative[dict[str, PluginRefusal]]:
+) -> dict[str, PluginRefusal]:
     """Returns the nodes that kube-scheduler's own plugins refuse, each with its first refusal. Nodes that the source
     does not list are not judged.
     """
@@ -144,7 +143,7 @@ def kube_scheduler_refusals(
     if claims.refusal is not None:
         return dict.fromkeys(listed, claims.refusal)
     affinities = claims.affinities
-    refused = yield from policy_refusals(waiting, listed, others, _policy(cluster))
+    refused = policy_refusals(waiting, listed, others, _policy(cluster))
     refusals: dict[str, PluginRefusal] = {}
     for name in listed if affinities else refused:
         if name in refused:

@@ -19,7 +19,6 @@ from typing import Final
 from scheduler_core.cluster.changelog import ChangeLog
 from scheduler_core.cluster.free_space import FreeSpace
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.disk_profile import Profile, profile_node
 from scheduler_core.evaluation.fit import free_after_plan
@@ -29,6 +28,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.lru import LruMap
 from scheduler_core.model.kube import Pod
@@ -41,7 +41,6 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 # Number of cached nodes over all requirements; half a kilobyte each.
 MAX_CACHED_NODES: Final = 50_000
-_NODES_PER_PAUSE: Final = 64
 
 Disks = tuple[DiskFacts, ...]
 _Free = tuple[int, ...]
@@ -124,7 +123,7 @@ class PlanCache:
         state: ClusterState,
         options: FilterOptions,
         contenders: Contenders = NO_CONTENDERS,
-    ) -> Cooperative[LonghornFacts]:
+    ) -> LonghornFacts:
         """Returns the facts about the pod's volumes by node, with other pods taken into account.
 
         The reasons are those of `filter_nodes` with the same options for these very nodes. Where a plan exists but was
@@ -135,19 +134,17 @@ class PlanCache:
         """
         # Order safety and stale safety are examined whatever the options.
         examined = replace(options, rank_safety=True)
-        decision = yield from filter_nodes(pod, names, state, examined, contenders)
+        decision = filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
         planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps), replica_bytes)
         facts: dict[str, NodeFacts] = {}
         fitting, others = _split_by_room(names, decision.reasons)
         for resolution, members in _by_resolution(decision, fitting):
-            yield from _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
+            _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
-        for number, (name, reason) in enumerate(others, start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
+        for name, reason in others:
             size = replica_bytes.get(name, 0)
             shared = interned.get((reason, size))
             if shared is None:
@@ -218,7 +215,7 @@ def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[R
     return groups.values()
 
 
-def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> Cooperative[None]:
+def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> None:
     decision = planner.decision
     resolution = planner.resolution
     required = requirements(resolution.local, resolution.volumes)
@@ -237,13 +234,10 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
             facts[name] = entry[1]
         else:
             missing[name] = circumstances
-    yield
     if not missing:
         return
-    disks_by_node = yield from _free_disks(planner, missing)
-    for number, (name, disks) in enumerate(disks_by_node.items(), start=1):
-        if number % _NODES_PER_PAUSE == 0:
-            yield
+    disks_by_node = _free_disks(planner, missing)
+    for name, disks in disks_by_node.items():
         facts[name] = _facts(planner, name, disks)
     # Another request may have more budget for what was not found here.
     if not planner.budget.gave_up:
@@ -269,7 +263,7 @@ def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
     return NodeFacts(Reason.ROOM, order_safe, size, disks, stale_safe=unsafe is None)
 
 
-def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Cooperative[dict[str, Disks]]:
+def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dict[str, Disks]:
     """Returns what plans leave free on the open disks of fitting nodes without replicas of the pod."""
     # () where nothing new is placed.
     resolution = planner.resolution
@@ -281,8 +275,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> Coo
         competitors: Competitors | None = planner.decision.competitors.get(members[0])
         volumes = competitors.volumes if competitors else ()
         joint = requirements((*resolution.local, *volumes), resolution.volumes)
-        disks |= yield from _disks_of_equivalent_nodes(planner, joint, members)
-        yield
+        disks |= _disks_of_equivalent_nodes(planner, joint, members)
     return disks
 
 
@@ -296,26 +289,21 @@ def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volum
     return tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
 
 
-def _disks_of_equivalent_nodes(
-    planner: _Planner, required: Requirements, names: Sequence[str]
-) -> Cooperative[dict[str, Disks]]:
+def _disks_of_equivalent_nodes(planner: _Planner, required: Requirements, names: Sequence[str]) -> dict[str, Disks]:
     """Plans nodes with equal competitors and without replicas; nodes with equal profiles share one plan."""
-    table = yield from planner.state.profiles.table(required.classes)
+    table = planner.state.profiles.table(required.classes)
     profiles = table.of(names)
     free: dict[Profile, _Free] = {}
     distinct = dict.fromkeys(profiles)
     shares = planner.budget.shares(len(distinct))
-    for count, (profile, share) in enumerate(zip(distinct, shares, strict=True), start=1):
+    for profile, share in zip(distinct, shares, strict=True):
+        give_way()
         free[profile] = free_after_plan(required, profile, share)
-        if count % _NODES_PER_PAUSE == 0:
-            yield
     planner.budget.take_back(shares)
     disks: dict[str, Disks] = {}
-    for count, (name, profile) in enumerate(zip(names, profiles, strict=True), start=1):
+    for name, profile in zip(names, profiles, strict=True):
         limits = _limits_in_profile_order(planner, required, profile, name)
         disks[name] = tuple(map(DiskFacts, limits, free[profile]))
-        if count % _NODES_PER_PAUSE == 0:
-            yield
     return disks
 
 

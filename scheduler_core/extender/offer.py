@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import (
@@ -187,7 +186,7 @@ def offer_to_restore(
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
-    resolution = merge_resolutions(run_to_end(resolve_candidates(pod, sorted(offered.nodes), view, options, others)))
+    resolution = merge_resolutions(resolve_candidates(pod, sorted(offered.nodes), view, options, others))
     on_node = volumes_on_pod_node(resolution)
     volumes = volumes_to_offer(resolution) if offered.nodes else ()
     unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.longhorn.node_status import scheduled_backing_images
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
@@ -32,9 +31,6 @@ from scheduler_core.model import longhorn
 SETTLE_TIME: Final = 1.0
 # Longhorn writes the status of a disk every 30 s; the rest is for a slow sync.
 MAX_STATUS_LAG: Final = 60.0
-_DELIVERIES_PER_PAUSE: Final = 512
-# With a hundred backing images one takes 80 µs.
-_DISKS_PER_PAUSE: Final = 32
 
 Deliveries = Mapping[tuple[str, str], float]
 """When a watch first delivered a replica with a disk, in the caller's seconds, by the replica's name and the disk's UUID."""
@@ -116,7 +112,7 @@ class OverbookingReport:
     _recent: _Placements = field(default_factory=dict[str, tuple[_Placement, ...]])
     _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])
 
-    def update(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
+    def update(self, view: View, deliveries: Deliveries, now: float) -> OverbookingReport:
         """Returns the report at a later time. A `now` before this report's time counts as that.
 
         Args:
@@ -125,14 +121,12 @@ class OverbookingReport:
             now: the caller's seconds
         """
         now = max(now, self.time)
-        new = yield from self._new_placements(view, deliveries)
+        new = self._new_placements(view, deliveries)
         recent = self._recent_placements(new, now)
         meetings: dict[str, _Meeting] = {}
         overbooked: list[Overbooked] = []
         new_overbookings: list[Overbooked] = []
-        for number, uuid in enumerate({*new, *self._meetings}, start=1):
-            if number % _DISKS_PER_PAUSE == 0:
-                yield
+        for uuid in {*new, *self._meetings}:
             disk = _disk(view, uuid)
             if disk is None:
                 # While its size is unknown, a disk on a node is neither overbooked nor mended.
@@ -163,16 +157,14 @@ class OverbookingReport:
             _meetings=meetings,
         )
 
-    def _new_placements(self, view: View, deliveries: Deliveries) -> Cooperative[_Placements]:
+    def _new_placements(self, view: View, deliveries: Deliveries) -> _Placements:
         """Returns the placements since the previous view, by disk, in the order of delivery."""
         placements: dict[str, list[_Placement]] = {}
-        for number, ((name, uuid), at) in enumerate(deliveries.items(), start=1):
+        for (name, uuid), at in deliveries.items():
             replica = view.snapshot.replicas.get(name)
             if replica is not None and replica.disk_id == uuid and self._is_new(replica):
                 placement = _Placement(at, name, replica.volume, replica.size)
                 placements.setdefault(uuid, []).append(placement)
-            if number % _DELIVERIES_PER_PAUSE == 0:
-                yield
         return {uuid: tuple(sorted(group)) for uuid, group in placements.items()}
 
     def _is_new(self, replica: longhorn.Replica) -> bool:

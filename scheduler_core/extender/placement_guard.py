@@ -26,7 +26,6 @@ from functools import cache, cached_property
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import identity
 from scheduler_core.evaluation.fit import allowed_masks, plan
 from scheduler_core.evaluation.fitting_volumes import all_volumes, fitting_volumes
@@ -86,7 +85,7 @@ class Search:
 
 def guard_placement(
     placement: Placement, state: ClusterState, ledger: Ledger, allowances: Iterable[Placement], search: Search
-) -> Cooperative[GuardDecision]:
+) -> GuardDecision:
     """Decides about one placement.
 
     Args:
@@ -121,14 +120,14 @@ def guard_placement(
     need = None if placement.volume in on_node else to_come(placement.node).need_of(placement.volume, view)
     if need is None:
         steering = Steering(placement, view, competing_on, search.budget, other_nodes=search.other_nodes)
-        return (yield from _steer(steering, placement))
+        return _steer(steering, placement)
     volume, pod = need
     guard = _Guard(view, placement, volume, search.budget)
-    return replace((yield from guard.decide(competing_on(placement.node, {placement.volume}))), pod=pod)
+    return replace(guard.decide(competing_on(placement.node, {placement.volume})), pod=pod)
 
 
-def _steer(steering: Steering, placement: Placement) -> Cooperative[GuardDecision]:
-    place = yield from steering.place()
+def _steer(steering: Steering, placement: Placement) -> GuardDecision:
+    place = steering.place()
     promised = steering.promised
     if place == placement and not promised:
         detail = f"no pod needs volume {placement.volume} on node {placement.node}, and none was promised space there"
@@ -210,13 +209,12 @@ class _Guard:
         self._budget = budget
         self._node = view.snapshot.longhorn_nodes[placement.node]
 
-    def decide(self, competing: CompetingVolumes) -> Cooperative[GuardDecision]:
+    def decide(self, competing: CompetingVolumes) -> GuardDecision:
         everything = all_volumes(competing)
         decision = self._keep(everything.volumes)
         if decision is not None:
             return decision
-        yield
-        fitting = yield from fitting_volumes(competing, self._fit)
+        fitting = fitting_volumes(competing, self._fit)
         if identity(self._volume) not in fitting.demanded:
             return self._no_plan(f"volume {self._placement.volume} does not fit there together with older demand")
         for volumes in (fitting.volumes, fitting.demanded):
@@ -224,14 +222,11 @@ class _Guard:
                 decision = self._keep(volumes)
                 if decision is not None:
                     return decision
-                yield
         where = f"with volume {self._placement.volume} on no disk that Longhorn allows"
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
 
-    def _fit(self, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
+    def _fit(self, volumes: Sequence[PodVolume]) -> bool:
         """Returns whether volumes fit on the node together."""
-        # As for other decisions, a search that gave up counts as yes; a disk is only written if it is proven.
-        yield
         return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:

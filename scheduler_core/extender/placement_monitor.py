@@ -25,7 +25,6 @@ from typing import Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand, DemandSource
 from scheduler_core.evaluation.competitors import NO_REQUESTER, identity
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
@@ -37,10 +36,8 @@ from scheduler_core.volumes.resolve import is_local
 STUCK_AFTER: Final = 60.0
 # Longhorn writes the places of a new volume's replicas one by one, and the local replica need not be seen first.
 SETTLE_TIME: Final = 1.0
-# Comparing a node takes one or two microseconds, evaluating one fifty to two hundred.
-_COMPARISONS_PER_PAUSE: Final = 512
 # These share a budget too: a node for which it does not suffice has no hopeless demand, like a node where all of it fits.
-_NODES_PER_PAUSE: Final = 16
+_NODES_PER_BUDGET: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +133,7 @@ class PlacementReport:
         now: float,
         *,
         require_best_effort: bool = True,
-    ) -> Cooperative[PlacementReport]:
+    ) -> PlacementReport:
         """Returns the report at a later time. A `now` before this report's time counts as that.
 
         Args:
@@ -149,10 +146,10 @@ class PlacementReport:
         now = max(now, self.time)
         demand = state.demand.by_node
         free_space = state.view.indexes.free_space
-        names = yield from self._nodes_to_update(state, now)
-        hopeless = yield from self._hopeless_demands(state, contention, ledger, names)
+        names = self._nodes_to_update(state, now)
+        hopeless = self._hopeless_demands(state, contention, ledger, names)
         query = ContentionQuery(state, state.demand, ledger, NO_REQUESTER, Budget())
-        yield from contention.update(query)
+        contention.update(query)
         roaming = frozenset(map(identity, contention.roaming_volumes(query)))
         # Demand may have moved from one node to another; then both are updated.
         reported = {entry.volume: entry for name in names for entry in self._node_report(name).misplaced}
@@ -161,7 +158,7 @@ class PlacementReport:
         problems = self._problems
         by_source = dict(self.by_source)
         new_misplacements: list[Misplaced] = []
-        for number, name in enumerate(names, start=1):
+        for name in names:
             before = self._node_report(name)
             demands = demand.get(name) or ()
             for entry in before.demands:
@@ -172,8 +169,6 @@ class PlacementReport:
             nodes = nodes.insert(name, report) if demands else nodes.discard(name)
             problems = problems.insert(name, report) if report.has_problem else problems.discard(name)
             new_misplacements += new
-            if number % _NODES_PER_PAUSE == 0:
-                yield
         return PlacementReport(now, by_source, tuple(new_misplacements), roaming, nodes, problems)
 
     def _reports_with_problems(self) -> Iterator[_NodeReport]:
@@ -183,19 +178,17 @@ class PlacementReport:
     def _node_report(self, name: str) -> _NodeReport:
         return self._nodes.get(name) or _NO_REPORT
 
-    def _nodes_to_update(self, state: ClusterState, now: float) -> Cooperative[list[str]]:
+    def _nodes_to_update(self, state: ClusterState, now: float) -> list[str]:
         """Names of nodes, sorted, whose demand or free space changed, or whose report is due."""
         names: list[str] = []
         free_space = state.view.indexes.free_space
         with_demand = state.demand.by_node
         reported = 0
-        for number, (name, demands) in enumerate(with_demand.items(), start=1):
+        for name, demands in with_demand.items():
             before = self._nodes.get(name)
             reported += before is not None
             if before is None or before.due <= now or not before.is_current(demands, free_space.get(name)):
                 names.append(name)
-            if number % _COMPARISONS_PER_PAUSE == 0:
-                yield
         # Iterating over a persistent map takes a microsecond per entry, so only where some node has lost its demand.
         if reported < len(self._nodes):
             names += [name for name in self._nodes if name not in with_demand]
@@ -203,7 +196,7 @@ class PlacementReport:
 
     def _hopeless_demands(
         self, state: ClusterState, contention: Contention, ledger: Ledger, names: Sequence[str]
-    ) -> Cooperative[dict[str, tuple[Demand, ...]]]:
+    ) -> dict[str, tuple[Demand, ...]]:
         free_space = state.view.indexes.free_space
         with_demand = state.demand.by_node
         hopeless: dict[str, tuple[Demand, ...]] = dict.fromkeys(names, ())
@@ -215,16 +208,16 @@ class PlacementReport:
                 hopeless[name] = before.hopeless
             elif demands:
                 changed.append(name)
-        for first in range(0, len(changed), _NODES_PER_PAUSE):
-            batch = changed[first : first + _NODES_PER_PAUSE]
+        # Each few nodes have a budget of their own.
+        for first in range(0, len(changed), _NODES_PER_BUDGET):
+            batch = changed[first : first + _NODES_PER_BUDGET]
             query = ContentionQuery(state, state.demand, ledger, NO_REQUESTER, Budget())
-            competitors = yield from contention.competitors(query, batch)
+            competitors = contention.competitors(query, batch)
             for name in batch:
                 # A node where no demand fits, or that Longhorn does not list, has no competitors.
                 on_node = competitors.get(name)
                 fitting = {identity(volume) for volume in on_node.demanded} if on_node is not None else set[str]()
                 hopeless[name] = tuple(demand for demand in with_demand[name] if identity(demand.volume) not in fitting)
-            yield
         return hopeless
 
 

@@ -13,14 +13,13 @@ from heapq import nlargest
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.fitting_volumes import FittingVolumes, fitting_volumes
 from scheduler_core.evaluation.offered_volumes import CompetingVolumes
 from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import evaluate_requirements
 from scheduler_core.extender.allowed_placements import with_coming_copies, with_placements
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.placement import find_candidates, find_candidates_in_steps
+from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
@@ -63,20 +62,20 @@ class Steering:
         self.keeps_offers = True  # whether the place keeps what undecided pods were offered, too
         self.breaks_promise = False  # whether what was promised does not fit with Longhorn's own choice
 
-    def place(self) -> Cooperative[Placement | None]:
+    def place(self) -> Placement | None:
         """Returns the place with which all that was promised there still fits, None without one."""
         chosen = self._placement
         candidates: Sequence[Placement] | None = None
         # If the offers fit nowhere, too, a place that keeps what is decided is better than one that does not.
         for with_offers in (True, False):
             self.keeps_offers = with_offers
-            self.breaks_promise = (yield from self._reason(chosen, with_offers=with_offers)) not in FITTING
+            self.breaks_promise = self._reason(chosen, with_offers=with_offers) not in FITTING
             if not self.breaks_promise and not self.overfills:
                 return chosen
             if candidates is None:
-                candidates = yield from self._candidates()
+                candidates = self._candidates()
             for candidate in candidates:
-                if (yield from self._reason(candidate, with_offers=with_offers)) is Reason.ROOM:
+                if self._reason(candidate, with_offers=with_offers) is Reason.ROOM:
                     return candidate
         return None
 
@@ -93,25 +92,23 @@ class Steering:
         """How many volumes were promised space on the node of Longhorn's choice."""
         return len(self._promised[self._placement.node].volumes)
 
-    def _reason(self, candidate: Placement, *, with_offers: bool) -> Cooperative[Reason]:
+    def _reason(self, candidate: Placement, *, with_offers: bool) -> Reason:
         """Returns whether all that was promised on the candidate's node fits there with it."""
         name = candidate.node
         if name not in self._promised:
-            fitting = yield from fitting_volumes(self._competing(name), lambda volumes: self._fit(name, volumes))
+            fitting = fitting_volumes(self._competing(name), lambda volumes: self._fit(name, volumes))
             self._promised[name] = fitting
         fitting = self._promised[name]
         promised = list((fitting.volumes if with_offers else fitting.demanded).values())
         if not promised:
             return Reason.ROOM
-        yield
         # The other disks need steps, too.
         portion = self._budget.portion(self._budget.left // 2)
         reason = self._evaluate(with_placements(self._view, [candidate]), name, promised, portion)
         self._budget.take_back([portion])
         return reason
 
-    def _fit(self, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
-        yield
+    def _fit(self, name: str, volumes: Sequence[PodVolume]) -> bool:
         return not volumes or self._evaluate(self._view, name, volumes, self._budget) in FITTING
 
     @staticmethod
@@ -119,7 +116,7 @@ class Steering:
         evaluation = evaluate_requirements(view, requirements(volumes, volumes), name)
         return with_coming_copies(view, evaluation).reason(budget)
 
-    def _candidates(self) -> Cooperative[Sequence[Placement]]:
+    def _candidates(self) -> Sequence[Placement]:
         """Returns the other places that Longhorn's rules allow, those of the same node first."""
         view = self._view
         volume = view.snapshot.volumes.get(self._placement.volume)
@@ -129,7 +126,7 @@ class Steering:
         if self._other_nodes:
             replicas = view.replicas_of(volume.name)
             cluster = self._part_of_cluster({replica.node_id for replica in replicas})
-            allowed = yield from find_candidates_in_steps(cluster, replica_request(self._placement, volume), replicas)
+            allowed = find_candidates(cluster, replica_request(self._placement, volume), replicas)
             names += sorted({candidate.node.name for candidate in allowed.disks} - set(names))[:_MAX_NODES]
         places: list[Placement] = []
         for name in names:
@@ -138,7 +135,6 @@ class Steering:
                 legal = legal_disks(view, moved, volume) - {self._placement.disk}
                 disks = sorted(view.snapshot.longhorn_nodes[name].disks, key=lambda disk: disk.name)
                 places += [replace(moved, disk=disk.uuid, disk_path=disk.path) for disk in disks if disk.uuid in legal]
-                yield
         return places
 
     def _part_of_cluster(self, homes: Collection[str]) -> Cluster:

@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from scheduler_core.convert.json_text import Path
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
 from scheduler_core.generic.node_info import NodeInfo
@@ -106,7 +105,7 @@ PluginRule = PredicatePlugin | PriorityPlugin
 class RunPlugin(Protocol):
     """Calls a plugin."""
 
-    def __call__(self, rule: str, call: Callable[[], _Result], /) -> Cooperative[_Result]:
+    def __call__(self, rule: str, call: Callable[[], _Result], /) -> _Result:
         """Returns the result of a call to a plugin's rule.
 
         Raises:
@@ -114,13 +113,12 @@ class RunPlugin(Protocol):
         """
 
 
-def run_directly(rule: str, call: Callable[[], _Result]) -> Cooperative[_Result]:
+def run_directly(rule: str, call: Callable[[], _Result]) -> _Result:
     """Calls a plugin; one that does not return is waited for.
 
     Raises:
         UndecidableError: it raised
     """
-    yield
     try:
         return contain(call, f"plugin rule {rule} failed")
     except PluginError as error:
@@ -167,7 +165,7 @@ class Plugins:
 
     def texts(
         self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]
-    ) -> Cooperative[dict[str, str]]:
+    ) -> dict[str, str]:
         """Returns what a plugin's predicate says about each node, by name.
 
         Raises:
@@ -179,11 +177,9 @@ class Plugins:
             check = plugin.function(cycle_state, argument)
             return {node_info.node.name: _text(check(node_info)) for node_info in node_infos}
 
-        return (yield from self.run(rule, call))
+        return self.run(rule, call)
 
-    def scores(
-        self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]
-    ) -> Cooperative[list[int]]:
+    def scores(self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]) -> list[int]:
         """Returns the scores of a plugin's priority, in the order of the nodes.
 
         Raises:
@@ -199,7 +195,7 @@ class Plugins:
                 raise ValueError(f"{len(scores)} scores for {len(node_infos)} nodes")
             return scores
 
-        return (yield from self.run(rule, call))
+        return self.run(rule, call)
 
 
 NO_PLUGINS: Final = Plugins()

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.node_info import NodeInfo
@@ -34,7 +33,6 @@ _RESOLVABLE_BY_EVICTION: Final = frozenset(
         "EvenPodsSpread",
     }
 )
-_NODES_PER_SLICE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +56,8 @@ def priorities_read_longhorn(policy: Policy) -> bool:
 
 def policy_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
-) -> Cooperative[dict[str, PolicyRefusal]]:
+) -> dict[str, PolicyRefusal]:
     """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it.
-    Pauses every few nodes.
 
     Raises:
         UndecidableError: a predicate cannot be decided for any node
@@ -74,30 +71,27 @@ def policy_refusals(
     if len(node_infos) < len(names):
         not_found = PolicyRefusal(NODE_NOT_FOUND, unresolvable=True)
         refusals.update((name, not_found) for name in names if name not in cluster.nodes)
-    bound = yield from _bind_predicates(cycle_state, policy, entries, node_infos)
+    bound = _bind_predicates(cycle_state, policy, entries, node_infos)
     order = [entries.index(entry) for entry in (*bound.local, *bound.others)]
     # Many nodes fail alike: they share one value.
     refusal_by_texts: dict[tuple[str, ...], PolicyRefusal] = {}
-    for start in range(0, len(node_infos), _NODES_PER_SLICE):
-        chunk = node_infos[start : start + _NODES_PER_SLICE]
-        for node_info, texts in zip(chunk, bound.texts(chunk), strict=True):
-            if not any(texts):
-                continue
-            if texts not in refusal_by_texts:
-                failures = [(entries[index], text) for index, text in sorted(zip(order, texts, strict=True)) if text]
-                refusal_by_texts[texts] = _refusal(policy, failures)
-            refusals[node_info.node.name] = refusal_by_texts[texts]
-        yield
+    for node_info, texts in zip(node_infos, bound.texts(node_infos), strict=True):
+        if not any(texts):
+            continue
+        if texts not in refusal_by_texts:
+            failures = [(entries[index], text) for index, text in sorted(zip(order, texts, strict=True)) if text]
+            refusal_by_texts[texts] = _refusal(policy, failures)
+        refusals[node_info.node.name] = refusal_by_texts[texts]
     return refusals
 
 
 def _bind_predicates(
     cycle_state: CycleState, policy: Policy, entries: Sequence[PolicyPredicate], node_infos: Sequence[NodeInfo]
-) -> Cooperative[BoundPredicates]:
+) -> BoundPredicates:
     local: dict[PolicyPredicate, Check] = {}
     others: dict[PolicyPredicate, Check] = {}
     for entry in entries:
-        check = yield from bind_predicate(cycle_state, policy, entry, node_infos)
+        check = bind_predicate(cycle_state, policy, entry, node_infos)
         (local if entry.rule in LOCAL_RULES else others)[entry] = check
     return BoundPredicates(cycle_state, local, others)
 

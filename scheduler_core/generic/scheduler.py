@@ -1,7 +1,6 @@
 """Decides where one pod goes: filter, prioritise, select.
 
-Long computations pause (`scheduler_core/cooperative.py`). The order of the nodes changes nothing but the order of the
-result. Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
+The order of the nodes changes nothing but the order of the result. Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.current_predicates import UNSCHEDULABLE
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
@@ -33,8 +31,6 @@ NOT_READY: Final = "node is not ready"
 _CORDON_RULE: Final = "CheckNodeUnschedulable"
 # A node that is not ready has a taint that says so.
 _TAINT_RULE: Final = "PodToleratesNodeTaints"
-# They take a few milliseconds where no result is cached.
-_NODES_PER_SLICE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +92,16 @@ def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     policy: Policy,
     select_host: SelectHost,
     longhorn_facts: LonghornFacts = NO_FACTS,
-) -> Cooperative[ScheduleResult]:
+) -> ScheduleResult:
     """Selects a node for the pod. The candidates are `nodes`, or all nodes. `select_host` picks one of the best nodes'
     names, which it gets in order, as `random.Random(seed).choice` does. `longhorn_facts` are required if the policy has
     Longhorn's rules; without facts no node fits these.
     """
-    filtered = yield from find_nodes_that_fit(pod, nodes, cluster, policy, longhorn_facts)
+    filtered = find_nodes_that_fit(pod, nodes, cluster, policy, longhorn_facts)
     error = filtered.error
     ranking = Ranking()
     try:
-        ranking = yield from prioritize(pod, filtered.feasible, cluster, policy, longhorn_facts)
+        ranking = prioritize(pod, filtered.feasible, cluster, policy, longhorn_facts)
     except UndecidableError as failure:
         error = str(failure)
     max_total = max(ranking.totals.values(), default=0)
@@ -128,29 +124,26 @@ def find_nodes_that_fit(
     cluster: GenericClusterState,
     policy: Policy,
     longhorn_facts: LonghornFacts = NO_FACTS,
-) -> Cooperative[FilterResult]:
+) -> FilterResult:
     """Filters the available nodes by the policy's predicates. The candidates are `nodes`, or all nodes."""
     cycle_state = CycleState(pod, cluster, longhorn_facts)
     names = cluster.node_names if nodes is None else nodes
     available, unavailable = _split_by_availability(names, cluster.node_infos(nodes), policy)
     if not available:
         return FilterResult(unavailable, {}, (), NO_NODES)
-    checks, undecidable = yield from _bind_predicates(cycle_state, policy, available)
+    checks, undecidable = _bind_predicates(cycle_state, policy, available)
     failures: dict[str, tuple[PredicateFailure, ...]] = {}
     feasible: list[NodeInfo] = []
     # Many nodes fail alike: they share one value.
     failures_by_texts: dict[tuple[str, ...], tuple[PredicateFailure, ...]] = {}
-    for start in range(0, len(available), _NODES_PER_SLICE):
-        node_infos = available[start : start + _NODES_PER_SLICE]
-        for node_info, texts in zip(node_infos, checks.texts(node_infos), strict=True):
-            if not texts and not undecidable:
-                feasible.append(node_info)
-                continue
-            if texts not in failures_by_texts:
-                text_by_predicate = dict(zip(checks.names, texts, strict=bool(texts))) | undecidable
-                failures_by_texts[texts] = _failures(policy, text_by_predicate)
-            failures[node_info.node.name] = failures_by_texts[texts]
-        yield
+    for node_info, texts in zip(available, checks.texts(available), strict=True):
+        if not texts and not undecidable:
+            feasible.append(node_info)
+            continue
+        if texts not in failures_by_texts:
+            text_by_predicate = dict(zip(checks.names, texts, strict=bool(texts))) | undecidable
+            failures_by_texts[texts] = _failures(policy, text_by_predicate)
+        failures[node_info.node.name] = failures_by_texts[texts]
     error = next(iter(undecidable.values()), "")
     return FilterResult(unavailable, failures, tuple(feasible), error)
 
@@ -216,7 +209,7 @@ class BoundPredicates:
 
 def _bind_predicates(
     cycle_state: CycleState, policy: Policy, node_infos: Sequence[NodeInfo]
-) -> Cooperative[tuple[BoundPredicates, dict[str, str]]]:
+) -> tuple[BoundPredicates, dict[str, str]]:
     """The policy's predicates as checks of a node, and the reasons of the undecidable ones, by name."""
     # An undecidable predicate fails on every node.
     local: dict[PolicyPredicate, Check] = {}
@@ -224,7 +217,7 @@ def _bind_predicates(
     undecidable: dict[str, str] = {}
     for entry in policy.predicates:
         try:
-            check = yield from bind_predicate(cycle_state, policy, entry, node_infos)
+            check = bind_predicate(cycle_state, policy, entry, node_infos)
         except UndecidableError as error:
             undecidable[entry.name] = str(error)
         else:
@@ -234,7 +227,7 @@ def _bind_predicates(
 
 def bind_predicate(
     cycle_state: CycleState, policy: Policy, entry: PolicyPredicate, node_infos: Sequence[NodeInfo]
-) -> Cooperative[Check]:
+) -> Check:
     """Returns a predicate of the policy as a check of these nodes. A plugin's predicate checks them at once, so that it
     is called once.
 
@@ -243,7 +236,7 @@ def bind_predicate(
     """
     if entry.rule not in policy.plugins.predicates:
         return PREDICATES[entry.rule](cycle_state, entry.argument)
-    texts = yield from policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
+    texts = policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
     return lambda node_info: texts[node_info.node.name]
 
 
@@ -261,7 +254,7 @@ def prioritize(
     cluster: GenericClusterState,
     policy: Policy,
     longhorn_facts: LonghornFacts = NO_FACTS,
-) -> Cooperative[Ranking]:
+) -> Ranking:
     """Scores nodes by every priority of the policy. Without priorities each total is 1.
 
     Raises:
@@ -270,17 +263,16 @@ def prioritize(
     names = [node_info.node.name for node_info in nodes]
     if not policy.priorities or not nodes:
         return Ranking(totals=dict.fromkeys(names, 1))
-    columns, totals = yield from _score(CycleState(pod, cluster, longhorn_facts), policy, nodes)
+    columns, totals = _score(CycleState(pod, cluster, longhorn_facts), policy, nodes)
     scores = {name: dict(zip(names, column, strict=True)) for name, column in columns.items()}
     return Ranking(scores, dict(zip(names, totals, strict=True)))
 
 
 def _score(
     cycle_state: CycleState, policy: Policy, nodes: Sequence[NodeInfo]
-) -> Cooperative[tuple[dict[str, Sequence[int]], list[int]]]:
+) -> tuple[dict[str, Sequence[int]], list[int]]:
     local = [entry for entry in policy.priorities if entry.rule in LOCAL_RULES]
     rows = _score_locally(cycle_state, local, nodes) if local else []
-    yield
     # The last entry of a row is the weighted sum of the others.
     totals = [row[-1] for row in rows] or [0] * len(nodes)
     columns: dict[str, Sequence[int]] = {}
@@ -289,13 +281,12 @@ def _score(
             columns[entry.name] = list(map(itemgetter(local.index(entry)), rows))
             continue
         if entry.rule in policy.plugins.priorities:
-            scores = yield from policy.plugins.scores(entry.rule, cycle_state, entry.argument, nodes)
+            scores = policy.plugins.scores(entry.rule, cycle_state, entry.argument, nodes)
         else:
             scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
         columns[entry.name] = scores
         if any(scores):
             totals = [total + entry.weight * score for total, score in zip(totals, scores, strict=True)]
-        yield
     return columns, totals
 
 
@@ -318,7 +309,7 @@ def prioritize_names(
     cluster: GenericClusterState,
     policy: Policy,
     longhorn_facts: LonghornFacts = NO_FACTS,
-) -> Cooperative[dict[str, int]]:
+) -> dict[str, int]:
     """Scores nodes for the extender's /prioritize. A score is the weighted mean, from 0 to 10, cut off to a whole
     number. All nodes in `names` count as feasible, because kube-scheduler has filtered them; a node that does not exist
     scores 0.
@@ -327,7 +318,7 @@ def prioritize_names(
         UndecidableError: a plugin's priority failed
     """
     node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
-    _, totals = yield from _score(CycleState(pod, cluster, longhorn_facts), policy, node_infos)
+    _, totals = _score(CycleState(pod, cluster, longhorn_facts), policy, node_infos)
     weights = sum(entry.weight for entry in policy.priorities)
     # Without priorities all nodes are equal.
     if not weights:

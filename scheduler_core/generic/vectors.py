@@ -16,7 +16,6 @@ import msgspec
 
 from scheduler_core.conformance import Runner
 from scheduler_core.convert.generic import NODE, POD, SERVICE
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, schedule
@@ -92,7 +91,7 @@ def decide_scenario(scenario: Json) -> dict[str, Any]:
         [SERVICE.read(raw) for raw in scenario["services"]],
     )
     pod = POD.read(scenario["pod"])
-    return _to_recorded_form(run_to_end(schedule(pod, None, state, policy, min)))
+    return _to_recorded_form(schedule(pod, None, state, policy, min))
 
 
 def _policy(raw: object) -> Policy:

@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
-from scheduler_core.longhorn.steps import Steps, take_all
 from scheduler_core.model.longhorn import Disk, Node
-
-_STORES_PER_STEP: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +57,24 @@ class Choice:
 
 def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Choice, ...]:
     """Choices Longhorn may make for a replica of `size` bytes, in the candidates' order."""
-    return take_all(possible_choices_in_steps(candidates, size))
-
-
-def possible_choices_in_steps(candidates: Sequence[DiskCandidate], size: int) -> Steps[tuple[Choice, ...]]:
-    """As `possible_choices`, with pauses: a large cluster has thousands of disks."""
     if len(candidates) == 1:
         return (Choice(candidates[0], ChoiceReason.ONLY),)
     by_node: dict[str, list[DiskCandidate]] = {}
     usable: dict[str, int] = {}
     usable_of_node: dict[str, int] = {}
-    for number, candidate in enumerate(candidates, start=1):
+    for candidate in candidates:
         name = candidate.node.name
         by_node.setdefault(name, []).append(candidate)
         usable[candidate.disk_uuid] = candidate.usable_bytes
         usable_of_node[name] = usable_of_node.get(name, 0) + candidate.usable_bytes
-        if number % _STORES_PER_STEP == 0:
-            yield
     nodes = _Scores.of(usable_of_node, size)
     disks = _Scores.of(usable, size)
-    yield
-    best_nodes = yield from nodes.best_in_steps(by_node)
-    yield
+    best_nodes = nodes.best(by_node)
     if not best_nodes:
         return tuple(Choice(candidate, ChoiceReason.NO_NODE) for candidate in candidates)
     best_disks: dict[str, list[str]] = {}
-    for number, name in enumerate(best_nodes, start=1):
+    for name in best_nodes:
         best_disks[name] = disks.best(each.disk_uuid for each in by_node[name])
-        if number % _STORES_PER_STEP == 0:
-            yield
     chosen = {uuid for uuids in best_disks.values() for uuid in uuids}
     if not all(best_disks.values()):
         return tuple(
@@ -121,18 +106,12 @@ class _Scores:
 
     def best(self, keys: Iterable[str]) -> list[str]:
         """The stores with space that have the smallest score; none if every store would be full afterwards."""
-        return take_all(self.best_in_steps(keys))
-
-    def best_in_steps(self, keys: Iterable[str]) -> Steps[list[str]]:
-        """As `best`, with pauses."""
         if self.mean <= 0:
             return []
         scores: dict[str, float] = {}
-        for number, key in enumerate(keys, start=1):
+        for key in keys:
             if self.usable[key] >= self.size:
                 scores[key] = self._score(key)
-            if number % _STORES_PER_STEP == 0:
-                yield
         best = min(scores.values(), default=0.0)
         return [key for key, score in scores.items() if score == best]
 

@@ -14,14 +14,12 @@ from scheduler_core.longhorn.disk_choice import (
     ChoiceReason,
     DiskCandidate,
     possible_choices,
-    possible_choices_in_steps,
 )
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_rule
 from scheduler_core.longhorn.linked_clone import source_missing
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.steps import Steps, take_all
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 
 _READ_BEFORE_WAIT: Final = (
@@ -35,9 +33,6 @@ _READ_AFTER_WAIT: Final = (
     "replica-auto-balance-disk-pressure-percentage",
 )
 
-_NODES_PER_STEP: Final = 50
-# These rules are quick.
-_NODES_PER_PASS: Final = 250
 
 Reasons = frozenset[ScheduleError]
 
@@ -63,61 +58,40 @@ class PlacementResult:
 
 def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterable[Replica]) -> DiskCandidates:
     """The disks of the first tier that has any (FindDiskCandidates). `replicas` are all of this volume."""
-    return take_all(find_candidates_in_steps(cluster, request, replicas))
-
-
-def find_candidates_in_steps(
-    cluster: Cluster, request: ReplicaRequest, replicas: Iterable[Replica]
-) -> Steps[DiskCandidates]:
-    """As `find_candidates`, with pauses."""
-    nodes, error = yield from _node_candidates(cluster, request)
+    nodes, error = node_candidates(cluster, request)
     if error is not None:
         return DiskCandidates(reasons=frozenset({error}))
     disks: dict[str, Sequence[Disk]] = {}
-    for number, node in enumerate(nodes.values(), start=1):
+    for node in nodes.values():
         disks[node.name] = prefilter_disks(cluster, request, node)
-        if number % _NODES_PER_PASS == 0:
-            yield
-    return (yield from _disk_candidates(cluster, request, (nodes, disks), tuple(replicas), reuse=False))
+    return _disk_candidates(cluster, request, (nodes, disks), tuple(replicas), reuse=False)
 
 
 def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
     """The nodes that may take the replica, or an error; tags and anti-affinity are not checked here."""
     # Mirrors ListSchedulableNodes, the linked clone filter and getNodeCandidates. The error is that of the filter that
     # leaves nothing.
-    return take_all(_node_candidates(cluster, request))
-
-
-def _node_candidates(
-    cluster: Cluster, request: ReplicaRequest
-) -> Steps[tuple[Mapping[str, Node], ScheduleError | None]]:
     if source_missing(cluster, request):
         return {}, ScheduleError.CLIENT_OPERATION_FAILED
-    nodes = yield from _passing(cluster, request, cluster.nodes, node_stage.schedulable_refusal)
+    nodes = _passing(cluster, request, cluster.nodes, node_stage.schedulable_refusal)
     if request.linked_clone:
-        nodes = yield from _passing(cluster, request, nodes, node_stage.linked_clone_refusal)
+        nodes = _passing(cluster, request, nodes, node_stage.linked_clone_refusal)
         if not nodes:
             return {}, ScheduleError.LINKED_CLONE
-    nodes = yield from _passing(cluster, request, nodes, node_stage.hard_affinity_refusal)
+    nodes = _passing(cluster, request, nodes, node_stage.hard_affinity_refusal)
     if not nodes and request.hard_node_affinity:
         return {}, ScheduleError.HARD_AFFINITY
-    nodes = yield from _passing(cluster, request, nodes, node_stage.topology_refusal)
+    nodes = _passing(cluster, request, nodes, node_stage.topology_refusal)
     if not nodes:
         return {}, ScheduleError.TOPOLOGY if request.volume.topology_requirement else ScheduleError.NODES_UNAVAILABLE
-    nodes = yield from _passing(cluster, request, nodes, node_stage.engine_refusal)
+    nodes = _passing(cluster, request, nodes, node_stage.engine_refusal)
     return nodes, None if nodes else ScheduleError.ENGINE_IMAGE_NOT_READY
 
 
 def _passing(
     cluster: Cluster, request: ReplicaRequest, nodes: Mapping[str, Node], rule: node_stage.NodeRule
-) -> Steps[Mapping[str, Node]]:
-    passing: dict[str, Node] = {}
-    for number, (name, node) in enumerate(nodes.items(), start=1):
-        if rule(cluster, request, node) is None:
-            passing[name] = node
-        if number % _NODES_PER_PASS == 0:
-            yield
-    return passing
+) -> Mapping[str, Node]:
+    return {name: node for name, node in nodes.items() if rule(cluster, request, node) is None}
 
 
 def prefilter_disks(cluster: Cluster, request: ReplicaRequest, node: Node) -> tuple[Disk, ...]:
@@ -148,7 +122,7 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
 ) -> DiskCandidates:
     """The eligible disks of the first tier that has any (getDiskCandidates)."""
     # With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
-    return take_all(_disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse))
+    return _disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse)
 
 
 def _disk_candidates(
@@ -158,7 +132,7 @@ def _disk_candidates(
     replicas: tuple[Replica, ...],
     *,
     reuse: bool,
-) -> Steps[DiskCandidates]:
+) -> DiskCandidates:
     """See `disk_candidates`; `places` are its nodes and disks."""
     nodes, disks = places
     refusal = cluster_refusal(cluster, request)
@@ -166,17 +140,13 @@ def _disk_candidates(
         return DiskCandidates(reasons=_reported_reasons([refusal.rule]))
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
     reasons: Reasons = frozenset()
-    yield
     members_by_tier = tiers_of(cluster, request, nodes, replicas, reuse=reuse)
-    yield
     for tier, members in members_by_tier:
         eligible: list[DiskCandidate] = []
-        for number, node in enumerate(members, start=1):
+        for node in members:
             candidates, refused = eligible_disks(cluster, request, node, disks[node.name], None if reuse else replicas)
             eligible += candidates
             reasons |= refused
-            if number % _NODES_PER_STEP == 0:
-                yield
         spread = spread_over_disks(eligible, replicas, soft=soft.disk, ignore_failed=reuse)
         if spread:
             return DiskCandidates(tuple(spread), tier)
@@ -238,13 +208,6 @@ def schedule_replica(
     cluster: Cluster, volume: Volume, replica: Replica, replicas: Iterable[Replica]
 ) -> PlacementResult:
     """Every possible outcome for a replica object (ScheduleReplica). `replicas` are all of this volume."""
-    return take_all(schedule_replica_in_steps(cluster, volume, replica, replicas))
-
-
-def schedule_replica_in_steps(
-    cluster: Cluster, volume: Volume, replica: Replica, replicas: Iterable[Replica]
-) -> Steps[PlacementResult]:
-    """As `schedule_replica`, with a pause after each few nodes, because a large cluster takes long."""
     if replica.node_id:
         return PlacementResult(reasons=frozenset({ScheduleError.ALREADY_SCHEDULED}))
     if replica.failed_at and not replica.healthy_at:
@@ -254,16 +217,16 @@ def schedule_replica_in_steps(
     if _prefers_local_node(cluster, volume, replicas):
         # Without placed replicas every node is in the first tier. So if a disk of the local node is eligible, no other node matters.
         local = replace(cluster, nodes={volume.node_id: cluster.nodes[volume.node_id]})
-        candidates = yield from find_candidates_in_steps(local, request, replicas)
+        candidates = find_candidates(local, request, replicas)
         if candidates.disks:
             return PlacementResult(possible_choices(candidates.disks, request.replica_size))
-    candidates = yield from find_candidates_in_steps(cluster, request, replicas)
+    candidates = find_candidates(cluster, request, replicas)
     if not candidates.disks:
         return PlacementResult(reasons=candidates.reasons)
     if volume.data_layout is not None:
         return PlacementResult(tuple(Choice(candidate, ChoiceReason.FIRST_FOUND) for candidate in candidates.disks))
     preferred = preferred_disks(volume, candidates.disks, replicas)
-    return PlacementResult((yield from possible_choices_in_steps(preferred, request.replica_size)))
+    return PlacementResult(possible_choices(preferred, request.replica_size))
 
 
 def _prefers_local_node(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> bool:

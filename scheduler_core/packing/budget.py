@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-from scheduler_core.cooperative import Cooperative
+from scheduler_core.giving_way import give_way
 
 # Keeps a request's searching below the 300 ms that all of its evaluation may take.
 STEPS_PER_REQUEST: Final = 150_000
@@ -96,7 +96,7 @@ def share_fairly(
     portions: Portions,
     budget: Budget,
     tried: MutableMapping[_Instance, int] | None = None,
-) -> Cooperative[dict[_Instance, PackingAnswer]]:
+) -> dict[_Instance, PackingAnswer]:
     """Solves all instances, dividing the budget fairly among them.
 
     Each instance first gets the first portion, in order; the undecided ones then get equal shares of what is left. The
@@ -109,7 +109,7 @@ def share_fairly(
     each call where it ended, and every instance gets its turn.
 
     The caller orders the instances by their content, never by node, so that no answer depends on the order of the
-    nodes. Pauses after each search.
+    nodes. Gives way after each search.
     """
     tried = {} if tried is None else tried
     answers = dict.fromkeys(instances, PackingAnswer.UNDECIDED)
@@ -117,7 +117,7 @@ def share_fairly(
     for instance in answers:
         if instance not in tried and budget.left:
             answers[instance] = _attempt(instance, solve, budget.portion(portions.first), budget, tried)
-            yield
+            give_way()
     undecided = [
         instance
         for instance, answer in answers.items()
@@ -133,7 +133,7 @@ def share_fairly(
         worthwhile = min(_WORTHWHILE * before, portions.most) if position else 0
         if steps >= max(worthwhile, before + 1):
             answers[instance] = _attempt(instance, solve, budget.portion(steps), budget, tried)
-            yield
+            give_way()
     # An instance that both searches left undecided counts once.
     budget.gave_up = gave_up + list(answers.values()).count(PackingAnswer.UNDECIDED)
     return answers

@@ -14,7 +14,6 @@ from math import gcd
 from operator import itemgetter, or_
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.packing.budget import (
     Budget,
     OutOfStepsError,
@@ -47,7 +46,6 @@ _LARGE_TABLE: Final = PatternLimits(max_partial=200_000, max_complete=40_000)
 # No single instance may take longer than this, even when the request has more steps left: about 60 ms.
 MAX_STEPS_PER_INSTANCE: Final = _BRIEF_STEPS + 50_000
 _PORTIONS: Final = Portions(first=1_000, most=MAX_STEPS_PER_INSTANCE)
-_FAST_CHECKS_PER_PAUSE: Final = 256
 
 # Free bytes of each disk, and the mask of allowed disks for each volume.
 Instance = tuple[tuple[int, ...], tuple[int, ...] | None]
@@ -69,25 +67,17 @@ def fits_many(
     budget: Budget,
     restrictions: Sequence[tuple[int, ...] | None] | None = None,
     tried: MutableMapping[Instance, int] | None = None,
-) -> Cooperative[list[PackingAnswer]]:
+) -> list[PackingAnswer]:
     """`fits` for many nodes, one answer per disk profile, in order.
 
     `restrictions` has the `allowed` of each profile (None: all unrestricted), and `tried` the steps that earlier calls with these items
     spent without an answer (see `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order
-    of the profiles. Pauses every now and then.
+    of the profiles.
     """
-    answers: list[PackingAnswer] = []
-    for start in range(0, len(profiles), _FAST_CHECKS_PER_PAUSE):
-        batch = profiles[start : start + _FAST_CHECKS_PER_PAUSE]
-        if restrictions is None:
-            check = fast_check(items)
-            answers += [check(free) for free in batch]
-        else:
-            answers += [
-                _fast_check(items, allowed)(free)
-                for free, allowed in zip(batch, restrictions[start : start + _FAST_CHECKS_PER_PAUSE], strict=True)
-            ]
-        yield
+    if restrictions is None:
+        answers = list(map(fast_check(items), profiles))
+    else:
+        answers = [_fast_check(items, allowed)(free) for free, allowed in zip(profiles, restrictions, strict=True)]
     # Without restrictions disks are interchangeable, so sorting makes more profiles equal.
     undecided: list[Instance] = [
         (free if allowed else tuple(sorted(free)), allowed)
@@ -95,9 +85,7 @@ def fits_many(
         if answer is PackingAnswer.UNDECIDED
     ]
     ordered = sorted(set(undecided), key=lambda instance: (-sum(instance[0]), instance[0], instance[1] or ()))
-    searched = yield from share_fairly(
-        ordered, lambda instance, share: _answer(items, instance, share), _PORTIONS, budget, tried
-    )
+    searched = share_fairly(ordered, lambda instance, share: _answer(items, instance, share), _PORTIONS, budget, tried)
     instances = iter(undecided)
     return [searched[next(instances)] if answer is PackingAnswer.UNDECIDED else answer for answer in answers]
 

@@ -8,7 +8,6 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.packing.budget import Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import MAX_STEPS_PER_NODE, order_safe
@@ -16,7 +15,6 @@ from scheduler_core.packing.order_safe import MAX_STEPS_PER_NODE, order_safe
 # Seven volumes of different sizes in addition to the largest one; eight to ten when some sizes repeat.
 _MAX_PAIRS: Final = 3_000
 _PORTIONS: Final = Portions(first=100, most=MAX_STEPS_PER_NODE)
-_CHECKS_PER_PAUSE: Final = 256
 _TABLE_DISKS: Final = 2
 # The table takes milliseconds, a search mostly a fraction of one; with competing pods nearly every node has items of
 # its own.
@@ -28,20 +26,17 @@ def order_safe_many(
     profiles: Sequence[tuple[int, ...]],
     budget: Budget,
     tried: MutableMapping[tuple[int, ...], int] | None = None,
-) -> Cooperative[list[PackingAnswer]]:
+) -> list[PackingAnswer]:
     """`order_safe` for many nodes and unrestricted new volumes, one answer for each profile of free bytes, in order.
 
     Counting decides most nodes. Two greedy attempts to block the largest volume, and a table of the items' sums where
     many nodes have two disks, decide many of the others. Equal profiles are searched once, and the steps that one gets
     do not depend on the order of the profiles. `tried` has the steps that earlier calls with these items spent without
-    an answer (see `share_fairly`). Pauses every now and then.
+    an answer (see `share_fairly`).
     """
-    answers: list[PackingAnswer] = []
-    for start in range(0, len(profiles), _CHECKS_PER_PAUSE):
-        answers += _check_by_counting(items, profiles[start : start + _CHECKS_PER_PAUSE])
-        yield
+    answers = _check_by_counting(items, profiles)
     undecided = [free for free, answer in zip(profiles, answers, strict=True) if answer is PackingAnswer.UNDECIDED]
-    decided = yield from _decide(items, {tuple(sorted(free)) for free in undecided}, budget, tried)
+    decided = _decide(items, {tuple(sorted(free)) for free in undecided}, budget, tried)
     searched = iter(undecided)
     return [
         decided[tuple(sorted(next(searched)))] if answer is PackingAnswer.UNDECIDED else answer for answer in answers
@@ -72,16 +67,14 @@ def _decide(
     profiles: AbstractSet[tuple[int, ...]],
     budget: Budget,
     tried: MutableMapping[tuple[int, ...], int] | None,
-) -> Cooperative[dict[tuple[int, ...], PackingAnswer]]:
+) -> dict[tuple[int, ...], PackingAnswer]:
     """Answers for the sorted profiles that counting leaves undecided."""
     # Two greedy attempts to block the largest volume come first, then the table for two disks, then a search.
     orders = (items.descending[1:], items.descending[:0:-1])
     answers: dict[tuple[int, ...], PackingAnswer] = {}
-    for count, free in enumerate(profiles, start=1):
+    for free in profiles:
         if any(_blocks_greedily(others, items.largest, free) for others in orders):
             answers[free] = PackingAnswer.NO
-        if count % _CHECKS_PER_PAUSE == 0:
-            yield
     two_disks = [free for free in profiles if len(free) == _TABLE_DISKS and free not in answers]
     pairs = _sum_pairs(items) if len(two_disks) >= _MIN_PROFILES_FOR_TABLE else None
     if pairs is not None:
@@ -90,7 +83,7 @@ def _decide(
             for free in two_disks
         }
     ordered = sorted((free for free in profiles if free not in answers), key=lambda free: (-sum(free), free))
-    searched = yield from share_fairly(
+    searched = share_fairly(
         ordered, lambda free, share: order_safe(items, None, free, None, None, share).answer, _PORTIONS, budget, tried
     )
     return answers | searched

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.longhorn.provisioned_volume import ANYWHERE
 from scheduler_core.model import kube
 from scheduler_core.model.longhorn import TopologyTerm
@@ -39,7 +38,7 @@ def resolve_on_nodes(
     offered: Iterable[PodVolume] | None = (),
     *,
     require_best_effort: bool = True,
-) -> Cooperative[tuple[NodeResolution, ...]]:
+) -> tuple[NodeResolution, ...]:
     """Returns the pod's volumes for each possible match, and for each zone and region that new volumes are tied to. One
     result for all nodes, if neither differs. Otherwise a node is in the results of all its possible matches. `offered`
     are volumes that other pods may take. With None every claim without a volume gets a new one.
@@ -58,7 +57,7 @@ def resolve_on_nodes(
         on_nodes = matching if members is None else members if matching is None else matching & members
         if on_nodes is None or on_nodes:
             resolved = resolve_volumes(pod, view, dict(key), domain, require_best_effort=require_best_effort)
-            parts.append(NodeResolution((yield from resolved), on_nodes))
+            parts.append(NodeResolution(resolved, on_nodes))
     return tuple(parts)
 
 

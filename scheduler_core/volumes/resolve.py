@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn.provisioned_volume import (
     ANYWHERE,
@@ -37,8 +36,6 @@ _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
 # as an iSCSI target, and Longhorn numbers those of a node from 1 to 4,094 (go-iscsi-helper: FindNextAvailableTargetID). For v2 volumes
 # no limit is documented; the same one keeps the work for one pod bounded.
 MAX_VOLUMES_PER_NODE: Final = 4_094
-# One takes about 14 µs.
-_VOLUMES_PER_PAUSE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ class Resolution:
 def resolve(
     pod: kube.Pod, view: View, matches: Mapping[str, str] = _NO_MATCHES, *, require_best_effort: bool = True
 ) -> Resolution:
-    return run_to_end(resolve_volumes(pod, view, matches, require_best_effort=require_best_effort))
+    return resolve_volumes(pod, view, matches, require_best_effort=require_best_effort)
 
 
 def resolve_volumes(
@@ -94,8 +91,8 @@ def resolve_volumes(
     domain: TopologyTerm = ANYWHERE,
     *,
     require_best_effort: bool = True,
-) -> Cooperative[Resolution]:
-    """Returns the pod's Longhorn volumes; pauses, because a pod may have thousands.
+) -> Resolution:
+    """Returns the pod's Longhorn volumes.
 
     With `require_best_effort` False a best-effort volume does not need local space. `matches` are the PersistentVolumes that unbound claims
     will be bound to, by the claim's name; without one Longhorn creates a volume (see `volume_binding.py`). `domain` is that of the pod's node, to
@@ -107,9 +104,7 @@ def resolve_volumes(
     """
     volumes: dict[str, PodVolume] = {}
     mounts = sorted(pod.volumes, key=lambda mount: (mount.claim, mount.name))
-    for number, mount in enumerate(mounts, start=1):
-        if number % _VOLUMES_PER_PAUSE == 0:
-            yield
+    for mount in mounts:
         claim = _claim(pod, mount, view.snapshot)
         matched = matches.get(mount.claim, "")
         volume = volume_of_claim(claim, view, matched, domain, require_best_effort=require_best_effort)

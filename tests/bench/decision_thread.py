@@ -1,8 +1,9 @@
-"""Decisions in a thread of their own, and in slices on the event loop, in one run: `python -m tests.bench decision-thread`.
+"""What the thread of decisions leaves to the event loop, and what decisions wait for: `python -m tests.bench decision-thread`.
 
 *gap*: how long the loop of a leader (`tests/bench/longest_turn.py`) serves nothing else during a request for which nothing is cached but
-the demand; time that passes, with the garbage collector. */filter*: an extender over a snapshot decides about pods with requirements
-that no earlier request had, while ten readers load the status page. The two ways take turns, so that what else the machine does counts for both.
+the demand. *wait*: how long a decision waits for its turn while the leader explains, predicts a drain, or makes a report, the garbage
+collector included. Both are time that passes. */filter*: an extender over a snapshot decides about pods with requirements
+that no earlier request had, while ten readers load the status page.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import gc
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
@@ -23,44 +23,33 @@ import structlog
 import uvloop
 
 from app.runtime.decision_thread import DecisionThread
-from tests.bench.http import TWO, connect, new_requirements, run_server
+from tests.bench import cluster
+from tests.bench.http import TWO, connect, new_requirements, run_extender
 from tests.bench.longest_turn import Leader, crowded_leader
 from tests.bench.status_page import VIEWS, read_views, snapshot_with_waiting_pods
 
 SIZES: Final = (100, 1_000, 5_000)
-COLD_REQUESTS: Final = 5
-BATCHES: Final = 6
-BATCH: Final = 100
+COLD_REQUESTS: Final = 3
+FILTERS: Final = 600
 _TICK_SECONDS: Final = 0.001
-_IN_SLICES: Final = """
-import sys
-from app.decisions.evaluator import Evaluator
-make = Evaluator.__init__
-Evaluator.__init__ = lambda self, *arguments, thread=None: make(self, *arguments)
-sys.argv[0] = "longhorn-extender"
-from app.cli.main import main
-main()
-"""
-WAYS: Final = {
-    "on the loop": [sys.executable, "-c", _IN_SLICES],
-    "in a thread": [str(Path(sys.executable).with_name("longhorn-extender"))],
-}
+_SECONDS_OF_DRAINS: Final = 5.0
+
+Gaps = dict[str, list[float]]
 
 
 def run(sizes: tuple[int, ...] = SIZES) -> str:
-    """Measures both ways and returns the tables."""
+    """Measures everything and returns the table."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    head = f"{'':<32}" + "".join(f"{f'{nodes} nodes':>24}" for nodes in sizes)
-    gaps = [uvloop.run(_measure_gaps(nodes)) for nodes in sizes]
-    rows = [head, f"{'cold request, gap of the loop, ms':<32}" + f"{'p99':>12}{'worst':>12}" * len(sizes)]
-    for way in WAYS:
-        cells = ((_p99(gap[way]), max(gap[way])) for gap in gaps)
-        rows.append(f"{f'  {way}':<32}" + "".join(f"{value * 1e3:>12.1f}" for pair in cells for value in pair))
+    rows = [f"{'':<40}" + "".join(f"{f'{nodes} nodes':>24}" for nodes in sizes)]
+    rows += [f"{'ms':<40}" + f"{'p99':>12}{'worst':>12}" * len(sizes)]
+    results = [uvloop.run(_measure_leader(nodes)) for nodes in sizes]
+    for name in results[0]:
+        cells = ((_p99(result[name]), max(result[name])) for result in results)
+        rows.append(f"{name:<40}" + "".join(f"{value * 1e3:>12.1f}" for pair in cells for value in pair))
     times = [_measure_filter(nodes) for nodes in sizes]
-    rows += [f"{'/filter, ten readers, ms':<32}" + f"{'p50':>12}{'p99':>12}" * len(sizes)]
-    for way in WAYS:
-        pairs = ((median(time[way]), _p99(time[way])) for time in times)
-        rows.append(f"{f'  {way}':<32}" + "".join(f"{value * 1e3:>12.2f}" for pair in pairs for value in pair))
+    pairs = ((median(each), _p99(each)) for each in times)
+    rows.append(f"{'':<40}" + f"{'p50':>12}{'p99':>12}" * len(sizes))
+    rows.append(f"{'/filter, ten readers':<40}" + "".join(f"{value * 1e3:>12.2f}" for pair in pairs for value in pair))
     return "\n".join(["", *rows])
 
 
@@ -68,50 +57,71 @@ def _p99(values: list[float]) -> float:
     return quantiles(values, n=100, method="inclusive")[98]
 
 
-async def _measure_gaps(nodes: int) -> dict[str, list[float]]:
+async def _measure_leader(nodes: int) -> Gaps:
     objects, state, ledger = crowded_leader(nodes)
-    gaps: dict[str, list[float]] = {way: [] for way in WAYS}
+    results: Gaps = {}
     gc.collect()
     gc.freeze()  # as the live server
     for number in range(COLD_REQUESTS):
-        for way, measured in gaps.items():
-            leader = Leader(objects, state, ledger, DecisionThread() if way == "in a thread" else None)
-            # The first call of an application makes its middleware.
-            await leader.page("/healthz").send()
-            call = leader.verb("/filter", number)
-            gc.collect()
-            ticking = asyncio.create_task(_tick(measured))
-            await asyncio.sleep(0.02)
-            await call.send()
-            ticking.cancel()
+        thread = DecisionThread()
+        leader = Leader(objects, state, ledger, thread)
+        # The first call of an application makes its middleware.
+        await leader.page("/healthz").send()
+        gc.collect()
+        await _during(results, "gap of the loop, cold /filter", _gap, leader.verb("/filter", number).send)
+        wait = lambda thread=thread: _wait(thread)  # noqa: E731
+        await _during(results, "wait of a decision, /explain", wait, leader.verb("/explain", number).send)
+        await _during(results, "wait of a decision, status page", wait, leader.page("/").send)
+
+        async def drain(leader: Leader = leader, number: int = number) -> None:
+            await leader.page(f"/nodes/{cluster.name_of(number)}/drain").send()
+            await asyncio.sleep(_SECONDS_OF_DRAINS)
+
+        await _during(results, "wait of a decision, drains", wait, drain)
     gc.unfreeze()
-    return gaps
+    return results
 
 
-async def _tick(gaps: list[float]) -> None:
-    while True:
-        began = perf_counter()
-        await asyncio.sleep(_TICK_SECONDS)
-        gaps.append(perf_counter() - began - _TICK_SECONDS)
+async def _during(
+    results: Gaps, name: str, measure: Callable[[], Awaitable[float]], work: Callable[[], Awaitable[None]]
+) -> None:
+    """Measures again and again while some work is done."""
+    values = results.setdefault(name, [])
+
+    async def repeat() -> None:
+        while True:
+            values.append(await measure())
+
+    repeating = asyncio.create_task(repeat())
+    await asyncio.sleep(0.02)
+    await work()
+    repeating.cancel()
 
 
-def _measure_filter(nodes: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
+async def _gap() -> float:
+    began = perf_counter()
+    await asyncio.sleep(_TICK_SECONDS)
+    return perf_counter() - began - _TICK_SECONDS
+
+
+async def _wait(thread: DecisionThread) -> float:
+    submitted = perf_counter()
+    seconds = await thread.run(perf_counter) - submitted
+    await asyncio.sleep(_TICK_SECONDS)
+    return seconds
+
+
+def _measure_filter(nodes: int) -> list[float]:
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "snapshot.json"
         file.write_text(json.dumps(snapshot_with_waiting_pods(nodes)))
-        options = ["serve", "--alone", "--snapshot", str(file), "--log-level", "info", "--port"]
-        ports = {way: servers.enter_context(run_server([*command, *options]))[0] for way, command in WAYS.items()}
-        bodies = _bodies(nodes)
-        calls = {way: connect(port, "/filter") for way, port in ports.items()}
-        for call in calls.values():
+        with run_extender(file) as port:
+            call = connect(port, "/filter")
+            bodies = _bodies(nodes)
             call(next(bodies))
-        for _ in range(BATCHES):
-            for way, call in calls.items():
-                # Ten readers, each of whom loads a view every ten seconds.
-                with read_views(ports[way], VIEWS, 1):
-                    times[way] += [call(next(bodies)) for _ in range(BATCH)]
-    return times
+            # Ten readers, each of whom loads a view every ten seconds.
+            with read_views(port, VIEWS, 1):
+                return [call(next(bodies)) for _ in range(FILTERS)]
 
 
 def _bodies(nodes: int) -> Iterator[bytes]:

@@ -34,7 +34,6 @@ from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.kube.watched_kinds import WATCHED
 from scheduler_core.convert.kube import POD
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.kube import Pod
 from tests.bench import cluster
@@ -240,7 +239,7 @@ def _measure_events(cache: ClusterCache, nodes: int, results: dict[str, float]) 
 async def _measure_relist(cache: ClusterCache, client: KubeClient, nodes: int, results: dict[str, float]) -> None:
     """Measures listing every kind again while a large request is being served."""
     body = bytearray(cluster.nodes_body(cluster.pod("bench-0", [GI]), nodes, 11_000))
-    request = run_to_end(decode_filter(body, lambda _: None))
+    request = await decode_filter(body, lambda _: None)
     results["MB of the request in hand"] = len(body) / 1e6
     lists = {name: status.lists for name, status in cache.statuses.items()}
     gc.collect()

@@ -115,7 +115,7 @@ class Leader:
         source = FakeStateSource()
         # Nothing is cached but the demand.
         source.current = ClusterState(state.view, ProfileCache(state.view), state.demand)
-        evaluator = Evaluator(source, FilterOptions(), thread=thread)
+        evaluator = Evaluator(source, FilterOptions(), thread)
         metrics = Metrics()
         # Its clock stands still, so that no offer expires.
         offers = Offers(source, evaluator, lambda: _SETTINGS, metrics, lambda: ledger.time)

@@ -17,7 +17,6 @@ from statistics import median, quantiles
 
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
@@ -102,7 +101,7 @@ class Leader:
     def decide(self, name: str) -> Decision:
         """Decides about a pod of two claims that competes with all other pods."""
         contenders = Competing(self.state.demand, self.ledger, self.contention, self.equivalence)
-        return run_to_end(filter_nodes(new_pod(name), self.names, self.state, FilterOptions(), contenders))
+        return filter_nodes(new_pod(name), self.names, self.state, FilterOptions(), contenders)
 
     def clear_contention(self) -> None:
         """Forgets competitors and results."""

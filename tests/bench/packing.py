@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
@@ -367,14 +366,12 @@ def _measure_requests() -> Iterator[str]:
             ]
             budget = Budget()
             started = time.perf_counter()
-            answers = run_to_end(fits_many(items, profiles, budget))
+            answers = fits_many(items, profiles, budget)
             packed = time.perf_counter()
-            run_to_end(
-                order_safe_many(
-                    items,
-                    [free for free, answer in zip(profiles, answers, strict=True) if answer is PackingAnswer.YES],
-                    budget,
-                )
+            order_safe_many(
+                items,
+                [free for free, answer in zip(profiles, answers, strict=True) if answer is PackingAnswer.YES],
+                budget,
             )
             done = time.perf_counter()
             yield (

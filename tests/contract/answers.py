@@ -28,6 +28,7 @@ from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
+from app.runtime.decision_thread import OnCallersThread
 from app.runtime.memory_budget import MemoryBudget
 from app.settings import DEFAULT_MAX_BODY, DEFAULT_REQUEST_MEMORY, Settings
 from scheduler_core.extender.decision import FilterOptions, Packing
@@ -154,7 +155,7 @@ async def _snapshot_answers(kind: str, draw: Callable[[random.Random], list[Obje
         chance = random.Random(f"{kind} {seed}")  # noqa: S311 # repeatable, not secret
         objects = _without_one([make.storage_class(), *draw(chance)], chance)
         settings = Settings(options=_options(chance), alone=chance.random() < 0.2)
-        app = create_app(make.snapshot(objects), settings, make.NOW)
+        app = create_app(make.snapshot(objects), settings, make.NOW, runner=OnCallersThread())
         pods = [entry for entry in objects if entry["kind"] == "Pod"]
         pods.sort(key=lambda raw: bool(raw["spec"]["nodeName"]))
         for pod in [pods[0], *chance.sample(pods[1:], min(1, len(pods) - 1))]:
@@ -186,7 +187,7 @@ def _application_with_offers(cache: FakeStateSource, options: FilterOptions) -> 
     """The application of a process that leads."""
     clock = virtual_loop().time
     settings = ExtenderSettings(enabled=True)
-    evaluator = Evaluator(cache, options, clock)
+    evaluator = Evaluator(cache, options)
     metrics = Metrics()
     offers = Offers(cache, evaluator, lambda: settings, metrics, clock)
     verbs = Verbs(evaluator, PolicyInForce(), decider=offers)

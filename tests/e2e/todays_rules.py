@@ -25,7 +25,6 @@ from devcluster.components import CONTROLLER_MANAGER, KWOK, ClusterOptions
 from devcluster.polling import wait_until
 from devcluster.stack import ROOT
 from scheduler_core.convert.generic import NAMESPACE, NODE, POD
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.scheduler import find_nodes_that_fit
@@ -256,7 +255,7 @@ def _is_decided(pod: Object) -> bool:
 def _decide(state: GenericClusterState, raw: Object) -> frozenset[str]:
     """The nodes on which the policy lets the pod run."""
     pod = POD.read(raw)
-    result = run_to_end(find_nodes_that_fit(pod, None, state, _policy()))
+    result = find_nodes_that_fit(pod, None, state, _policy())
     return frozenset(node_info.node.name for node_info in result.feasible)
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
@@ -87,7 +86,7 @@ def _decide(
     name: str = "p",
 ) -> Decision:
     pod = state.view.snapshot.pods["default", name]
-    return run_to_end(filter_nodes(pod, nodes, state, options, contenders))
+    return filter_nodes(pod, nodes, state, options, contenders)
 
 
 def _expected(
@@ -184,7 +183,7 @@ def test_a_hold_counts_against_pods_of_at_most_its_priority(
             (node, sizes, nodes if node or held is None or priority <= held else set[str]())
             for (node, sizes, nodes), held in zip(others, priorities, strict=False)
         ]
-        decision = run_to_end(filter_nodes(pod, NODES, state, EXACT, contenders))
+        decision = filter_nodes(pod, NODES, state, EXACT, contenders)
         holding = {
             number: pod
             for number, (pod, held) in enumerate(zip(others, priorities, strict=False))
@@ -204,11 +203,11 @@ def test_a_pod_fits_where_its_volumes_pack_together_with_demand_and_offers(
     decision = _decide(state, make.competing(state, ledger))
     assert [reason.fits for reason in decision.reasons] == _expected(layout, others, requested)
     pod = state.view.snapshot.pods["default", "p"]
-    explanation = run_to_end(explain_nodes(pod, NODES, state, EXACT, make.competing(state, ledger)))
+    explanation = explain_nodes(pod, NODES, state, EXACT, make.competing(state, ledger))
     assert [verdict.reason for verdict in explanation.verdicts] == list(decision.reasons)
     names = {volume.name for volume in decision.resolution.local}
     assert all(set(verdict.plan) == names for verdict in explanation.verdicts if verdict.fits)
-    alone = run_to_end(filter_nodes(pod, NODES, ClusterState.of(state.view), EXACT))
+    alone = filter_nodes(pod, NODES, ClusterState.of(state.view), EXACT)
     assert all(
         alone_reason.fits for alone_reason, reason in zip(alone.reasons, decision.reasons, strict=True) if reason.fits
     )

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.convert.generic import NODE, POD
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.scheduler import find_nodes_that_fit
 from scheduler_core.model.generic import Namespace
@@ -51,7 +50,7 @@ def cluster(seed: int) -> tuple[RandomCluster, GenericClusterState, DocumentedSc
 def fitting_nodes(state: GenericClusterState, raw: Object) -> set[str]:
     """The nodes on which the policy today.json lets a pod run."""
     pod = POD.read(raw)
-    result = run_to_end(find_nodes_that_fit(pod, None, state, policy("today")))
+    result = find_nodes_that_fit(pod, None, state, policy("today"))
     return {node_info.node.name for node_info in result.feasible}
 
 

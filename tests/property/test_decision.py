@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.schemas.explain import explain_answer
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from tests.builders import (
@@ -175,7 +174,7 @@ def test_shuffling_the_input_changes_no_byte_of_the_answer(
 
     def answer(raw_pod: Object, entries: list[Object]) -> str:
         model = as_pod(raw_pod)
-        return run_to_end(explain_answer(model, explained(raw_pod, entries))).model_dump_json()
+        return explain_answer(model, explained(raw_pod, entries)).model_dump_json()
 
     expected = answer(raw, raw_objects)
     assert json.loads(expected) is not None
@@ -191,8 +190,8 @@ def test_filter_and_explain_agree_with_and_without_cached_results(
     names = [f"n{pick}" for pick in picks]
     current = state(raw_objects)
     requested = as_pod(pod_of(volumes))
-    run_to_end(filter_nodes(requested, [f"n{index}" for index in range(len(cluster))], current, FilterOptions()))
-    cached = run_to_end(filter_nodes(requested, names, current, FilterOptions()))
+    filter_nodes(requested, [f"n{index}" for index in range(len(cluster))], current, FilterOptions())
+    cached = filter_nodes(requested, names, current, FilterOptions())
     explanation = explained(pod_of(volumes), raw_objects, nodes=names)
     by_name = dict(zip(explanation.decision.candidates, explanation.verdicts, strict=True))
     assert [by_name[name].reason for name in names] == list(cached.reasons)

@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
@@ -69,14 +68,14 @@ def test_a_node_fits_if_it_fits_for_every_possible_match(
     objects = _cluster(sizes, claims, volumes)
     pod = as_pod(make.pod(*claims))
     state = make.state(*objects)
-    decision = run_to_end(filter_nodes(pod, NODES, state, OPTIONS))
+    decision = filter_nodes(pod, NODES, state, OPTIONS)
     groups = match_volumes(pod, NODES, state.view)
     reasons: dict[str, list[Reason]] = {}
     for name in NODES:
         matches = [match for group in groups if group.nodes is None or name in group.nodes for match in group.matches]
         for match in matches or [{}]:
             bound_state = make.state(*_bound(objects, dict(match)))
-            [reason] = run_to_end(filter_nodes(pod, [name], bound_state, OPTIONS)).reasons
+            [reason] = filter_nodes(pod, [name], bound_state, OPTIONS).reasons
             reasons.setdefault(name, []).append(reason)
     homes = {name for name, each in reasons.items() if set(each) == {Reason.HOME}}
     expected = {

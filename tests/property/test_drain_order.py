@@ -12,7 +12,6 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.node_maintenance import maintain_node, settle_cluster
 from scheduler_core.extender.what_if.cluster_changes import Drain, SetSetting
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
@@ -71,10 +70,10 @@ def _drained_count(world: World, order: tuple[str, ...]) -> int:
     """
     counts = []
     for course in range(COURSES):
-        cluster = run_to_end(settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, ""))).cluster
+        cluster = settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, "")).cluster
         count = 0
         for name in order:
-            result = run_to_end(maintain_node(cluster, name, NONE, OPTIONS, choose(course, name)))
+            result = maintain_node(cluster, name, NONE, OPTIONS, choose(course, name))
             if result.problems:
                 break
             cluster = result.cluster
@@ -109,17 +108,15 @@ def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> No
     """
     order = order_of(world.start, *world.nodes, courses=COURSES)
     for course in range(COURSES):
-        cluster: PredictedCluster = run_to_end(
-            settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, ""))
-        ).cluster
+        cluster: PredictedCluster = settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, "")).cluster
         for name in names(order):
             start = Situation(cluster)
             drained = Drain((name,)).apply(start)
-            result = run_to_end(run_order(drained, OPTIONS, choose(course, name)))
+            result = run_order(drained, OPTIONS, choose(course, name))
             prediction = predict(start, drained, [result])
             assert [outcome.finished for outcome in prediction.drains] == [1]
             assert all(outcome.placed for outcome in prediction.pods if outcome.entry.left == name)
-            cluster = run_to_end(maintain_node(cluster, name, NONE, OPTIONS, choose(course, name))).cluster
+            cluster = maintain_node(cluster, name, NONE, OPTIONS, choose(course, name)).cluster
 
 
 @settings(max_examples=25)
@@ -130,7 +127,7 @@ def test_a_maintenance_ends_with_the_node_as_it_was(world: World) -> None:
     No replica on it has failed.
     """
     for name in world.nodes:
-        result = run_to_end(maintain_node(world.start.cluster, name, NONE, OPTIONS, choose(0, name)))
+        result = maintain_node(world.start.cluster, name, NONE, OPTIONS, choose(0, name))
         if result.problems:
             continue
         view = result.cluster.state.view

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.changelog import MAX_STEPS, ChangeLog
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation import equivalence_cache
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
@@ -103,13 +102,13 @@ class World:
         """Decides about a pod with the caches."""
         contenders = make.competing(self.state, self.ledger, self.contention, self.equivalence)
         pod = self.state.view.snapshot.pods["default", name]
-        return run_to_end(filter_nodes(pod, names, self.state, options, contenders))
+        return filter_nodes(pod, names, self.state, options, contenders)
 
     def decide_without_cache(self, name: str, names: tuple[str, ...], options: FilterOptions) -> Decision:
         """Decides about a pod with empty caches."""
         contenders = make.competing(self.state, self.ledger)
         pod = self.state.view.snapshot.pods["default", name]
-        return run_to_end(filter_nodes(pod, names, ClusterState.of(self.state.view), options, contenders))
+        return filter_nodes(pod, names, ClusterState.of(self.state.view), options, contenders)
 
     def create_claim(self, name: str, size: int, storage_class: str = "longhorn") -> None:
         """Creates a claim; an existing one keeps its size, as claims do while they are unbound."""

@@ -11,7 +11,6 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import Argument
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
@@ -116,7 +115,7 @@ def decide(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts, order: list[str] | None = None
 ) -> ScheduleResult:
     """Decides; of equally good nodes the first by name is chosen."""
-    return run_to_end(schedule(pod, order, state, policy, min, longhorn_facts))
+    return schedule(pod, order, state, policy, min, longhorn_facts)
 
 
 @given(new_pods, states, policies, facts)
@@ -210,7 +209,7 @@ def test_an_extender_s_answer_is_from_0_to_10_for_every_requested_node(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
 ) -> None:
     """Unknown nodes included."""
-    answer = run_to_end(prioritize_names(pod, NAMES, state, policy, longhorn_facts))
+    answer = prioritize_names(pod, NAMES, state, policy, longhorn_facts)
     assert tuple(answer) == NAMES
     assert all(0 <= score <= 10 for score in answer.values())
 

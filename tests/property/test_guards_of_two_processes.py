@@ -47,9 +47,7 @@ class Process:
             lambda: "",
         )
         clock = virtual_loop().time
-        self.guard = PlacementGuard(
-            self.cache, Evaluator(self.cache, FilterOptions(), clock), context, Metrics(), clock
-        )
+        self.guard = PlacementGuard(self.cache, Evaluator(self.cache, FilterOptions()), context, Metrics(), clock)
         self.cache.subscribe("replicas", self.guard.note_delivery)
 
     def _contenders(self) -> Contenders:

@@ -8,7 +8,6 @@ from unittest.mock import patch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.disk_profile import OpenDisk
 from scheduler_core.evaluation.missing_space import missing_space
 from scheduler_core.evaluation.single_node import NodeEvaluation
@@ -87,7 +86,7 @@ def test_the_missing_bytes_are_the_least_that_help_on_one_disk(evaluation: NodeE
     """Tags, data, anti-affinity and backing images included."""
     least = brute_force(evaluation)
     assume(least != 0)
-    missing = run_to_end(missing_space(evaluation, Budget()))
+    missing = missing_space(evaluation, Budget())
     assert missing.exact
     assert missing.size == (least or 0)
 
@@ -98,7 +97,7 @@ def test_with_few_steps_the_missing_bytes_are_never_overstated(evaluation: NodeE
     """What is not exact is a lower bound, and what is exact is the least."""
     least = brute_force(evaluation)
     assume(least != 0)
-    missing = run_to_end(missing_space(evaluation, Budget(steps)))
+    missing = missing_space(evaluation, Budget(steps))
     if missing.exact:
         assert missing.size == (least or 0)
     else:
@@ -115,7 +114,7 @@ def test_with_more_sums_than_numbers_the_missing_bytes_are_a_lower_bound(evaluat
         patch("scheduler_core.evaluation.missing_space.reachable_sums", return_value=[]),
         patch("scheduler_core.evaluation.missing_space._MAX_CAPACITIES", 3),
     ):
-        missing = run_to_end(missing_space(evaluation, Budget()))
+        missing = missing_space(evaluation, Budget())
     if missing.exact:
         assert missing.size == (least or 0)
     else:
@@ -131,6 +130,6 @@ def test_volumes_of_nearly_the_largest_size_have_missing_bytes() -> None:
     ]
     required = requirements(volumes, ())
     node = NodeEvaluation(required, None, (OpenDisk(uuid="d", free=0, headroom=0, classes=1, copies=()),), {})
-    missing = run_to_end(missing_space(node, Budget()))
+    missing = missing_space(node, Budget())
     assert not missing.exact
     assert sum(sizes) - 8 < missing.size <= sum(sizes)

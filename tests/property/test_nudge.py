@@ -7,7 +7,6 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
@@ -161,5 +160,5 @@ def test_equivalent_pods_fit_on_the_same_nodes_whatever_competes(
 
 def _fits(pod: Pod, state: ClusterState, ledger: Ledger) -> list[bool]:
     options = FilterOptions(packing=Packing.ORDER_SAFE)
-    decision = run_to_end(filter_nodes(pod, NODES, state, options, make.competing(state, ledger)))
+    decision = filter_nodes(pod, NODES, state, options, make.competing(state, ledger))
     return [reason.fits for reason in decision.reasons]

@@ -9,7 +9,6 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
@@ -181,8 +180,8 @@ def test_order_safety_agrees_with_every_placement_in_the_cluster(cluster: Cluste
     claims += [f"remote-{index}" for index in range(len(cluster.remotes))]
     wanted = make.as_pod(make.pod(*claims))
     names = [name for name, _ in cluster.zones]
-    explanation = run_to_end(explain_nodes(wanted, names, current, OPTIONS))
-    competing = run_to_end(filter_nodes(wanted, names, current, OPTIONS, make.competing(current)))
+    explanation = explain_nodes(wanted, names, current, OPTIONS)
+    competing = filter_nodes(wanted, names, current, OPTIONS, make.competing(current))
     assert competing.reasons == explanation.decision.reasons
     hard = all(not remote.placed and not (remote.soft[0] and remote.soft[1]) for remote in cluster.remotes)
     for name, verdict in zip(names, explanation.verdicts, strict=True):

@@ -9,7 +9,6 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items, OptionalItems
@@ -230,7 +229,7 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(node: Node) -> None:
     """The table for two disks agrees with the search."""
     alone = order_safe(Items(node.sizes), None, node.free, None, None, Budget()).answer
 
-    assert run_to_end(order_safe_many(Items(node.sizes), [node.free, node.free], Budget())) == [alone, alone]
+    assert order_safe_many(Items(node.sizes), [node.free, node.free], Budget()) == [alone, alone]
 
 
 @settings(max_examples=100, deadline=None)

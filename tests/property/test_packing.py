@@ -9,7 +9,6 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.items import Items
@@ -131,7 +130,7 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(variants: list[Problem
     same_masks = [allowed for sizes, _, allowed in variants if allowed is None or len(sizes) == len(items)]
     profiles = [free for sizes, free, allowed in variants if allowed is None or len(sizes) == len(items)]
 
-    answers = run_to_end(fits_many(items, profiles, Budget(), same_masks))
+    answers = fits_many(items, profiles, Budget(), same_masks)
 
     assert answers == [fits(items, free, allowed, Budget()) for free, allowed in zip(profiles, same_masks, strict=True)]
 

@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
@@ -51,7 +50,7 @@ def random_objects(random: Random, pods: int) -> list[Object]:
 def decide(state: ClusterState, pod: int) -> list[Reason]:
     """The reasons of all nodes for a pod."""
     requested = state.view.snapshot.pods["default", f"p{pod}"]
-    return list(run_to_end(filter_nodes(requested, NODES, state, EXACT)).reasons)
+    return list(filter_nodes(requested, NODES, state, EXACT).reasons)
 
 
 @given(st.randoms(use_true_random=False))

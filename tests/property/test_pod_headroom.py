@@ -11,7 +11,6 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.pod_headroom import fill_with_pods
 from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Situation
@@ -49,14 +48,14 @@ def chooser(seed: int) -> Callable[[int], int]:
 def test_what_if_places_the_same_pods_one_by_one(world: World, size: int, seed: int) -> None:
     """Each pod gets the same node, and one more gets none."""
     workload = template(size)
-    order = run_to_end(fill_with_pods(world.start.cluster, workload, OPTIONS, chooser(seed), 12))
+    order = fill_with_pods(world.start.cluster, workload, OPTIONS, chooser(seed), 12)
     choose = chooser(seed)
-    cluster = run_to_end(run_order(Situation(world.start.cluster), OPTIONS, choose)).cluster
+    cluster = run_order(Situation(world.start.cluster), OPTIONS, choose).cluster
     nodes: list[str] = []
     while len(nodes) < 12:
         pod, generic_pod = workload.pods(len(nodes))
         start = Situation(cluster).with_new_pod(pod, generic_pod, workload.owner)
-        result = run_to_end(run_order(start, OPTIONS, choose))
+        result = run_order(start, OPTIONS, choose)
         if generic_pod.key not in result.nodes or result.stuck or result.incomplete:
             break
         nodes.append(result.nodes[generic_pod.key])

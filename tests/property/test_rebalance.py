@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import CapacityReport
 from scheduler_core.extender.planning.move_search import Rebalance, find_moves
@@ -73,14 +72,14 @@ def placed_pods(start: Situation, cluster: PredictedCluster) -> list[frozenset[P
 
 def find_largest(start: Situation, moves: int, size: int | None = None) -> Rebalance:
     """The plan for the largest volume."""
-    baseline = run_to_end(Baseline.of(start, OPTIONS))
-    return run_to_end(find_moves(LargestVolumeGoal(start.cluster, CLASS, size), baseline, moves))
+    baseline = Baseline.of(start, OPTIONS)
+    return find_moves(LargestVolumeGoal(start.cluster, CLASS, size), baseline, moves)
 
 
 def find_pods(start: Situation, moves: int) -> Rebalance:
     """The plan for the waiting pods."""
-    baseline = run_to_end(Baseline.of(start, OPTIONS))
-    return run_to_end(find_moves(run_to_end(waiting_pods_goal(start, OPTIONS, choices)), baseline, moves))
+    baseline = Baseline.of(start, OPTIONS)
+    return find_moves(waiting_pods_goal(start, OPTIONS, choices), baseline, moves)
 
 
 def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluster]:

@@ -11,7 +11,6 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.remedy import Intervention, Remedy, Step, move_step
 from scheduler_core.extender.planning.remedy_step import step_changes
 from scheduler_core.extender.planning.replica_moves import replica_moves
@@ -86,13 +85,13 @@ def test_where_no_remedy_is_found_no_two_steps_on_one_node_help(world: World) ->
 def test_deciding_about_changed_nodes_alone_finds_the_same(world: World, chance: Random) -> None:
     """Each trial is compared with a plain decision about every node, made without what earlier ones left in caches."""
     trials = Trials(waiting(world.cluster), world.cluster, OPTIONS, 10_000)
-    run_to_end(trials.decide(()))
+    trials.decide(())
     if world.fits:
         return
     steps = [*every_step(world.cluster, None)]
     for _ in range(12):
         chosen = chance.sample(steps, min(len(steps), chance.randint(1, 2)))
-        decision = run_to_end(trials.decide(chosen))
+        decision = trials.decide(chosen)
         plain = _plain_decision(world, chosen)
         assert bool(decision.node) == bool(plain.node), chosen
         if decision.decision is not None:
@@ -108,7 +107,7 @@ def test_deciding_about_changed_nodes_alone_finds_the_same(world: World, chance:
 def test_where_more_never_hurts_a_pod_that_fits_after_some_steps_fits_after_all(world: World, chance: Random) -> None:
     """So one decision after all steps of a node proves that none of them helps."""
     trials = Trials(waiting(world.cluster), world.cluster, OPTIONS, 10_000)
-    run_to_end(trials.decide(()))
+    trials.decide(())
     steps = [*every_step(world.cluster, None)]
     if world.fits or not trials.monotone:
         return
@@ -116,7 +115,7 @@ def test_where_more_never_hurts_a_pod_that_fits_after_some_steps_fits_after_all(
         more = chance.sample(steps, chance.randint(1, len(steps)))
         fewer = chance.sample(more, chance.randint(1, len(more)))
         if _plain_decision(world, fewer).node:
-            assert run_to_end(trials.may_help(more)), (fewer, more)
+            assert trials.may_help(more), (fewer, more)
 
 
 def _plain_decision(world: World, steps: list[Step]) -> PodDecision:
@@ -125,4 +124,4 @@ def _plain_decision(world: World, steps: list[Step]) -> PodDecision:
     cluster = world.cluster.update(changes.objects)
     for node in changes.nodes:
         cluster = replace(cluster, scheduling=cluster.scheduling.with_node(node))
-    return run_to_end(PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0))
+    return PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0)

@@ -8,7 +8,6 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.packing.budget import Budget, PackingAnswer
@@ -258,5 +257,5 @@ def test_filter_offers_the_nodes_where_placement_always_succeeds(
         return
     options = FilterOptions(packing=Packing.STALE_SAFE)
     requested = make.as_pod(make.pod(*names))
-    decision = run_to_end(filter_nodes(requested, ["n1"], current, options, make.competing(current)))
+    decision = filter_nodes(requested, ["n1"], current, options, make.competing(current))
     assert decision.fits == placement_always_succeeds(node)

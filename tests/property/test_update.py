@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation import disk_profile
 from scheduler_core.evaluation.disk_profile import OpenDisk, profile_node
@@ -32,6 +32,7 @@ from tests.builders import NOW, Object
 from tests.worlds.changes import Changes, changes_of, empty_state
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.engines import engine_image, engines, instance_manager
+from tests.worlds.giving_way import run_with
 
 NODES = ("a", "b", "c")
 VOLUMES = ("v1", "v2", "v3")
@@ -168,14 +169,14 @@ def _snapshot(objects: Mapping[tuple[str, Key], object]) -> Snapshot:
 
 def _explain(state: ClusterState, pod: Pod) -> Any:
     try:
-        return run_to_end(explain_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions())).verdicts
+        return explain_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions()).verdicts
     except ResolutionError as error:
         return str(error)
 
 
 def _decide(state: ClusterState, pod: Pod) -> Any:
     try:
-        return run_to_end(filter_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions())).reasons
+        return filter_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions()).reasons
     except ResolutionError as error:
         return str(error)
 
@@ -242,18 +243,20 @@ def _state_of(*objects: Object | list[Object]) -> ClusterState:
     return empty_state().update(changes_of(*objects), NOW)
 
 
-def test_a_request_that_pauses_while_it_updates_a_table_ignores_the_next_change() -> None:
-    """The request pauses while changed nodes are profiled; meanwhile more nodes change."""
+def test_a_request_that_updates_a_table_ignores_the_next_change() -> None:
+    """While changed nodes are profiled, more nodes change, and a more urgent request reads them."""
     names = [f"n{index}" for index in range(200)]
     nodes = [make.longhorn_node(name) for name in names]
     pod = make.as_pod(make.pod("data"))
     state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes[:100])
-    run_to_end(explain_nodes(pod, names, state, FilterOptions()))
+    explain_nodes(pod, names, state, FilterOptions())
     state = state.update(changes_of([make.longhorn_node(name, 10) for name in names[:100]]), NOW)
-    paused = explain_nodes(pod, names, state, FilterOptions())
-    next(paused)
-    state.update(changes_of(nodes[100:]), NOW)
-    fits = [verdict.fits for verdict in run_to_end(paused).verdicts]
+    explain = partial(explain_nodes, pod, names, state, FilterOptions())
+    later = state.update(changes_of(nodes[100:]), NOW)
+    fits = [
+        verdict.fits
+        for verdict in run_with(lambda: filter_nodes(pod, names, later, FilterOptions()), explain, after=50).verdicts
+    ]
     assert fits == [False] * 200
 
 
@@ -275,18 +278,21 @@ def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: py
         return profile_node(view, classes, name)
 
     monkeypatch.setattr(disk_profile, "profile_node", count)
-    paused = filter_nodes(pod, names, state, FilterOptions())
-    next(paused)
-    later = state.update(changes_of(make.longhorn_node("n7", 10)), NOW)
-    assert _refused(run_to_end(paused)) == []
+    later: list[ClusterState] = []
+
+    def change() -> None:
+        later.append(state.update(changes_of(make.longhorn_node("n7", 10)), NOW))
+
+    assert _refused(run_with(change, partial(filter_nodes, pod, names, state, FilterOptions()), after=100)) == []
+    (later_state,) = later
     profiled.clear()
-    assert _refused(run_to_end(filter_nodes(pod, names, later, FilterOptions()))) == ["n7"]
+    assert _refused(filter_nodes(pod, names, later_state, FilterOptions())) == ["n7"]
     assert profiled == ["n7"]
-    last = later.update(changes_of(make.longhorn_node("n8", 10)), NOW)
+    last = later_state.update(changes_of(make.longhorn_node("n8", 10)), NOW)
     latest = last.update(changes_of(make.longhorn_node("n9", 10)), NOW)
     profiled.clear()
-    assert _refused(run_to_end(filter_nodes(pod, names, latest, FilterOptions()))) == ["n7", "n8", "n9"]
-    assert _refused(run_to_end(filter_nodes(pod, names, last, FilterOptions()))) == ["n7", "n8"]
+    assert _refused(filter_nodes(pod, names, latest, FilterOptions())) == ["n7", "n8", "n9"]
+    assert _refused(filter_nodes(pod, names, last, FilterOptions())) == ["n7", "n8"]
     assert profiled in (["n8", "n9", "n9"], ["n9", "n8", "n9"]), "an older state is made from the newer one"
 
 
@@ -298,7 +304,7 @@ def test_an_older_state_is_evaluated_as_it_was_after_a_later_one() -> None:
     state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes)
     later = state.update(changes_of(make.longhorn_node("n7", 10)), NOW)
     for current, refused in ((later, ["n7"]), (state, []), (later, ["n7"])):
-        assert _refused(run_to_end(filter_nodes(pod, names, current, FilterOptions()))) == refused
+        assert _refused(filter_nodes(pod, names, current, FilterOptions())) == refused
 
 
 def test_the_profile_cache_is_bounded_however_often_nodes_change() -> None:
@@ -311,8 +317,8 @@ def test_the_profile_cache_is_bounded_however_often_nodes_change() -> None:
     for number in range(1500):
         node = make.longhorn_node(names[number % 4], {"disk-1": make.disk(100, scheduled=number % 997 / 10)})
         state = state.update(changes_of(node), NOW)
-        run_to_end(explain_nodes(pod, names, state, FilterOptions()))
-        cached = run_to_end(state.profiles.evaluate(required, [], Budget(), examine_safety=True))
+        explain_nodes(pod, names, state, FilterOptions())
+        cached = state.profiles.evaluate(required, [], Budget(), examine_safety=True)
         largest = max(largest, len(cached))
     # At most 64 results, 4 for each node, and those of one request; there are 997 different profiles.
     assert len(names) < largest <= 64 + 5 * len(names)

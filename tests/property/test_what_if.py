@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Competing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
@@ -204,7 +203,7 @@ def test_no_order_overbooks_a_disk_while_the_status_is_current(world: World) -> 
     """Each placement sees the one before, unless Longhorn's status lags behind."""
     start = after(world.start, *world.changes)
     for seed in range(3):
-        result = run_to_end(run_order(start, OPTIONS, _choose_current_status(seed)))
+        result = run_order(start, OPTIONS, _choose_current_status(seed))
         assert _overbooked_disks(result) == []
 
 
@@ -278,7 +277,7 @@ def test_one_waiting_pod_goes_where_the_extender_lets_it(world: World) -> None:
     state = start.cluster.state
     pod = state.view.snapshot.pods["default", "web-0"]
     contenders = Competing.without_offers(state)
-    decision = run_to_end(filter_nodes(pod, start.cluster.node_names, state, OPTIONS, contenders))
+    decision = filter_nodes(pod, start.cluster.node_names, state, OPTIONS, contenders)
     outcome = next(each for each in predict(world.start, start, play(start, 5)).pods if each.entry.key[1] == "web-0")
     assert {*outcome.nodes} <= {*decision.fitting_nodes}
     assert outcome.certainty is (Certainty.ALWAYS if decision.fits else Certainty.NEVER)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from tests.builders import (
@@ -147,7 +146,7 @@ class Cluster:
         requested = as_pod(pod(*names[: self.own]))
         candidates = [f"n{index}" for index in range(len(self.nodes))]
         options = FilterOptions(packing=Packing.ORDER_SAFE)
-        explanation = run_to_end(explain_nodes(requested, candidates, current, options, competing(current)))
+        explanation = explain_nodes(requested, candidates, current, options, competing(current))
         kinds = {f"vol-free-{index}": kind(*entry[1:]) for index, entry in enumerate(self.free)}
         for index, (entry, name) in enumerate(zip(self.claims, names, strict=True)):
             kinds[f"vol-{index}"] = kind(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.profile_cache import ProfileCache
@@ -56,18 +55,18 @@ class CrowdedCluster:
         """What other pods have."""
         return Competing(self.state.demand, self.ledger, self.contention, self.equivalence)
 
-    def filter(self, pod: Pod) -> Cooperative[Decision]:
+    def filter(self, pod: Pod) -> Decision:
         """The decision of /filter."""
         return filter_nodes(pod, self.names, self.state, FilterOptions(), self.contenders)
 
-    def prioritize(self, pod: Pod) -> Cooperative[Any]:
+    def prioritize(self, pod: Pod) -> Any:
         """What the scores of /prioritize are made of."""
         return self.plans.longhorn_facts(pod, self.names, self.state, FilterOptions(), self.contenders)
 
-    def explain(self, pod: Pod) -> Cooperative[Explanation]:
+    def explain(self, pod: Pod) -> Explanation:
         """The explanation of /explain."""
         return explain_nodes(pod, self.names, self.state, FilterOptions(), self.contenders)
 
-    def row(self, pod: Pod) -> Cooperative[Any]:
+    def row(self, pod: Pod) -> Any:
         """A row of the status page."""
         return waiting_row(pod, self.state, FilterOptions(), self.contenders, {})

@@ -46,7 +46,7 @@ class NodeReservationWorld:
         self.metrics = Metrics()
         self.refusal = ""
         self.loop = virtual_loop()
-        self._evaluator = Evaluator(self.cache, options or FilterOptions(), lambda: 0.0)
+        self._evaluator = Evaluator(self.cache, options or FilterOptions())
         self.reservations = NodeReservations(
             self.cache, self._evaluator, lambda: settings, self.metrics, self.loop.time
         )

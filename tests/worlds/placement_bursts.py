@@ -33,7 +33,6 @@ from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from scheduler_core.convert.admission import JsonPatch, admission_request
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.guard_health import GuardState, Observation
@@ -197,7 +196,7 @@ class PlacementBurst:
         clock = virtual_loop().time
         cache = self._objects.shown
         metrics = Metrics()
-        self._evaluator = Evaluator(cache, FilterOptions(packing=way.packing), clock)
+        self._evaluator = Evaluator(cache, FilterOptions(packing=way.packing))
         self._offers = Offers(cache, self._evaluator, lambda: settings, metrics, clock)
         context = leader_context(lambda: settings, self._offers.contenders, self._written)
         self._guard = PlacementGuard(cache, self._evaluator, context, metrics, clock)
@@ -226,7 +225,7 @@ class PlacementBurst:
         state = self._objects.shown.state()
         pod = state.view.snapshot.pods["default", self._cluster.first_pod]
         contenders = make.competing(state)
-        decision = run_to_end(filter_nodes(pod, list(self._cluster.nodes), state, self._evaluator.options, contenders))
+        decision = filter_nodes(pod, list(self._cluster.nodes), state, self._evaluator.options, contenders)
         return decision.fitting_nodes
 
     # kube-scheduler

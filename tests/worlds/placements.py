@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, GuardDecision, Search, guard_placement
 from scheduler_core.model.replica_placement import Placement
@@ -108,6 +107,4 @@ def decide(
     other_nodes: bool = False,
 ) -> GuardDecision:
     """The guard's decision."""
-    return run_to_end(
-        guard_placement(wanted, state, ledger or Ledger(), allowances, Search(Budget(steps), other_nodes))
-    )
+    return guard_placement(wanted, state, ledger or Ledger(), allowances, Search(Budget(steps), other_nodes))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import Argument, CycleState
 from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
@@ -66,4 +65,4 @@ def decide(
     asking_pod: Pod, cluster: GenericClusterState, policy: Policy = DEFAULT_POLICY, longhorn: LonghornFacts = NO_FACTS
 ) -> ScheduleResult:
     """Decides about a pod; selects the first of equal nodes by name."""
-    return run_to_end(schedule(asking_pod, None, cluster, policy, min, longhorn))
+    return schedule(asking_pod, None, cluster, policy, min, longhorn)

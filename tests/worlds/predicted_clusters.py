@@ -10,7 +10,6 @@ from rpds import HashTrieMap
 
 from app.kube.scheduling_objects import SchedulingObjects
 from scheduler_core.convert.snapshot_kinds import group_of
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.order_history import Observe
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
@@ -163,12 +162,12 @@ def after(start: Situation, *changes: Change) -> Situation:
 
 def play(start: Situation, orders: int = 10) -> list[OrderResult]:
     """The ends of some orders."""
-    return [run_to_end(run_order(start, OPTIONS, random.Random(seed).randrange)) for seed in range(orders)]  # noqa: S311
+    return [run_order(start, OPTIONS, random.Random(seed).randrange) for seed in range(orders)]  # noqa: S311
 
 
 def observe(start: Situation, seed: int, observer: Observe) -> OrderResult:
     """The end of one order whose steps are observed."""
-    return run_to_end(run_order(start, OPTIONS, random.Random(seed).randrange, observer))  # noqa: S311
+    return run_order(start, OPTIONS, random.Random(seed).randrange, observer)  # noqa: S311
 
 
 def prediction(start: Situation, *changes: Change, orders: int = 10) -> Prediction:

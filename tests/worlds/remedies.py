@@ -18,7 +18,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from app.schemas.remedy_commands import step_commands
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
 from scheduler_core.extender.planning.replica_moves import DiskPlace
@@ -82,7 +81,7 @@ def waiting(cluster: PredictedCluster) -> kube.Pod:
 def fits(objects: Sequence[Object]) -> bool:
     """Whether the pod gets a node, by the decision of what-if."""
     cluster = cluster_of(objects)
-    return bool(run_to_end(PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0)).node)
+    return bool(PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0).node)
 
 
 def after(objects: Sequence[Object], steps: Sequence[Step]) -> list[Object]:
@@ -220,7 +219,7 @@ class World:
 
     def find(self, limit: int) -> tuple[Remedy, ...]:
         """At most `limit` remedies."""
-        return run_to_end(find_remedies(waiting(self.cluster), self.cluster, OPTIONS, limit)).remedies
+        return find_remedies(waiting(self.cluster), self.cluster, OPTIONS, limit).remedies
 
     def fits_after(self, *steps: Step) -> bool:
         """Whether the pod fits after steps without moves."""

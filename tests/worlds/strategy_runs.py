@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.strategies.generated_cluster import GIBIBYTE, AddPods
 from scheduler_core.extender.strategies.seeded_run import Pace, RunResult, arrival_order, run_strategy
@@ -42,7 +41,7 @@ def play_strategy(
     arrival = arrival_order(start, random.Random(seed).randrange)  # noqa: S311
     strategy = STRATEGIES[name](FilterOptions(packing=packing))
     choose = random.Random(f"{seed}/choices").randrange  # noqa: S311
-    return run_to_end(run_strategy(start, arrival, strategy, pace or Pace(), choose))
+    return run_strategy(start, arrival, strategy, pace or Pace(), choose)
 
 
 def play_seeds(

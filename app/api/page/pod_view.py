@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from app.api.page.page_query import PageQuery
 from app.api.page.views import REFRESH_SECONDS, SOON_SECONDS, Context, Site, frame, waiting_since
 from app.extender.status_reporter import ExplainedDecision
-from app.runtime.time_slices import run_in_slices
 from app.schemas.explain import NodeAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.logged_decision import DecisionQuery
@@ -74,7 +74,7 @@ async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:
         return pages[0].rows
 
     result = await site.sources.reporter.explain(pod, select)
-    answer = await run_in_slices(explain_answer(pod, result.explanation))
+    answer = await site.sources.reporter.run(partial(explain_answer, pod, result.explanation))
     reasons = Counter(result.texts.values())
     fitting = len(result.decision.fitting_nodes)
     fits = {reason.text for reason in result.decision.reasons if reason.fits}

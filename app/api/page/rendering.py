@@ -15,7 +15,6 @@ from urllib.parse import quote
 from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.quantity import format_age, format_count
 
@@ -23,19 +22,11 @@ _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # The address of an asset has a hash of its content.
 _ASSET_CACHE: Final = "public, max-age=31536000, immutable"
-# About a tenth of a millisecond.
-_PIECES_PER_PAUSE: Final = 64
 _BYTE_UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 
 
-def render(template: str, context: Mapping[str, object]) -> Cooperative[bytes]:
-    """Returns a page; pauses between its parts."""
-    pieces: list[str] = []
-    for number, piece in enumerate(environment().get_template(template).generate(context), start=1):
-        pieces.append(piece)
-        if number % _PIECES_PER_PAUSE == 0:
-            yield
-    return "".join(pieces).encode()
+def render(template: str, context: Mapping[str, object]) -> bytes:
+    return environment().get_template(template).render(context).encode()
 
 
 def page_response(page: bytes, status: int = 200) -> Response:

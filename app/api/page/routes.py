@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
@@ -99,6 +100,6 @@ async def _answer(
         status = 404
         template = "absent.html"
         context = absent(site, request.url.path)
-    page = await site.sources.reporter.run(render(template, context))
+    page = await site.sources.reporter.run(partial(render, template, context))
     lease.charge(len(page))
     return page_response(page, status)

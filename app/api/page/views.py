@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -240,7 +241,7 @@ async def node_view(site: Site, name: str) -> Context | None:
     if row is None:
         return None
     state = site.sources.reporter.state
-    pods = await site.sources.reporter.run(pods_on_node(state.view, name))
+    pods = await site.sources.reporter.run(partial(pods_on_node, state.view, name))
     demands = state.demand.by_node.get(name) or ()
     return {
         **frame(site, f"Node {name}", ""),

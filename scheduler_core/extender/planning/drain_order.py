@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.node_maintenance import (
     Maintenance,
@@ -82,7 +81,7 @@ class DrainOrder:
         return not self.failed and not self.blocked
 
 
-def find_drain_order(request: MaintenanceRequest) -> Cooperative[DrainOrder]:
+def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
     """Searches an order of the nodes in which every drain fits.
 
     Raises:
@@ -92,16 +91,15 @@ def find_drain_order(request: MaintenanceRequest) -> Cooperative[DrainOrder]:
         check_node(request.cluster, name)
     clusters: list[PredictedCluster] = []
     for course in request.courses:
-        settled = yield from settle_cluster(request.cluster, request.parallel, request.options, course(""))
+        settled = settle_cluster(request.cluster, request.parallel, request.options, course(""))
         clusters.append(settled.cluster)
     blocked: dict[str, tuple[str, ...]] = {}
     for name in request.nodes:
         texts = dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name))
         if texts:
             blocked[name] = tuple(texts)
-        yield
     search = _Search(request, tuple(clusters), [name for name in request.nodes if name not in blocked])
-    return (yield from search.run(blocked))
+    return search.run(blocked)
 
 
 @dataclass(slots=True)
@@ -128,11 +126,11 @@ class _Search:
         self._failures: Counter[str] = Counter()
         self._dead_ends = 0
 
-    def run(self, blocked: Mapping[str, tuple[str, ...]]) -> Cooperative[DrainOrder]:
+    def run(self, blocked: Mapping[str, tuple[str, ...]]) -> DrainOrder:
         while self._stack and self._best_state.remaining and self._dead_ends < self._request.tries:
             state = self._stack[-1]
             if state.untried:
-                yield from self._try_node(state)
+                self._try_node(state)
                 self._request.report(len(self._best))
             else:
                 self._dead_ends += len(state.failures) == len(state.remaining)
@@ -140,19 +138,19 @@ class _Search:
         failed = []
         for name in sorted(self._best_state.remaining):
             if name not in self._first.failures and name in self._first.untried:
-                yield from self._drain(self._first, name)
+                self._drain(self._first, name)
             failed.append(
                 FailedDrain(name, self._best_state.failures.get(name, ()), self._first.failures.get(name, ()))
             )
         exhaustive = not self._stack or not self._best_state.remaining
         return DrainOrder(self._best, tuple(failed), blocked, len(self._request.courses), self._dead_ends, exhaustive)
 
-    def _try_node(self, state: _State) -> Cooperative[None]:
+    def _try_node(self, state: _State) -> None:
         """Drains one more node."""
         # The one that failed most often comes first.
         name = max(state.untried, key=lambda node: self._failures[node])
         state.untried.remove(name)
-        drained = yield from self._drain(state, name)
+        drained = self._drain(state, name)
         if drained is None:
             return
         digest = _digest(drained.clusters, drained.remaining)
@@ -165,12 +163,12 @@ class _Search:
             self._best = tuple(entry.step for entry in self._stack if entry.step is not None)
             self._best_state = drained
 
-    def _drain(self, state: _State, name: str) -> Cooperative[_State | None]:
+    def _drain(self, state: _State, name: str) -> _State | None:
         """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
         request = self._request
         results: list[Maintenance] = []
         for cluster, course in zip(state.clusters, request.courses, strict=True):
-            result = yield from maintain_node(cluster, name, request.parallel, request.options, course(name))
+            result = maintain_node(cluster, name, request.parallel, request.options, course(name))
             if result.problems:
                 self._failures[name] += 1
                 state.failures[name] = result.problems

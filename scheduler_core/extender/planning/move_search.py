@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.planning.move_sequence import MoveSequence, SequenceExtender
 from scheduler_core.extender.planning.rebalance_goals import Baseline, Goal
 from scheduler_core.model import longhorn
@@ -52,12 +51,12 @@ class _Candidate(NamedTuple):
     free_later: int  # the same after as many further moves off this disk as there may be
 
 
-def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVES) -> Cooperative[Rebalance]:
+def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVES) -> Rebalance:
     """Returns the fewest moves that raise the goal's value to its target, or else those that raise it furthest."""
     if goal.before >= goal.target:
         return Rebalance(goal.before, goal.before, goal.target, None, max_moves, 0)
     search = _Search(goal, baseline, max_moves)
-    return (yield from search.run())
+    return search.run()
 
 
 class _Search:
@@ -72,14 +71,14 @@ class _Search:
         self._best: MoveSequence | None = None
         self._evaluations = 0
 
-    def run(self) -> Cooperative[Rebalance]:
+    def run(self) -> Rebalance:
         start = MoveSequence((), (self._baseline.cluster,))
         level = [start]
         exhaustive = True
         exhausted = 0
         for count in range(1, self._max_moves + 1):
             possible = any(each.free_later >= self._goal.least_free for each in self._candidates(start, count))
-            complete = (yield from self._finish(level, count)) if possible else True
+            complete = self._finish(level, count) if possible else True
             exhaustive = exhaustive and complete and not self._extender.left_out
             if exhausted == count - 1 and (exhaustive or not possible):
                 exhausted = count
@@ -87,11 +86,11 @@ class _Search:
                 break
             size = len(level) * len(self._baseline.cluster.snapshot.replicas)
             exhaustive = exhaustive and size <= _MAX_EXHAUSTIVE
-            level = yield from (self._all_continuations(level) if exhaustive else self._beam(level, count))
+            level = self._all_continuations(level) if exhaustive else self._beam(level, count)
         goal = self._goal
         return Rebalance(goal.before, self._value, goal.target, self._best, self._max_moves, exhausted)
 
-    def _finish(self, level: list[MoveSequence], count: int) -> Cooperative[bool]:
+    def _finish(self, level: list[MoveSequence], count: int) -> bool:
         """Appends each last move and keeps the best sequence; returns whether all of them were evaluated."""
         for sequence in level:
             candidates = [each for each in self._candidates(sequence, 1) if each.free >= self._goal.least_free]
@@ -104,8 +103,7 @@ class _Search:
                 longer = self._extender.extend(sequence, candidate.replica, self._goal.max_clusters)
                 self._evaluations += len(longer.clusters if longer is not None else sequence.clusters)
                 if longer is not None:
-                    yield from self._compare(longer)
-                yield
+                    self._compare(longer)
         return True
 
     def _rank(self, candidate: _Candidate) -> tuple[object, ...]:
@@ -120,20 +118,20 @@ class _Search:
         copied = sequence.copied_bytes + self._copied_bytes(candidate.replica)
         return (bound, -copied) > (self._value, -self._best.copied_bytes)
 
-    def _compare(self, sequence: MoveSequence) -> Cooperative[None]:
+    def _compare(self, sequence: MoveSequence) -> None:
         nodes = sequence.changed_nodes
         best = self._best
         if best is not None and len(best.moves) == len(sequence.moves):
             needed = self._value + (sequence.copied_bytes >= best.copied_bytes)
         else:
             needed = self._value + 1 if self._goal.reached_by_less else self._goal.target
-        value = yield from self._goal.value(sequence.clusters, nodes, needed)
+        value = self._goal.value(sequence.clusters, nodes, needed)
         better = value >= needed
-        if better and (yield from self._baseline.allows(sequence.clusters, nodes)):
+        if better and self._baseline.allows(sequence.clusters, nodes):
             self._value = value
             self._best = sequence
 
-    def _all_continuations(self, level: list[MoveSequence]) -> Cooperative[list[MoveSequence]]:
+    def _all_continuations(self, level: list[MoveSequence]) -> list[MoveSequence]:
         """Returns every sequence that is one move longer, one for each set of clusters."""
         longer: dict[object, MoveSequence] = {}
         for sequence in level:
@@ -141,10 +139,9 @@ class _Search:
                 extended = self._extender.extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
                 if extended is not None:
                     longer.setdefault(extended.key, extended)
-                yield
         return list(longer.values())
 
-    def _beam(self, level: list[MoveSequence], count: int) -> Cooperative[list[MoveSequence]]:
+    def _beam(self, level: list[MoveSequence], count: int) -> list[MoveSequence]:
         """Returns the sequences, each one move longer, that may free most space on a disk."""
         left = self._max_moves - count + 1
         longer: dict[object, tuple[int, MoveSequence]] = {}
@@ -155,7 +152,6 @@ class _Search:
                 extended = self._extender.extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
                 if extended is not None:
                     longer.setdefault(extended.key, (candidate.free_later, extended))
-                yield
         ranked = sorted(longer.values(), key=lambda entry: (-entry[0], entry[1].copied_bytes))
         return [sequence for _, sequence in ranked[:_BEAM_WIDTH]]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.cluster_changes import LoseNodes
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
@@ -46,20 +45,19 @@ class NodeLossOutcome:
 
 def predict_node_loss(
     cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[Choose]
-) -> Cooperative[NodeLossOutcome]:
+) -> NodeLossOutcome:
     """Predicts the loss of a node, once with each of at least one order.
 
     Raises:
         WhatIfError: there is no such node
     """
-    lost = yield from LoseNodes((node,)).apply_in_steps(Situation(cluster))
+    lost = LoseNodes((node,)).apply(Situation(cluster))
     lost = _with_claims(lost)
     pods = [entry for entry in lost.pods if cluster.volumes_of(cluster.snapshot.pods[entry.key])]
     problems: list[str] = []
     for choose in orders:
-        result = yield from run_order(lost, options, choose)
+        result = run_order(lost, options, choose)
         problems += dict.fromkeys(_problems(cluster, lost, result))
-        yield
     return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), sort_by_count(problems))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.node_loss import pod_problem
 from scheduler_core.extender.what_if.cluster_changes import BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA, Drain
@@ -42,7 +41,7 @@ class Maintenance:
 
 def settle_cluster(
     cluster: PredictedCluster, parallel: frozenset[NamespacedName], options: FilterOptions, choose: Choose
-) -> Cooperative[OrderResult]:
+) -> OrderResult:
     """Places waiting pods and rebuilds missing replicas until nothing changes."""
     return run_order(Situation(cluster, parallel=parallel), options, choose)
 
@@ -53,19 +52,19 @@ def maintain_node(
     parallel: frozenset[NamespacedName],
     options: FilterOptions,
     choose: Choose,
-) -> Cooperative[Maintenance]:
+) -> Maintenance:
     """Drains a node, and uncordons it once the drain has finished.
 
     Raises:
         WhatIfError: there is no such node
     """
-    drained = yield from Drain((node,)).apply_in_steps(Situation(cluster, parallel=parallel))
-    result = yield from run_order(drained, options, choose)
+    drained = Drain((node,)).apply(Situation(cluster, parallel=parallel))
+    result = run_order(drained, options, choose)
     problems = tuple(_problems(cluster, drained, result, node))
     if problems:
         return Maintenance(result.cluster, problems=problems)
     returned = _return_node(cluster, result.cluster, node)
-    settled = yield from settle_cluster(returned, parallel, options, choose)
+    settled = settle_cluster(returned, parallel, options, choose)
     return Maintenance(
         cluster=settled.cluster,
         pods=len(drained.pods) + len(drained.evictions),

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import Competing, FilterOptions
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.extender.what_if.cluster_additions import Workload
 from scheduler_core.extender.what_if.pod_decision import PodDecider, attach_volumes, bind_pod
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.predicted_replicas import Choose, take_next_step
+from scheduler_core.extender.what_if.predicted_replicas import Choose, next_step
 from scheduler_core.extender.what_if.prediction import refusal_text, sort_by_count
 from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Situation
@@ -77,11 +76,11 @@ class Headroom:
 
 def fill_with_pods(
     cluster: PredictedCluster, template: Workload, options: FilterOptions, choose: Choose, limit: int
-) -> Cooperative[HeadroomOrder]:
+) -> HeadroomOrder:
     """Places pods of a template until one does not fit, at most `limit`; `choose` makes every choice that depends on
     chance in the cluster.
     """
-    settled = yield from run_order(Situation(cluster), options, choose)
+    settled = run_order(Situation(cluster), options, choose)
     cluster = settled.cluster
     decider = PodDecider(options)
     nodes: list[str] = []
@@ -90,17 +89,16 @@ def fill_with_pods(
             break
         pod, generic_pod = template.pods(number)
         waiting = cluster.with_pod(pod, generic_pod, template.owner)
-        decision = yield from decider.decide(pod, waiting, choose)
+        decision = decider.decide(pod, waiting, choose)
         reasons = decision.reasons
         if decision.node and decision.decision is not None:
             bound = bind_pod(waiting, pod, decision.node)
             attached = attach_volumes(bound, bound.snapshot.pods[generic_pod.key], decision.decision)
-            cluster, problem = yield from _place_replicas(attached, attached.snapshot.pods[generic_pod.key], choose)
+            cluster, problem = _place_replicas(attached, attached.snapshot.pods[generic_pod.key], choose)
             reasons = Counter({problem: 0} if problem else {})
         if reasons:
             return HeadroomOrder(tuple(nodes), FirstRefusal(generic_pod.key, waiting, reasons))
         nodes.append(decision.node)
-        yield
     return HeadroomOrder(tuple(nodes))
 
 
@@ -110,14 +108,12 @@ def _unused_numbers(cluster: PredictedCluster, template: Workload) -> Iterator[i
     return (number for number in count() if (template.namespace, template.pod_name(number)) not in pods)
 
 
-def _place_replicas(
-    cluster: PredictedCluster, pod: kube.Pod, choose: Choose
-) -> Cooperative[tuple[PredictedCluster, str]]:
+def _place_replicas(cluster: PredictedCluster, pod: kube.Pod, choose: Choose) -> tuple[PredictedCluster, str]:
     """Lets Longhorn place the replicas of a pod's volumes; returns the cluster, and why a replica is missing, or ""."""
     for volume in cluster.volumes_of(pod):
-        step = yield from take_next_step(cluster, volume.name, choose)
+        step = next_step(cluster, volume.name, choose)
         while step.changed and not step.problem:
-            step = yield from take_next_step(step.cluster, volume.name, choose)
+            step = next_step(step.cluster, volume.name, choose)
         if step.problem:
             return cluster, f"volume {volume.name}: {step.problem}"
         cluster = step.cluster
@@ -140,7 +136,7 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
     )
 
 
-def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[ClosestNode | None]:
+def closest_node(refused: FirstRefusal, options: FilterOptions) -> ClosestNode | None:
     """Returns the node that came closest to a refused pod, None if no single node refused it. A node that
     kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest
     bytes.
@@ -154,13 +150,13 @@ def closest_node(refused: FirstRefusal, options: FilterOptions) -> Cooperative[C
         return None
     pod = cluster.snapshot.pods[refused.key]
     claims = cluster.pod_claims(pod)
-    refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, claims)
+    refusals = kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, claims)
     admitted = [name for name in names if name not in refusals]
     if not admitted:
         name = min(names)
         return ClosestNode(name, refusals[name].text, refusals[name].plugin)
     state = cluster.state
-    explanation = yield from explain_nodes(pod, admitted, state, options, Competing.without_offers(state))
+    explanation = explain_nodes(pod, admitted, state, options, Competing.without_offers(state))
     verdicts = dict(zip(admitted, explanation.verdicts, strict=True))
     name = min(verdicts, key=lambda name: _distance(name, verdicts[name]))
     verdict = verdicts[name]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.capacity_report import largest_volume_on_node, storage_class_needs
 from scheduler_core.extender.decision import FilterOptions
@@ -48,7 +47,7 @@ class Goal(Protocol):
     def upper_bound(self, free: int) -> int:
         """Returns the highest value that one last move can reach if it leaves a disk with so many free bytes."""
 
-    def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:
+    def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:
         """Returns the least value of the clusters, which differ from the first one in some nodes; if it is less than
         `needed`, it need not be exact.
         """
@@ -116,13 +115,10 @@ class LargestVolumeGoal:
     def upper_bound(self, free: int) -> int:
         return free if self._limit is None else min(free, self._limit)
 
-    def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
+    def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:  # noqa: ARG002
         """See `Goal`: the least size."""
-        least = []
-        for cluster in clusters:
-            least.append(self._largest.after(cluster.state.view, changed_nodes)[self.storage_class])
-            yield
-        return self.upper_bound(min(least))
+        sizes = (self._largest.after(cluster.state.view, changed_nodes) for cluster in clusters)
+        return self.upper_bound(min(by_class[self.storage_class] for by_class in sizes))
 
 
 class WaitingPodsGoal:
@@ -147,29 +143,29 @@ class WaitingPodsGoal:
         # Orders are played for each cluster, which takes several times as long as a look at its disks.
         self.evaluations = _evaluations(situation.cluster) // 4
 
-    def prepare(self) -> Cooperative[None]:
+    def prepare(self) -> None:
         """Finds the pods that are placed without moves, and which of the others moves may help: not those that
         kube-scheduler's own filters refuse on every node.
         """
         cluster = self._situation.cluster
-        self.before, self._always_before = yield from self.placed_pods(cluster, 0)
+        self.before, self._always_before = self.placed_pods(cluster, 0)
         decider = PodDecider(self._options)
         for key in self.pods:
             if key not in self._always_before:
-                decision = yield from decider.decide(cluster.snapshot.pods[key], cluster, _first)
+                decision = decider.decide(cluster.snapshot.pods[key], cluster, _first)
                 if decision.decision is not None:
                     self.least_free = min(self.least_free, _least_volume(cluster, key))
 
     def upper_bound(self, free: int) -> int:  # noqa: ARG002 # free bytes do not bound a number of pods
         return self.target
 
-    def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> Cooperative[int]:  # noqa: ARG002
+    def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:  # noqa: ARG002
         """See `Goal`: the number of pods that are placed."""
         least = self.target
         for cluster in clusters:
-            if not self.before and not (yield from _any_fits(self.pods, cluster, self._options)):
+            if not self.before and not _any_fits(self.pods, cluster, self._options):
                 return 0
-            count, always = yield from self.placed_pods(cluster, needed)
+            count, always = self.placed_pods(cluster, needed)
             least = min(least, count)
             if least < needed:
                 return least
@@ -178,14 +174,14 @@ class WaitingPodsGoal:
                 return _NOT_ACCEPTABLE
         return least
 
-    def placed_pods(self, cluster: PredictedCluster, needed: int) -> Cooperative[tuple[int, frozenset[PodKey]]]:
+    def placed_pods(self, cluster: PredictedCluster, needed: int) -> tuple[int, frozenset[PodKey]]:
         """Returns the least number of placed pods, and those always placed; stops after an order in which fewer than
         `needed` are placed.
         """
         always = frozenset(self.pods)
         least = len(always)
         for choose in self._make_choices():
-            result = yield from run_order(replace(self._situation, cluster=cluster), self._options, choose)
+            result = run_order(replace(self._situation, cluster=cluster), self._options, choose)
             placed = {key for key in result.nodes if key not in result.stuck}
             always &= placed
             least = min(least, len(placed))
@@ -194,11 +190,9 @@ class WaitingPodsGoal:
         return least, always
 
 
-def waiting_pods_goal(
-    situation: Situation, options: FilterOptions, make_choices: MakeChoices
-) -> Cooperative[WaitingPodsGoal]:
+def waiting_pods_goal(situation: Situation, options: FilterOptions, make_choices: MakeChoices) -> WaitingPodsGoal:
     goal = WaitingPodsGoal(situation, options, make_choices)
-    yield from goal.prepare()
+    goal.prepare()
     return goal
 
 
@@ -219,16 +213,13 @@ def _least_volume(cluster: PredictedCluster, key: PodKey) -> int:
     return min((volume.volume.size for volume in volumes), default=0)
 
 
-def _any_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> Cooperative[bool]:
+def _any_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> bool:
     decider = PodDecider(options)
-    for key in keys:
-        if (yield from _fits(key, cluster, decider)):
-            return True
-    return False
+    return any(_fits(key, cluster, decider) for key in keys)
 
 
-def _fits(key: PodKey, cluster: PredictedCluster, decider: PodDecider) -> Cooperative[bool]:
-    decision = yield from decider.decide(cluster.snapshot.pods[key], cluster, _first)
+def _fits(key: PodKey, cluster: PredictedCluster, decider: PodDecider) -> bool:
+    decision = decider.decide(cluster.snapshot.pods[key], cluster, _first)
     return bool(decision.node)
 
 
@@ -245,13 +236,13 @@ class Baseline:
     busy_nodes: frozenset[str]  # nodes where volumes of bound pods have no replica yet
 
     @classmethod
-    def of(cls, situation: Situation, options: FilterOptions) -> Cooperative[Baseline]:
+    def of(cls, situation: Situation, options: FilterOptions) -> Baseline:
         """Returns the baseline of a situation."""
         cluster = situation.cluster
         fits: dict[PodKey, bool] = {}
         decider = PodDecider(options)
         for entry in situation.all_pods():
-            fits[entry.key] = yield from _fits(entry.key, cluster, decider)
+            fits[entry.key] = _fits(entry.key, cluster, decider)
         largest = LargestVolumes(cluster.state.view)
         return cls(
             cluster,
@@ -263,7 +254,7 @@ class Baseline:
             frozenset(name for name, demand in cluster.state.demand.by_node.items() if demand),
         )
 
-    def allows(self, clusters: Clusters, changed_nodes: Collection[str]) -> Cooperative[bool]:
+    def allows(self, clusters: Clusters, changed_nodes: Collection[str]) -> bool:
         """Whether nothing is worse in clusters that differ in some nodes: every largest volume is at least as large,
         every pod that fitted fits, and Longhorn can place exactly the replicas that it could place.
         """
@@ -276,9 +267,8 @@ class Baseline:
                 return False
             decider = PodDecider(self.options)
             for key in self.fitting_pods:
-                if not (yield from _fits(key, cluster, decider)):
+                if not _fits(key, cluster, decider):
                     return False
-            yield
         return True
 
 
@@ -287,7 +277,7 @@ def _unsettled_volumes(cluster: PredictedCluster) -> frozenset[str]:
     snapshot = cluster.snapshot
     evicted = {replica.volume for replica in snapshot.replicas.values() if replica.eviction_requested}
     remote = {volume.name for volume in snapshot.volumes.values() if _lacks_local_replica(cluster, volume)}
-    return run_to_end(incomplete_volumes(cluster)) | remote | (evicted & set(snapshot.volumes))
+    return incomplete_volumes(cluster) | remote | (evicted & set(snapshot.volumes))
 
 
 def _lacks_local_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.replica_domains import DomainShortage, domain_shortage
 from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.extender.decision import FilterOptions
@@ -39,6 +38,7 @@ from scheduler_core.extender.planning.setting_steps import (
 from scheduler_core.extender.planning.trials import Trials
 from scheduler_core.extender.what_if.pod_decision import PodDecision
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.giving_way import give_way
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -51,7 +51,6 @@ MAX_DECISIONS: Final = 600
 A decision about the few nodes that steps change counts as a seventh.
 """
 
-_NODES_PER_PAUSE: Final = 16
 _NODE_ALLOWED: Final = frozenset({Reason.NODE_EVICTING, Reason.NODE_SCHEDULING_DISABLED})
 _CLOSED: Final = frozenset(
     {Reason.NO_DISK, Reason.DISK_PRESSURE, Reason.DISK_TYPE, Reason.DISK_TAGS, Reason.VOLUME_TOO_LARGE}
@@ -86,7 +85,7 @@ def find_remedies(
     options: FilterOptions,
     limit: int,
     max_decisions: int = MAX_DECISIONS,
-) -> Cooperative[RemedySearch]:
+) -> RemedySearch:
     """Returns remedies for a pod that fits nowhere, the cheapest first.
 
     There are at most `limit`. Each was checked: after its steps the production decision about the pod names a node, and
@@ -94,13 +93,13 @@ def find_remedies(
     remedies that work, but maybe not the cheapest.
     """
     trials = Trials(pod, cluster, options, max_decisions)
-    decision = yield from trials.decide(())
+    decision = trials.decide(())
     if decision.node or limit <= 0:
         return RemedySearch()
     search = _Search(trials, limit)
-    remedies = yield from search.remedies([_Start((), decision, None)])
+    remedies = search.remedies([_Start((), decision, None)])
     if not remedies:
-        remedies = yield from _Search(trials, limit).remedies(search.refused)
+        remedies = _Search(trials, limit).remedies(search.refused)
     return RemedySearch(tuple(remedies), not trials.exhausted)
 
 
@@ -126,22 +125,22 @@ class _Search:
     # Changed settings with which the pod does not fit; one more step starts from each.
     refused: list[_Start] = field(default_factory=list["_Start"])
 
-    def remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
+    def remedies(self, starts: Sequence[_Start]) -> list[Remedy]:
         """Returns the remedies with one step more than the starts, the cheapest first."""
-        remedies = yield from self._setting_remedies(starts)
+        remedies = self._setting_remedies(starts)
         if len(remedies) == self.limit:
             return remedies
-        remedies += yield from self._space_remedies(starts, self.limit - len(remedies))
+        remedies += self._space_remedies(starts, self.limit - len(remedies))
         for start in starts:
             if not start.steps and len(remedies) < self.limit:
-                remedies += yield from self._move_remedies(start, self.limit - len(remedies))
+                remedies += self._move_remedies(start, self.limit - len(remedies))
         return remedies
 
-    def _setting_remedies(self, starts: Sequence[_Start]) -> Cooperative[list[Remedy]]:
+    def _setting_remedies(self, starts: Sequence[_Start]) -> list[Remedy]:
         candidates: dict[object, Remedy] = {}
         steps_of_node: dict[str, dict[Step, None]] = {}
-        for number, start in enumerate(starts, start=1):
-            shortage = yield from _shortage(self.trials.cluster, start)
+        for start in starts:
+            shortage = _shortage(self.trials.cluster, start)
             spread = spread_steps(shortage) if shortage is not None else ()
             for step in (*spread, *_setting_steps(self.trials.cluster, start)):
                 if not start.changes_field_of(step):
@@ -150,56 +149,55 @@ class _Search:
                     identity = frozenset((each.kind, each.node, each.disk, each.tags) for each in remedy.steps)
                     candidates.setdefault(identity, remedy)
                     steps_of_node.setdefault(step.node, {}).update(dict.fromkeys(remedy.steps))
-            if number % _NODES_PER_PAUSE == 0:
-                yield
         every_step = [step for steps in steps_of_node.values() for step in steps]
-        may_help = yield from self.trials.may_help(every_step)
+        may_help = self.trials.may_help(every_step)
         remedies: list[Remedy] = []
         for remedy in sorted(candidates.values(), key=lambda remedy: remedy.order):
             if len(remedies) == self.limit:
                 break
             node = remedy.steps[-1].node
             # One decision about all steps of a node may save several about each.
-            if not may_help or not (yield from self.trials.may_help([*steps_of_node[node]])):
+            if not may_help or not self.trials.may_help([*steps_of_node[node]]):
                 self.refused.append(_Start(remedy.steps, starts[0].decision, node))
                 continue
-            decision = yield from self.trials.decide(remedy.steps)
+            decision = self.trials.decide(remedy.steps)
             if decision.node:
                 remedies.append(remedy)
             else:
                 self.refused.append(_Start(remedy.steps, decision, node))
         return remedies
 
-    def _space_remedies(self, starts: Sequence[_Start], limit: int) -> Cooperative[list[Remedy]]:
+    def _space_remedies(self, starts: Sequence[_Start], limit: int) -> list[Remedy]:
         questions: list[tuple[SpaceQuestion, _Start]] = []
         for start in starts:
-            of_start = yield from _space_questions(self.trials, start)
+            of_start = _space_questions(self.trials, start)
             questions += [(question, start) for question in of_start]
         questions.sort(key=lambda entry: entry[0].order)
         most_space: dict[tuple[tuple[Step, ...], str], list[Step]] = {}
         for question, start in questions:
+            give_way()
             of_node = most_space.setdefault((start.steps, question.node), [*start.steps])
             of_node.append(question.step(question.most))
         remedies: list[Remedy] = []
-        if not (yield from self.trials.may_help([step for steps in most_space.values() for step in steps])):
+        if not self.trials.may_help([step for steps in most_space.values() for step in steps]):
             return remedies
         for question, start in questions:
             most = remedies[-1].cost.size if len(remedies) == limit else question.most
             if self.trials.exhausted or (len(remedies) == limit and question.least >= most):
                 break
-            if not (yield from self.trials.may_help(most_space[start.steps, question.node])):
+            if not self.trials.may_help(most_space[start.steps, question.node]):
                 continue
-            size = yield from self._least_size(start, replace(question, most=min(most, question.most)))
+            size = self._least_size(start, replace(question, most=min(most, question.most)))
             if size:
                 insort(remedies, Remedy((*start.steps, question.step(size))), key=lambda remedy: remedy.order)
                 del remedies[limit:]
         return remedies
 
-    def _move_remedies(self, start: _Start, limit: int) -> Cooperative[list[Remedy]]:
+    def _move_remedies(self, start: _Start, limit: int) -> list[Remedy]:
         """Returns the moves of one replica that make the pod fit wherever Longhorn puts the replica."""
         cluster = self.trials.cluster
         remedies: list[Remedy] = []
-        replicas = yield from _replicas_in_the_way(self.trials, start)
+        replicas = _replicas_in_the_way(self.trials, start)
         volumes = {
             cluster.snapshot.volumes[name]
             for name in {each.volume for each in replicas}
@@ -211,48 +209,47 @@ class _Search:
             for move in replica_moves(cluster, (volume.name,)):
                 if len(remedies) == limit or self.trials.exhausted:
                     return remedies
-                if move.replica in movable and (yield from self._fits_after(move)):
+                if move.replica in movable and self._fits_after(move):
                     remedies += [Remedy((move_step(move),))]
-            yield
         return remedies
 
-    def _fits_after(self, move: ReplicaMove) -> Cooperative[bool]:
+    def _fits_after(self, move: ReplicaMove) -> bool:
         for target in move.targets:
-            decision = yield from self.trials.decide_move(move, target)
+            decision = self.trials.decide_move(move, target)
             if not decision.node:
                 return False
         return True
 
-    def _least_size(self, start: _Start, question: SpaceQuestion) -> Cooperative[int]:
+    def _least_size(self, start: _Start, question: SpaceQuestion) -> int:
         """Returns the least bytes with which the pod fits, else 0; with one byte less it was decided not to fit."""
         low = 0
         high = 0
         for high in (*(guess for guess in question.guesses if guess < question.most), question.most):
-            if (yield from self._fits(start, question, high)):
+            if self._fits(start, question, high):
                 break
             low = high
         if low == high:
             return 0
         # Most guesses are the least size.
-        if high - low > 1 and not (yield from self._fits(start, question, high - 1)):
+        if high - low > 1 and not self._fits(start, question, high - 1):
             low = high - 1
         while high - low > 1:
             middle = (low + high) // 2
-            if (yield from self._fits(start, question, middle)):
+            if self._fits(start, question, middle):
                 high = middle
             else:
                 low = middle
         return 0 if self.trials.exhausted else high
 
-    def _fits(self, start: _Start, question: SpaceQuestion, size: int) -> Cooperative[bool]:
-        return (yield from self.trials.fits((*start.steps, question.step(size))))
+    def _fits(self, start: _Start, question: SpaceQuestion, size: int) -> bool:
+        return self.trials.fits((*start.steps, question.step(size)))
 
 
-def _shortage(cluster: PredictedCluster, start: _Start) -> Cooperative[DomainShortage | None]:
+def _shortage(cluster: PredictedCluster, start: _Start) -> DomainShortage | None:
     decision = start.decision.decision
     if decision is None or start.node is not None or Reason.TOO_FEW_NODES not in decision.reasons:
         return None
-    return (yield from domain_shortage(cluster.state, replica_needs(decision.resolution, cluster.state.view)))
+    return domain_shortage(cluster.state, replica_needs(decision.resolution, cluster.state.view))
 
 
 def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:
@@ -287,11 +284,13 @@ def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate
     longhorn_nodes = cluster.snapshot.longhorn_nodes
     if replica_needs(decision.resolution, cluster.state.view):
         for name in sorted(longhorn_nodes) if start.node is None else (start.node,):
+            give_way()
             node = longhorn_nodes.get(name)
             if node is not None:
                 yield _Candidate(node, None, decision.resolution_on(name))
         return
     for name, reason in zip(decision.candidates, decision.reasons, strict=True):
+        give_way()
         node = longhorn_nodes.get(name)
         if node is not None and start.node in (None, name):
             yield _Candidate(node, reason, decision.resolution_on(name))
@@ -303,12 +302,10 @@ def _candidates(cluster: PredictedCluster, start: _Start) -> Iterator[_Candidate
             yield _Candidate(longhorn_nodes[name], None, decision.resolution)
 
 
-def _space_questions(trials: Trials, start: _Start) -> Cooperative[list[SpaceQuestion]]:
+def _space_questions(trials: Trials, start: _Start) -> list[SpaceQuestion]:
     cluster = trials.cluster
     questions: list[SpaceQuestion] = []
-    for number, candidate in enumerate(_candidates(cluster, start), start=1):
-        if number % _NODES_PER_PAUSE == 0:
-            yield
+    for candidate in _candidates(cluster, start):
         if candidate.reason is None or candidate.reason in _DISKS:
             of_node = space_questions(cluster, candidate.node, _needs(trials, candidate))
             # Where every disk is closed to some volume, space helps only if it opens a disk.
@@ -317,14 +314,12 @@ def _space_questions(trials: Trials, start: _Start) -> Cooperative[list[SpaceQue
     return questions
 
 
-def _replicas_in_the_way(trials: Trials, start: _Start) -> Cooperative[list[longhorn.Replica]]:
+def _replicas_in_the_way(trials: Trials, start: _Start) -> list[longhorn.Replica]:
     """Returns the replicas whose disk may lack no more than their size."""
     cluster = trials.cluster
     replicas: list[longhorn.Replica] = []
     by_disk = cluster.state.view.indexes.replicas_by_disk
-    for number, candidate in enumerate(_candidates(cluster, start), start=1):
-        if number % _NODES_PER_PAUSE == 0:
-            yield
+    for candidate in _candidates(cluster, start):
         if candidate.reason is not None and candidate.reason not in _DISKS:
             continue
         needs = _needs(trials, candidate)

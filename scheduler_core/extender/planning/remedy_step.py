@@ -13,6 +13,7 @@ from scheduler_core.extender.what_if.predicted_cluster import (
     with_disk,
     with_schedulable_condition,
 )
+from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, longhorn
 from scheduler_core.model.kube import Condition, condition
@@ -37,6 +38,7 @@ def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChange
     nodes: list[generic.Node] = []
     longhorn_nodes: dict[str, longhorn.Node] = {}
     for step in steps:
+        give_way()
         if step.setting:
             objects["settings", step.setting] = "true"
             continue

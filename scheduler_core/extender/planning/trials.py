@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Final
 
 from scheduler_core.cluster.changelog import nodes_changed_since
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing
@@ -16,6 +15,7 @@ from scheduler_core.extender.planning.remedy_step import step_changes
 from scheduler_core.extender.planning.replica_moves import DiskPlace, ReplicaMove, apply_move
 from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster
+from scheduler_core.giving_way import give_way
 from scheduler_core.model.kube import Pod
 
 _MANY_NODES: Final = 16
@@ -48,11 +48,11 @@ class Trials:
         """Whether no more trials are made."""
         return self.decisions_left <= 0
 
-    def fits(self, steps: Sequence[Step]) -> Cooperative[bool]:
+    def fits(self, steps: Sequence[Step]) -> bool:
         """Returns whether the pod fits after the steps, False once the trials are exhausted."""
-        return bool((yield from self.decide(steps)).node)
+        return bool(self.decide(steps).node)
 
-    def decide(self, steps: Sequence[Step]) -> Cooperative[PodDecision]:
+    def decide(self, steps: Sequence[Step]) -> PodDecision:
         """Returns the decision about the pod after the steps, empty once the trials are exhausted."""
         if self.exhausted:
             return PodDecision()
@@ -64,7 +64,7 @@ class Trials:
         for node in changes.nodes:
             scheduling = scheduling.with_node(node)
         names = self._nodes_to_decide(before, steps)
-        decision = yield from self._decide(replace(self._latest, scheduling=scheduling), names)
+        decision = self._decide(replace(self._latest, scheduling=scheduling), names)
         if not steps:
             self._one_by_one = self._decides_one_by_one(decision)
             self._monotone = not self._one_by_one and self._is_monotone(decision.decision)
@@ -77,13 +77,13 @@ class Trials:
         # waits for its place.
         return self._monotone
 
-    def may_help(self, steps: Sequence[Step]) -> Cooperative[bool]:
+    def may_help(self, steps: Sequence[Step]) -> bool:
         """Returns whether some of the steps may help; False is proven, by one decision after all of them."""
         if not self._monotone or self.exhausted:
             return True
         key = frozenset((step.kind, step.node, step.disk, step.size, step.tags) for step in steps)
         if key not in self._helpful:
-            self._helpful[key] = yield from self.fits(steps)
+            self._helpful[key] = self.fits(steps)
         return self._helpful[key]
 
     def _decides_one_by_one(self, decision: PodDecision) -> bool:
@@ -109,7 +109,7 @@ class Trials:
             and self._options.packing in _MONOTONE_PACKINGS
         )
 
-    def decide_move(self, move: ReplicaMove, target: DiskPlace) -> Cooperative[PodDecision]:
+    def decide_move(self, move: ReplicaMove, target: DiskPlace) -> PodDecision:
         """Returns the decision after a move to one of its targets, empty once the trials are exhausted."""
         if self.exhausted:
             return PodDecision()
@@ -118,13 +118,12 @@ class Trials:
         replicas = {*before.state.view.replicas_of(move.volume), *self._latest.state.view.replicas_of(move.volume)}
         self._changed = {("replicas", replica.name): None for replica in replicas}
         self._changed |= {("longhorn_nodes", name): None for name in (move.origin.node, target.node)}
-        return (yield from self._decide(self._latest))
+        return self._decide(self._latest)
 
-    def _decide(self, cluster: PredictedCluster, names: Sequence[str] | None = None) -> Cooperative[PodDecision]:
+    def _decide(self, cluster: PredictedCluster, names: Sequence[str] | None = None) -> PodDecision:
+        give_way()
         self.decisions_left -= 1 if names is None else _SHARE_OF_FEW_NODES
-        decision = yield from self._decider.decide(self._pod, cluster, _first, names)
-        yield
-        return decision
+        return self._decider.decide(self._pod, cluster, _first, names)
 
     def _nodes_to_decide(self, before: PredictedCluster, steps: Sequence[Step]) -> list[str] | None:
         """Returns the nodes, None for all, that may be decided otherwise than without any step."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import largest_volumes
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows
@@ -36,11 +35,11 @@ class StatusReport:
         return sum(row.condition is condition for row in self.rows)
 
 
-def status_report(state: ClusterState) -> Cooperative[StatusReport]:
+def status_report(state: ClusterState) -> StatusReport:
     """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
-    rows = yield from node_rows(state)
-    largest = yield from largest_volumes(state.view)
-    waiting = yield from waiting_pods(state.view)
+    rows = node_rows(state)
+    largest = largest_volumes(state.view)
+    waiting = waiting_pods(state.view)
     return StatusReport(
         rows=rows,
         space=sum((row.space for row in rows), SpaceTotal()),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
@@ -22,7 +21,6 @@ from scheduler_core.volumes.csi_drivers import NO_DRIVER, lacks_driver
 
 # Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
 _COMPARED_NODES: Final = 5
-_PODS_PER_PAUSE: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +47,15 @@ class WaitingRow:
     error: str = ""  # why nothing can be decided about the pod; "" if it can
 
 
-def pods_on_node(view: View, node: str) -> Cooperative[list[Pod]]:
+def pods_on_node(view: View, node: str) -> list[Pod]:
     """Returns the live pods with claims on a node, sorted by name; with "" those without a node."""
-    pods: list[Pod] = []
-    for number, pod in enumerate(view.snapshot.pods.values(), start=1):
-        if number % _PODS_PER_PAUSE == 0:
-            yield
-        if pod.node_name == node and pod.live and pod.volumes:
-            pods.append(pod)
+    pods = (pod for pod in view.snapshot.pods.values() if pod.node_name == node and pod.live and pod.volumes)
     return sorted(pods, key=lambda pod: natural_key(pod.key))
 
 
-def waiting_pods(view: View) -> Cooperative[tuple[Pod, ...]]:
+def waiting_pods(view: View) -> tuple[Pod, ...]:
     """Returns the live, unscheduled pods with claims, the oldest first."""
-    pods = yield from pods_on_node(view, "")
+    pods = pods_on_node(view, "")
     return tuple(sorted(pods, key=lambda pod: pod.created or "~"))
 
 
@@ -77,15 +70,15 @@ def waiting_row(
     options: FilterOptions,
     contenders: Contenders,
     refused: Mapping[str, str],
-) -> Cooperative[WaitingRow]:
+) -> WaitingRow:
     """Returns the row of a pod, by the decision of `/filter`; `refused`: nodes that kube-scheduler refuses by itself,
     with its reasons.
     """
     nodes = candidate_nodes(state.view)
     names = [name for name in nodes if name not in refused]
     try:
-        decision = yield from filter_nodes(pod, names, state, options, contenders)
-        closest = None if decision.fits else (yield from _closest_node(pod, decision, state, options))
+        decision = filter_nodes(pod, names, state, options, contenders)
+        closest = None if decision.fits else _closest_node(pod, decision, state, options)
     except ResolutionError as error:
         return WaitingRow(pod, nodes=len(nodes), error=str(error))
     snapshot = state.view.snapshot
@@ -105,9 +98,7 @@ def waiting_row(
     )
 
 
-def _closest_node(
-    pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions
-) -> Cooperative[NearestNode | None]:
+def _closest_node(pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> NearestNode | None:
     """Returns the node that lacks the fewest bytes or, where all lack something else, the one that passed most rules."""
     reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
     order = sort_candidates(state.view, decision)
@@ -117,7 +108,7 @@ def _closest_node(
         return None
     lacks_nothing = reasons[order[0]] is Reason.NEVER_SAFE
     names = order[:1] if lacks_nothing or not lacking else lacking
-    explanation = yield from explain_part(pod, decision, names, state, options)
+    explanation = explain_part(pod, decision, names, state, options)
     verdicts = zip(names, explanation.verdicts, strict=True)
     name, verdict = min(verdicts, key=lambda entry: _distance(*entry))
     return NearestNode(name, verdict.reason, verdict.missing, verdict.detail)

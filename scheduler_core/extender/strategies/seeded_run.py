@@ -16,7 +16,6 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.extender.strategies.strategy import Strategy
 from scheduler_core.extender.strategies.tally import Sample, Tally, placed_replicas
 from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
@@ -110,7 +109,7 @@ def arrival_order(situation: Situation, choose: Choose) -> list[PodToPlace]:
 
 def run_strategy(
     situation: Situation, arrival: Sequence[PodToPlace], strategy: Strategy, pace: Pace, choose: Choose
-) -> Cooperative[RunResult]:
+) -> RunResult:
     """Runs a strategy to its end.
 
     Args:
@@ -121,7 +120,7 @@ def run_strategy(
         choose: makes every choice that depends on chance in the cluster
     """
     run = _Run(situation, arrival, strategy, pace, choose)
-    yield from run.play()
+    run.play()
     return run.result()
 
 
@@ -144,7 +143,7 @@ class _Run:
         self._attempts: Counter[PodKey] = Counter()
         self._decisions: dict[PodKey, PodDecision] = {}
         self._bound: set[PodKey] = set()
-        self._unfinished: set[str] = set(run_to_end(incomplete_volumes(self._cluster)))
+        self._unfinished: set[str] = set(incomplete_volumes(self._cluster))
         self._users: dict[str, list[PodKey]] = {}
         self._events: list[tuple[int, int, _Event]] = []
         self._event_numbers = count()
@@ -154,17 +153,16 @@ class _Run:
         self._locked_until = 0
         self._tally = Tally(len(arrival), self._cluster)
 
-    def play(self) -> Cooperative[None]:
+    def play(self) -> None:
         """Decides pods and lets events happen until nothing can change any more."""
         self._tally.note_step(self._step)
         self._place_volumes(sorted(self._unfinished))
         while True:
             self._handle_due_events()
             if self._queue and not self._holds_lock():
-                yield from self._decide(self._queue.popleft())
+                self._decide(self._queue.popleft())
                 self._step += 1
             elif self._events:
-                yield
                 following = self._events[0][0]
                 self._step = min(following, self._locked_until) if self._holds_lock() else following
             else:
@@ -200,9 +198,9 @@ class _Run:
         self._queue.extend(self._unchanged)
         self._unchanged.clear()
 
-    def _decide(self, entry: PodToPlace) -> Cooperative[None]:
+    def _decide(self, entry: PodToPlace) -> None:
         pod = self._cluster.snapshot.pods[entry.key]
-        decision = yield from decide_pod(pod, self._cluster, self._strategy, self._choose)
+        decision = decide_pod(pod, self._cluster, self._strategy, self._choose)
         if not decision.node:
             self._refuse(entry, decision.reasons)
             return

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import Decision, ExcludedNodes, FilterOptions, Packing, resolve_candidates
 from scheduler_core.extender.filter import filter_nodes
@@ -82,13 +81,13 @@ class WithoutExtender(_PlainStrategy):
     def __init__(self, options: FilterOptions) -> None:
         self._options = options
 
-    def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
+    def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns a decision that all nodes fit, with the pod's volumes.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        parts = yield from resolve_candidates(pod, admitted, cluster.state.view, self._options)
+        parts = resolve_candidates(pod, admitted, cluster.state.view, self._options)
         resolutions = {name: part.resolution for part in parts for name in part.nodes or ()}
         # No node is judged by the pod's volumes, as if there were none.
         reasons = [Reason.NO_VOLUMES] * len(admitted)
@@ -110,14 +109,14 @@ class NodeReservation(_PlainStrategy):
         self._options = replace(options, packing=Packing.EXACT)
         self._reservations: dict[PodKey, tuple[Pod, str]] = {}
 
-    def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
+    def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns the decision about nodes that are not reserved.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
         excluded = ExcludedNodes(self._reserved_nodes(cluster.state.view))
-        return (yield from filter_nodes(pod, admitted, cluster.state, self._options, excluded))
+        return filter_nodes(pod, admitted, cluster.state, self._options, excluded)
 
     def _reserved_nodes(self, view: View) -> frozenset[str]:
         self._reservations = {
@@ -161,7 +160,7 @@ class GuardedReservation(CapacityReservation):
             if replica.name not in earlier and replica.node_id:
                 budget = Budget(STEPS_PER_PLACEMENT)
                 guard = guard_placement(Placement.of(replica), before.state, Ledger(), (), Search(budget))
-                after = move_replica(after, replica, run_to_end(guard).allowance.disk)
+                after = move_replica(after, replica, guard.allowance.disk)
         return after
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.extender.what_if.pod_decision import detach_volumes
 from scheduler_core.extender.what_if.predicted_cluster import (
     ChangesByObject,
@@ -41,24 +40,16 @@ class Drain:
         Raises:
             WhatIfError: there is no such node
         """
-        return run_to_end(self.apply_in_steps(situation))
-
-    def apply_in_steps(self, situation: Situation) -> Cooperative[Situation]:
-        """As `apply`, with pauses: a large cluster has many pods.
-
-        Raises:
-            WhatIfError: as apply
-        """
         cluster = situation.cluster
         for name in self.nodes:
             check_node(cluster, name)
             cluster = _cordon(cluster, name)
-        pods = yield from live_pods(cluster, self.nodes)
+        pods = live_pods(cluster, self.nodes)
         cluster, evicted = _request_evictions(cluster, self.nodes)
         drained = tuple(dict.fromkeys((*situation.drained, *self.nodes)))
         evicted |= situation.evicted
         changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=pods.waiting)
-        return (yield from changed.evict(pods.on_nodes))
+        return changed.evict(pods.on_nodes)
 
 
 def check_node(cluster: PredictedCluster, name: str) -> None:
@@ -110,32 +101,21 @@ class LoseNodes:
         Raises:
             WhatIfError: there is no such node
         """
-        return run_to_end(self.apply_in_steps(situation))
-
-    def apply_in_steps(self, situation: Situation) -> Cooperative[Situation]:
-        """As `apply`, with pauses: a large cluster has many pods.
-
-        Raises:
-            WhatIfError: as apply
-        """
         for name in self.nodes:
             check_node(situation.cluster, name)
-        pods = yield from live_pods(situation.cluster, self.nodes)
-        managed = yield from situation.evict(pods.on_nodes, lost=True)
+        pods = live_pods(situation.cluster, self.nodes)
+        managed = situation.evict(pods.on_nodes, lost=True)
         cluster = managed.cluster
         already = len(situation.unmanaged)
-        yield
         for pod in pods.on_nodes:
             key = (pod.namespace, pod.name)
             # The others wait again.
             if cluster.snapshot.pods[key].node_name:
                 cluster = detach_volumes(cluster, pod).without_pod(key)
-                yield
         failed: list[longhorn.Replica] = []
         for name in self.nodes:
             failed += replicas_on_node(cluster, name)
             cluster = _remove_node(cluster, name)
-        yield
         return replace(
             managed,
             cluster=fail_replicas(cluster, failed),

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
@@ -43,7 +42,7 @@ class PodDecision:
 class PodFilter(Protocol):
     """Decides which nodes a pod is offered, of those that kube-scheduler may choose."""
 
-    def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
+    def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns the decision about the nodes that passed kube-scheduler's own filters.
 
         Raises:
@@ -63,11 +62,11 @@ class PodDecider:
 
     def decide(
         self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
-    ) -> Cooperative[PodDecision]:
+    ) -> PodDecision:
         """Returns one of the nodes that kube-scheduler may choose, at random; one of `names` if they are given."""
-        return (yield from decide_pod(pod, cluster, self, choose, names))
+        return decide_pod(pod, cluster, self, choose, names)
 
-    def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Cooperative[Decision]:
+    def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns the decision as `/filter` answers it, in which the demand of pods bound before counts.
 
         Raises:
@@ -75,8 +74,7 @@ class PodDecider:
         """
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
-        decision = yield from filter_nodes(pod, admitted, state, self._options, contenders)
-        yield
+        decision = filter_nodes(pod, admitted, state, self._options, contenders)
         _, answered = make_offer(pod, decision, state.view, 0)
         return answered
 
@@ -87,22 +85,21 @@ def decide_pod(
     pod_filter: PodFilter,
     choose: Choose,
     names: Sequence[str] | None = None,
-) -> Cooperative[PodDecision]:
+) -> PodDecision:
     """Returns one of the nodes that pass kube-scheduler's filters and another one, at random. The pod is decided about
     on `names`, or on all nodes.
     """
     names = cluster.node_names if names is None else names
-    yield
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
     claims = cluster.pod_claims(pod)
-    refusals = yield from kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, claims)
+    refusals = kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, claims)
     reasons = Counter(refusal.text for refusal in refusals.values())
     admitted = [name for name in names if name not in refusals]
     if not admitted:
         return PodDecision(reasons=reasons)
     try:
-        decision = yield from pod_filter.filter(pod, admitted, cluster)
+        decision = pod_filter.filter(pod, admitted, cluster)
     except ResolutionError as error:
         return PodDecision(reasons=Counter({str(error): 0}))
     nodes = decision.fitting_nodes

@@ -10,7 +10,6 @@ from typing import Any
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.update import Changes, build_view
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.evaluation.state import ClusterState
@@ -33,7 +32,6 @@ STATEFUL_SET = "StatefulSet"
 NODE_BOUND_OWNERS = frozenset({DAEMON_SET, "Node", "InstanceManager", "BackingImageManager"})
 SHARE_MANAGER = "ShareManager"
 _DISK_SCHEDULES = "what-if cannot predict a cluster whose disks are allocated through DiskSchedules"
-_PODS_PER_PAUSE = 250
 
 
 class WhatIfError(CoreError):
@@ -176,9 +174,7 @@ def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
     return ClusterState.of(build_view(Snapshot(**persistent), now, 0))
 
 
-def cluster_without_scheduling(
-    state: ClusterState, earlier: PredictedCluster | None = None
-) -> Cooperative[PredictedCluster]:
+def cluster_without_scheduling(state: ClusterState, earlier: PredictedCluster | None = None) -> PredictedCluster:
     """Returns a cluster with no more than decisions read, in which kube-scheduler's own filters refuse nothing but
     cordoned nodes. `earlier`, if given, was returned for an earlier state; it saves a look at every pod while no pod
     has changed.
@@ -192,7 +188,7 @@ def cluster_without_scheduling(
     if earlier is not None and earlier.snapshot.pods is snapshot.pods:
         owners = earlier.owners
     else:
-        owners = yield from _owners(snapshot.pods)
+        owners = _owners(snapshot.pods)
     # The caches of a running program are for one course of versions only, so the cluster has its own.
     return PredictedCluster(
         state=ClusterState(state.view, ProfileCache(state.view), state.demand),
@@ -203,13 +199,11 @@ def cluster_without_scheduling(
     )
 
 
-def _owners(pods: Mapping[PodKey, kube.Pod]) -> Cooperative[HashTrieMap[PodKey, str]]:
+def _owners(pods: Mapping[PodKey, kube.Pod]) -> HashTrieMap[PodKey, str]:
     owners: HashTrieMap[PodKey, str] = HashTrieMap()
-    for number, (key, pod) in enumerate(pods.items(), start=1):
+    for key, pod in pods.items():
         if pod.owner:
             owners = owners.insert(key, pod.owner)
-        if number % _PODS_PER_PAUSE == 0:
-            yield
     return owners
 
 

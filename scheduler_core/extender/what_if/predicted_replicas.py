@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster, list_replica, with_disk
 from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.new_volume_placement import join_reasons
 from scheduler_core.longhorn.node_status import ROUNDING
-from scheduler_core.longhorn.placement import PlacementResult, schedule_replica, schedule_replica_in_steps
+from scheduler_core.longhorn.placement import PlacementResult, schedule_replica
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.replenish_wait import DEGRADED
 from scheduler_core.longhorn.replica_reuse import wait_before_new_replica
@@ -47,11 +46,6 @@ class ReplicaStep:
 
 
 def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaStep:
-    """Takes Longhorn's next step for a volume without a pause; see `take_next_step`."""
-    return run_to_end(take_next_step(cluster, name, choose))
-
-
-def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Cooperative[ReplicaStep]:
     """Takes Longhorn's next step for a volume that is attached, or of which a replica is evicted. Without a change and
     without a problem the volume is complete.
     """
@@ -64,7 +58,7 @@ def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Coop
     cluster = cluster.update({("replicas", replica.name): None for replica in unplaced})
     replicas = cluster.state.view.replicas_of(name)
     if not any(replica.node_id for replica in replicas):
-        return (yield from _place_new_volume(cluster, volume, choose))
+        return _place_new_volume(cluster, volume, choose)
     if not any(holds_data(cluster, replica) for replica in replicas):
         return ReplicaStep(cluster, problem=NO_DATA)
     affinity = _local_node_without_replica(volume, replicas)
@@ -79,7 +73,7 @@ def take_next_step(cluster: PredictedCluster, name: str, choose: Choose) -> Coop
     wait = wait_before_new_replica(cluster.state.view.cluster, volume, replicas, hard_affinity)
     if wait > _NO_WAIT:
         return ReplicaStep(cluster, problem="Longhorn waits for the failed replica", wait=wait)
-    step = yield from _add_replica(cluster, volume, hard_affinity, choose)
+    step = _add_replica(cluster, volume, hard_affinity, choose)
     if step.changed or not hard_affinity:
         return step
     # A healthy volume without a local replica goes on without one.
@@ -106,12 +100,12 @@ def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[long
     return "" if any(is_usable(volume, replica) and replica.node_id == node for replica in replicas) else node
 
 
-def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose: Choose) -> Cooperative[ReplicaStep]:
+def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose: Choose) -> ReplicaStep:
     """Places the replicas of a volume without data in one step."""
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else ""
     step = ReplicaStep(cluster)
     for _ in range(volume.number_of_replicas):
-        following = yield from _add_replica(step.cluster, volume, affinity, choose)
+        following = _add_replica(step.cluster, volume, affinity, choose)
         if not following.changed:
             return replace(step, problem=following.problem)
         step = replace(following, copied_bytes=0)
@@ -119,17 +113,14 @@ def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose
     return replace(step, cluster=step.cluster.update({("volumes", volume.name): robust}))
 
 
-def _add_replica(
-    cluster: PredictedCluster, volume: longhorn.Volume, affinity: str, choose: Choose
-) -> Cooperative[ReplicaStep]:
+def _add_replica(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str, choose: Choose) -> ReplicaStep:
     view = cluster.state.view
     replicas = view.replicas_of(volume.name)
     pending = _new_replica(volume, replicas, affinity)
-    result = yield from schedule_replica_in_steps(view.cluster, volume, pending, replicas)
+    result = schedule_replica(view.cluster, volume, pending, replicas)
     if not result.choices:
         return ReplicaStep(cluster, problem=join_reasons(result.reasons) or NO_PLACE)
     candidate = result.choices[choose(len(result.choices))].candidate
-    yield
     return rebuild_replica(cluster, volume, candidate, affinity)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.drain_policy import drain_blockers
 from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
@@ -22,19 +21,19 @@ from scheduler_core.extender.what_if.predicted_replicas import (
     Choose,
     fail_replicas,
     holds_data,
+    next_step,
     replicas_on_node,
-    take_next_step,
 )
 from scheduler_core.extender.what_if.situation import PodToPlace, Situation, take_away
 from scheduler_core.generic.node_index import NodeIndex
 from scheduler_core.generic.node_results import NodeResults
+from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)
-_VOLUMES_PER_PAUSE = 200
 _NOT_CREATED = "the pod before it does not run"
 _DETACHED = "it is detached: Longhorn rebuilds it once it is attached"
 
@@ -68,27 +67,24 @@ class OrderResult:
 
 def run_order(
     situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
-) -> Cooperative[OrderResult]:
+) -> OrderResult:
     """Plays one order to its end. `choose` makes every choice that depends on chance in the cluster; `observe` is
     called before the first step and after each.
     """
     run = _Run(situation, options, choose, observe)
-    yield from run.find_incomplete_volumes()
-    yield from run.settle()
+    run.find_incomplete_volumes()
+    run.settle()
     while run.finish_drains() or run.wait_for_failed_replicas():
-        yield from run.settle()
-    yield
+        run.settle()
     return run.result()
 
 
-def incomplete_volumes(cluster: PredictedCluster) -> Cooperative[frozenset[str]]:
+def incomplete_volumes(cluster: PredictedCluster) -> frozenset[str]:
     """Names of attached volumes that have fewer placed replicas than they should."""
     names: set[str] = set()
-    for number, volume in enumerate(cluster.snapshot.volumes.values(), start=1):
+    for volume in cluster.snapshot.volumes.values():
         if volume.node_id and _is_incomplete(cluster, volume):
             names.add(volume.name)
-        if number % _VOLUMES_PER_PAUSE == 0:
-            yield
     return frozenset(names)
 
 
@@ -141,20 +137,20 @@ class _Run:
         self._observe(OrderProgress(self._cluster, waiting, to_evict, self._copied, tuple(self._changed)))
         self._changed = []
 
-    def find_incomplete_volumes(self) -> Cooperative[None]:
+    def find_incomplete_volumes(self) -> None:
         """Lets Longhorn go on with volumes that lack or move a replica."""
-        incomplete = yield from incomplete_volumes(self._cluster)
+        incomplete = incomplete_volumes(self._cluster)
         self._volumes = sorted(self._situation.evicted | incomplete)
 
-    def settle(self) -> Cooperative[None]:
+    def settle(self) -> None:
         """Decides pods and takes steps of volumes until nothing changes any more."""
         while True:
             self._placed_since = False
             while self._waiting or self._to_attach or self._volumes or self._evictions:
                 while self._unlisted and self._choose(2):
                     self._cluster = show_change(self._cluster, self._unlisted.pop(0))
-                yield from self._advance()
-                yield
+                give_way()
+                self._advance()
                 self._report_progress()
             self._show_status()
             if not self._placed_since:
@@ -173,12 +169,12 @@ class _Run:
         self._unlisted = []
         self._report_progress()
 
-    def _advance(self) -> Cooperative[None]:
+    def _advance(self) -> None:
         """Advances one pod or volume, or evicts a pod, at random."""
         volumes = len(self._volumes)
         number = self._choose(len(self._waiting) + len(self._to_attach) + volumes + len(self._evictions))
         if number < len(self._waiting):
-            yield from self._decide(self._waiting.pop(number))
+            self._decide(self._waiting.pop(number))
             return
         number -= len(self._waiting)
         if number < len(self._to_attach):
@@ -186,7 +182,7 @@ class _Run:
             return
         number -= len(self._to_attach)
         if number < volumes:
-            yield from self._take_step(number)
+            self._take_step(number)
         else:
             self._evict(self._evictions.pop(number - volumes))
 
@@ -228,12 +224,12 @@ class _Run:
             self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
             self._evictions += concerned
 
-    def _decide(self, entry: PodToPlace) -> Cooperative[None]:
+    def _decide(self, entry: PodToPlace) -> None:
         pod = self._cluster.snapshot.pods[entry.key]
         if not self._predecessors_run(entry):
             self._refuse(entry, Counter({_NOT_CREATED: 0}))
             return
-        decision = yield from self._decider.decide(pod, self._cluster, self._choose)
+        decision = self._decider.decide(pod, self._cluster, self._choose)
         if not decision.node:
             self._refuse(entry, decision.reasons)
             return
@@ -273,10 +269,9 @@ class _Run:
         if self._refused_evictions:
             self._retry_evictions(key)
 
-    def _take_step(self, position: int) -> Cooperative[None]:
+    def _take_step(self, position: int) -> None:
         name = self._volumes[position]
-        step = yield from take_next_step(self._cluster, name, self._choose)
-        yield
+        step = next_step(self._cluster, name, self._choose)
         self._cluster, unlisted = hide_changes(self._cluster, step.cluster) if step.changed else (step.cluster, ())
         self._unlisted += unlisted
         self._changed.append(name)

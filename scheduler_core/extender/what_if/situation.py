@@ -7,17 +7,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Protocol
 
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.extender.what_if.pod_decision import detach_volumes, waiting_pod, without_node
 from scheduler_core.extender.what_if.pod_eviction import DisruptionBudgets, ignores_budgets
 from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.model import generic, kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import NamespacedName
-
-_PODS_PER_PAUSE: Final = 500
 
 
 class Origin(StrEnum):
@@ -122,7 +119,7 @@ class Situation:
             if entry.origin is not Origin.WAITING
         }
 
-    def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Cooperative[Situation]:
+    def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Situation:
         """Takes these pods of nodes away, and their controllers create them again; `lost`: no PodDisruptionBudget keeps
         them.
         """
@@ -145,7 +142,6 @@ class Situation:
                     continue
                 cluster = take_away(cluster, pod)
                 moved.append(entry)
-                yield
         return replace(
             self,
             cluster=cluster,
@@ -172,7 +168,7 @@ class Change(Protocol):
 
 def pods_on_nodes(cluster: PredictedCluster, names: Iterable[str]) -> list[kube.Pod]:
     """Returns the live pods of nodes, by name."""
-    return run_to_end(live_pods(cluster, names)).on_nodes
+    return live_pods(cluster, names).on_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +179,13 @@ class LivePods:
     waiting: tuple[PodKey, ...]  # the keys of those without a node
 
 
-def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> Cooperative[LivePods]:
+def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> LivePods:
     """Returns the live pods of nodes, and those without a node, in one pass over all pods."""
     nodes = {"", *names}
     pods: list[tuple[PodKey, kube.Pod]] = []
-    for number, (key, pod) in enumerate(cluster.snapshot.pods.items(), start=1):
+    for key, pod in cluster.snapshot.pods.items():
         if pod.node_name in nodes and pod.live:
             pods.append((key, pod))
-        if number % _PODS_PER_PAUSE == 0:
-            yield
     on_nodes = sorted((pod for _, pod in pods if pod.node_name), key=lambda pod: pod.key)
     return LivePods(on_nodes, tuple(key for key, pod in pods if not pod.node_name))
 

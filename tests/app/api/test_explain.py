@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.schemas.explain import explain_answer, explain_json
-from scheduler_core.cooperative import run_to_end
 from tests.bench.offers_cluster import new_pod
 from tests.builders import Object, bound, claim, disk, flat, kept, longhorn_node, pod, replica, storage_class
 from tests.worlds.crowded_cluster import CrowdedCluster
-from tests.worlds.pauses import run_counting
+from tests.worlds.giving_way import run_counting
 from tests.worlds.service import application, by_names, by_nodes, db_pod, http_client, small_service
 
 pytestmark = pytest.mark.anyio
@@ -121,12 +121,12 @@ async def test_explanations_that_wait_are_limited_in_number(monkeypatch: pytest.
 
 
 def test_the_text_of_every_node_is_made_on_its_own() -> None:
-    """It is that of the whole answer, with pauses between the nodes."""
+    """It is that of the whole answer, and gives way between the nodes."""
     cluster = CrowdedCluster()
     requested = new_pod("asking")
-    explanation = run_to_end(cluster.explain(requested))
-    answer = run_to_end(explain_answer(requested, explanation))
-    pieces, most_calls = run_counting(explain_json(requested, explanation))
+    explanation = cluster.explain(requested)
+    answer = explain_answer(requested, explanation)
+    pieces, most_calls = run_counting(partial(explain_json, requested, explanation))
     assert b"".join(pieces).decode() == answer.model_dump_json(by_alias=True)
     assert len(pieces) == len(cluster.names) + 2
     assert most_calls < 1_000

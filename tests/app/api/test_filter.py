@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decisions.evaluator import Evaluator
-from app.decisions.state_source import SnapshotState
-from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
 from app.settings import Settings
-from scheduler_core.cluster.view import View
-from tests.builders import NOW, claim, disk, flat, longhorn_node, pod, snapshot, storage_class
+from tests.builders import claim, disk, flat, longhorn_node, pod, storage_class
 from tests.worlds.service import NODES, REFUSED, application, by_names, by_nodes, db_pod, http_client, small_service
 
 pytestmark = pytest.mark.anyio
@@ -204,17 +198,6 @@ async def test_reason_texts_name_no_object() -> None:
     assert answer["FailedAndUnresolvableNodes"] == {"node-2": REFUSED, "node-4": REFUSED}
 
 
-class _TickingClock:
-    """A clock that advances a second with each reading, so that the core pauses whenever it can."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1
-        return self.now
-
-
 def _packing_problems(nodes: int) -> list[Any]:
     """Nodes on which eight volumes are a packing problem each, and the claims."""
     sizes = [31, 29, 23, 19, 17, 13, 11, 7]
@@ -233,7 +216,6 @@ async def test_a_long_evaluation_lets_other_requests_in() -> None:
     """While thousands of nodes are evaluated, /healthz answers; the filter is not done by then."""
     nodes = 3000
     app = application(_packing_problems(nodes))
-    app.state.services = _with_slow_evaluator(app, _packing_problems(nodes))
     request = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(nodes)])
     async with http_client(app) as client:
         filtering = asyncio.create_task(client.post("/filter", json=request))
@@ -245,23 +227,14 @@ async def test_a_long_evaluation_lets_other_requests_in() -> None:
 
 
 async def test_simultaneous_requests_get_the_same_answers_as_single_ones() -> None:
-    """Evaluations that take turns share caches, and none sees another's unfinished results."""
+    """They share caches, and none sees another's unfinished results."""
     cluster = _packing_problems(600)
     request = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(600)])
     async with http_client(application(cluster)) as client:
         alone = (await client.post("/filter", json=request)).content
-    app = application(cluster)
-    app.state.services = _with_slow_evaluator(app, cluster)
-    async with http_client(app) as client:
+    async with http_client(application(cluster)) as client:
         together = await asyncio.gather(*(client.post("/filter", json=request) for _ in range(3)))
     assert [response.content for response in together] == [alone] * 3
-
-
-def _with_slow_evaluator(app: Any, cluster: list[Any]) -> Any:
-    """The application's state with an evaluator that pauses wherever it can."""
-    state = app.state.services
-    evaluator = Evaluator(SnapshotState(View.of(snapshot(cluster), NOW)), Settings().options, _TickingClock())
-    return replace(state, evaluator=evaluator, verbs=Verbs(evaluator, PolicyInForce()))
 
 
 @pytest.mark.parametrize(("alone", "fits"), [(False, []), (True, ["node-1"])])

@@ -27,7 +27,6 @@ from app.schemas.state import (
     PlacementGuardState,
     ServiceState,
 )
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.demand.derive import DemandSource
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.extender.decision import FilterOptions
@@ -395,7 +394,7 @@ def _report(cache: FakeStateSource, *times: float) -> PlacementReport:
     """The last of the reports made at these times."""
     report = PlacementReport()
     for now in times:
-        report = run_to_end(report.update(cache.state(), Contention(), Ledger(), now))
+        report = report.update(cache.state(), Contention(), Ledger(), now)
     return report
 
 

@@ -23,7 +23,6 @@ from app.bootstrap import application as application_of
 from app.kube.reflector import CacheStatus, Phase
 from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState, ServiceState
 from app.settings import Settings
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.extender.nudge import WaitingPod
 from scheduler_core.extender.placement_monitor import PlacementReport
@@ -478,7 +477,7 @@ def placement_report() -> PlacementReport:
     state = make.state(small_cluster(), volume, make.pod("m", name="m-0", node="node-1"))
     report = PlacementReport()
     for now in (0.0, 61.0):
-        report = run_to_end(report.update(state, Contention(), Ledger(), now))
+        report = report.update(state, Contention(), Ledger(), now)
     return report
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from app.kube.snapshot_file import load_pod, load_snapshot
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.explain import explain_nodes
@@ -42,7 +41,7 @@ def _snapshot(example: str) -> Snapshot:
 
 def _verdicts(pod: Pod, snapshot: Snapshot, nodes: tuple[str, ...] = ()) -> dict[str, Verdict]:
     candidates = nodes or tuple(sorted(snapshot.nodes))
-    explanation = run_to_end(explain_nodes(pod, candidates, ClusterState.of(View.of(snapshot, NOW)), FilterOptions()))
+    explanation = explain_nodes(pod, candidates, ClusterState.of(View.of(snapshot, NOW)), FilterOptions())
     return dict(zip(candidates, explanation.verdicts, strict=True))
 
 

@@ -1,18 +1,21 @@
-"""Which computation of the core goes on when several were started."""
+"""What runs together, and what waits for what."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
 from app.decisions.evaluator import Evaluator
+from app.runtime.decision_thread import DecisionRunner, DecisionThread, OnCallersThread
 from scheduler_core.errors import ResolutionError
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.extender.decision import Competing, Contenders, FilterOptions
 from scheduler_core.model.kube import Pod
-from tests.builders import as_pod, claim, longhorn_node, pod, storage_class
+from scheduler_core.offers.ledger import Ledger
+from tests.builders import as_pod, claim, competing, longhorn_node, pod, storage_class
+from tests.worlds.engines import engines
 from tests.worlds.state_source import FakeStateSource, SlowSource
 from tests.worlds.two_nodes import database_pod, two_nodes
 from tests.worlds.virtual_time import virtual_loop, virtually
@@ -22,75 +25,44 @@ pytestmark = pytest.mark.anyio
 NODES = [f"node-{number}" for number in range(600)]
 
 
-class _Turns:
-    """A clock by which every slice is over at the next pause.
-
-    Attributes:
-        names: the task of each reading
-    """
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def __call__(self) -> float:
-        task = asyncio.current_task()
-        self.names.append(task.get_name() if task is not None else "")
-        return float(len(self.names))
-
-
-async def _run_all(turns: _Turns, **computations: Coroutine[Any, Any, object]) -> list[str]:
-    """Starts the computations in turn; returns whose turns they were from the last start on."""
-    tasks = []
-    started = 0
-    for name, computation in computations.items():
-        started = len(turns.names)
-        tasks.append(asyncio.create_task(computation, name=name))
-        for _ in range(5):
-            await asyncio.sleep(0)
-    await asyncio.gather(*tasks)
-    return turns.names[started:]
-
-
-def _evaluator(turns: _Turns) -> Evaluator:
-    cluster = FakeStateSource(storage_class(), claim("a", 10), [longhorn_node(name) for name in NODES])
-    return Evaluator(cluster, FilterOptions(), turns)
-
-
-async def test_explanations_run_one_at_a_time() -> None:
-    """However many are asked for, the event loop works for one."""
-    turns = _Turns()
-    evaluator = _evaluator(turns)
+@pytest.mark.parametrize("runner", [DecisionThread(), OnCallersThread()])
+async def test_a_decision_in_the_middle_of_an_explanation_changes_neither(runner: DecisionRunner) -> None:
+    """Each of them counts the demand of its own moment, whatever the other has cached, and decisions go first."""
+    source = FakeStateSource(storage_class(), claim("a", 10), engines(NODES), [longhorn_node(name) for name in NODES])
+    alone = Evaluator(source, FilterOptions())
+    evaluator = Evaluator(source, FilterOptions(), runner)
     requested = as_pod(pod("a"))
-    names = await _run_all(turns, first=evaluator.explain(requested, NODES), second=evaluator.explain(requested, NODES))
-    first = [position for position, name in enumerate(names) if name == "first"]
-    second = [position for position, name in enumerate(names) if name == "second"]
-    assert first
-    assert max(first) < min(second)
+
+    contention = Contention()
+    equivalence = EquivalenceCache()
+
+    def contenders() -> Contenders:
+        return competing(source.state(), Ledger(), contention, equivalence)
+
+    expected = (await alone.explain(requested, NODES, contenders)).decision.reasons
+    ended: list[str] = []
+    explaining = asyncio.create_task(evaluator.explain(requested, NODES, contenders))
+    explaining.add_done_callback(lambda _: ended.append("explanation"))
+    for number in range(5):
+        await asyncio.sleep(0.002)
+        source.put(longhorn_node(NODES[number], 5))
+        reasons = (await evaluator.filter(requested, NODES, contenders)).reasons
+        ended.append("decision")
+        assert [name for name, reason in zip(NODES, reasons, strict=True) if not reason.fits] == NODES[: number + 1]
+    assert (await explaining).decision.reasons == expected
+    assert ended[0] == "decision" or runner.__class__ is OnCallersThread
 
 
-async def test_a_decision_goes_before_an_explanation_that_runs_already() -> None:
-    """kube-scheduler waits for the one, a person for the other."""
-    turns = _Turns()
-    evaluator = _evaluator(turns)
-    requested = as_pod(pod("a"))
-    names = await _run_all(
-        turns, explanation=evaluator.explain(requested, NODES), decision=evaluator.filter(requested, NODES)
-    )
-    begin = names.index("decision")
-    end = len(names) - names[::-1].index("decision")
-    assert names[begin:end].count("decision") > 3
-    # It reads the clock once more when it wakes up, and does nothing.
-    assert names[begin:end].count("explanation") <= 1
-    assert "explanation" in names[end:]
-
-
-async def test_decisions_take_turns() -> None:
-    """One that takes long does not hold up the others."""
-    turns = _Turns()
-    evaluator = _evaluator(turns)
-    requested = as_pod(pod("a"))
-    names = await _run_all(turns, first=evaluator.filter(requested, NODES), second=evaluator.filter(requested, NODES))
-    assert "first" in names[names.index("second") :]
+def test_explanations_have_caches_of_their_own() -> None:
+    """Decisions run in the middle of them, and what a cache has is not whole there."""
+    source = FakeStateSource(storage_class())
+    contenders = competing(source.state())
+    explained = Evaluator(source, FilterOptions()).explained(contenders)
+    assert isinstance(contenders, Competing)
+    assert isinstance(explained, Competing)
+    assert explained.contention is not contenders.contention
+    assert explained.equivalence is not contenders.equivalence
+    assert (explained.demand, explained.ledger) == (contenders.demand, contenders.ledger)
 
 
 @virtually

@@ -6,7 +6,7 @@ Disk a has space for volume x alone, disk b for either x or the older volume y. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +24,9 @@ from app.extender.guard import (
 )
 from app.extender.metrics import Metrics
 from app.kube.client import ApiError
+from app.runtime.decision_thread import Urgency
 from app.runtime.metrics import PREFIX
 from scheduler_core.convert.admission import admission_request
-from scheduler_core.cooperative import Cooperative
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.extender.guard_health import GuardState
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
@@ -53,12 +53,12 @@ class SlowEvaluator(Evaluator):
     seconds = 0.0
     error: Exception | None = None
 
-    async def run(self, computation: Cooperative[Any]) -> Any:
+    async def run(self, work: Callable[[], Any], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> Any:
         """Waits, then computes or fails."""
         await asyncio.sleep(self.seconds)
         if self.error is not None:
             raise self.error
-        return await super().run(computation)
+        return await super().run(work, urgency, rest)
 
 
 class World:
@@ -83,7 +83,7 @@ class World:
         self.ledger = Ledger()
         self.metrics = Metrics()
         self.loop = virtual_loop()
-        self.evaluator = SlowEvaluator(self.cache, FilterOptions(), self.loop.time)
+        self.evaluator = SlowEvaluator(self.cache, FilterOptions())
         self.other_nodes = False
         self.leads = True
         self.record = Ledger()

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from app.decisions.evaluator import QUIET_SECONDS, Evaluator
+from app.decisions.evaluator import Evaluator
 from app.extender import node_losses
 from app.extender.metrics import Metrics
 from app.extender.node_losses import MAX_NODES, ROUND_INTERVAL, NodeLosses
+from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.metrics import PREFIX
-from app.runtime.time_slices import run_in_background
-from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome, predict_node_loss
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.giving_way import give_way
 from tests.builders import kube_node
+from tests.worlds.decision_runners import RestingRunner
 from tests.worlds.predicted_clusters import growing_class, node, running
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.virtual_time import virtual_loop, virtually
@@ -30,9 +31,9 @@ class World:
     It must be made in a virtual loop.
     """
 
-    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, runner: DecisionRunner | None = None) -> None:
         self.cache = FakeStateSource(growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
-        self.evaluator = Evaluator(self.cache, FilterOptions(), clock or virtual_loop().time)
+        self.evaluator = Evaluator(self.cache, FilterOptions(), runner)
         self.losses = NodeLosses(self.evaluator, self.cache.state)
         self.metrics = Metrics()
         self.metrics.node_losses(lambda: self.losses.latest)
@@ -71,7 +72,7 @@ async def test_the_fullest_nodes_are_predicted_first() -> None:
     world.cache.put(*node("c", listed={"x": 60}))
     order: list[str] = []
 
-    def note(cluster: PredictedCluster, name: str, *rest: Any) -> Cooperative[Any]:
+    def note(cluster: PredictedCluster, name: str, *rest: Any) -> Any:
         order.append(name)
         return predict_node_loss(cluster, name, *rest)
 
@@ -90,14 +91,13 @@ async def test_the_end_is_estimated_by_the_work_of_the_latest_predictions() -> N
 
 async def estimates_with(first_nodes: int) -> list[float]:
     """How long the rest will take, at the beginning of each of three predictions."""
-    world = World()
+    world = World(RestingRunner())
     world.cache.put(*node("c"))
     estimates: list[float] = []
 
-    def work(*_: object) -> Cooperative[Any]:
+    def work(*_: object) -> Any:
         estimates.append(round(world.losses.seconds_left, 3))
         virtual_loop().jump_to(virtual_loop().time() + 1)
-        yield
         return NodeLossOutcome("x", orders=1, pods=0, volumes=0, problems={})
 
     with pytest.MonkeyPatch.context() as patch:
@@ -119,57 +119,36 @@ async def test_only_the_leader_predicts() -> None:
     assert world.samples() == {}
 
 
-@virtually
+@pytest.mark.anyio
 async def test_a_prediction_ends_with_the_leadership() -> None:
     """A standby has no work of a leader left, however long the prediction would take."""
     steps = 0
 
-    def endless(*_: object) -> Cooperative[Any]:
+    def endless(*_: object) -> Any:
         nonlocal steps
         while True:
             steps += 1
-            yield
+            give_way()
 
+    async def count_steps() -> int:
+        before = steps
+        await asyncio.sleep(0.1)
+        return steps - before
+
+    world = World(DecisionThread())
     counts: list[int] = []
-    turns = 0
-
-    def clock() -> float:
-        nonlocal turns
-        turns += 1
-        return turns / 10_000
-
-    world = World(clock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_losses, "predict_node_loss", endless)
-        await world.after(
-            1, world.losses.adopt, lambda: counts.append(steps), world.losses.clear, lambda: counts.append(steps)
-        )
-    assert 0 < counts[0] < counts[1]
-    assert steps == counts[1]
-
-
-@virtually
-async def test_a_prediction_waits_while_decisions_are_frequent() -> None:
-    """In a burst the next decision is about to come; between two that are far apart it goes on."""
-    world = World()
-    adopted: list[int] = []
-
-    async def decide_every(seconds: float) -> None:
-        while True:
-            await world.evaluator.run(_nothing())
-            await asyncio.sleep(seconds)
-
-    burst = asyncio.create_task(decide_every(QUIET_SECONDS / 2))
-    assert await world.after(20, world.losses.adopt) == {}
-    burst.cancel()
-    calm = asyncio.create_task(decide_every(QUIET_SECONDS * 4))
-    assert await world.after(20, lambda: adopted.append(1)) == {"a": False, "b": True}
-    calm.cancel()
-
-
-@without_pauses
-def _nothing() -> None:
-    """A decision that takes no time."""
+        task = asyncio.create_task(world.losses.run())
+        world.losses.adopt()
+        await asyncio.sleep(0.1)
+        counts.append(await count_steps())
+        world.losses.clear()
+        await asyncio.sleep(0.05)
+        counts.append(await count_steps())
+        task.cancel()
+    assert counts[0] > 0
+    assert counts[1] == 0
 
 
 @virtually
@@ -207,7 +186,7 @@ async def test_a_fault_of_a_prediction_leaves_its_node_out() -> None:
     """The task goes on with the others."""
     world = World()
 
-    def fail(cluster: PredictedCluster, name: str, *rest: Any) -> Cooperative[Any]:
+    def fail(cluster: PredictedCluster, name: str, *rest: Any) -> Any:
         if name == "a":
             raise ZeroDivisionError
         return predict_node_loss(cluster, name, *rest)
@@ -229,38 +208,3 @@ async def test_the_production_caches_are_left_alone() -> None:
         patch.setattr(profiles, "table", None)
         assert await world.after(5, world.losses.adopt) == {"a": False, "b": True}
     assert world.cache.state().profiles is profiles
-
-
-@virtually
-async def test_background_work_takes_a_tenth_of_the_time() -> None:
-    """Each step takes 0.25 ms; whatever else runs has nine tenths."""
-    loop = virtual_loop()
-    idle = asyncio.Event()
-    idle.set()
-    steps = 0
-
-    def work() -> Cooperative[None]:
-        nonlocal steps
-        for _ in range(400):
-            steps += 1
-            yield
-
-    # The clock says how long the steps took, and the loop how long the pauses were.
-    await run_in_background(work(), lambda: steps * 0.00025, idle.wait)
-    assert loop.time() == pytest.approx(10 * 0.1, rel=0.02)
-
-
-@virtually
-async def test_background_work_waits_while_decisions_run() -> None:
-    """It goes on as soon as none runs."""
-    idle = asyncio.Event()
-
-    def work() -> Cooperative[None]:
-        yield
-
-    task = asyncio.create_task(run_in_background(work(), virtual_loop().time, idle.wait))
-    await asyncio.sleep(10)
-    assert not task.done()
-    idle.set()
-    await asyncio.sleep(1)
-    assert task.done()

@@ -43,7 +43,7 @@ class CountingEvaluator(Evaluator):
     """
 
     def __init__(self, cache: FakeStateSource) -> None:
-        super().__init__(cache, FilterOptions(), lambda: 0.0)
+        super().__init__(cache, FilterOptions())
         self.evaluated: list[str] = []
         self.after_filter: Callable[[], None] | None = None
 

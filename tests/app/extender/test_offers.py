@@ -52,7 +52,7 @@ class InterruptedEvaluator(Evaluator):
     """
 
     def __init__(self, cache: FakeStateSource) -> None:
-        super().__init__(cache, FilterOptions(), lambda: 0.0)
+        super().__init__(cache, FilterOptions())
         self.interruptions: list[Callable[[], None]] = []
 
     async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:

@@ -21,6 +21,7 @@ from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOp
 from scheduler_core.extender.overbooking_monitor import SETTLE_TIME, OverbookingReport
 from scheduler_core.extender.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
 from tests import builders as make
+from tests.worlds.decision_runners import LaterRunner
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.two_nodes import database_pod, two_nodes
 from tests.worlds.virtual_time import run, virtual_loop, virtually
@@ -40,7 +41,7 @@ class World:
         self.logs: list[EventDict] = []
         self.loop = virtual_loop()
         self._contention = contention
-        evaluator = Evaluator(self.cache, options or FilterOptions(), self.loop.time)
+        evaluator = Evaluator(self.cache, options or FilterOptions())
         self.placements = Placements(self.cache, evaluator, self.contenders, self.metrics, self.loop.time)
         self.cache.subscribe("replicas", self.placements.note_delivery)
 
@@ -382,10 +383,9 @@ async def test_a_new_leader_counts_no_disk_that_was_overbooked_before() -> None:
 
 @virtually
 async def test_a_report_on_disks_during_which_the_lead_is_lost_is_dropped() -> None:
-    """With many placements it is made in time slices, and here each is too short."""
+    """It is made in another thread."""
     world = World()
-    ticks = count()
-    evaluator = Evaluator(world.cache, FilterOptions(), lambda: float(next(ticks)))
+    evaluator = Evaluator(world.cache, FilterOptions(), LaterRunner())
     world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, world.loop.time)
     world.cache.subscribe("replicas", world.placements.note_delivery)
     world.placements.adopt()
@@ -431,7 +431,7 @@ async def test_losing_the_lead_forgets_everything() -> None:
 
 @virtually
 async def test_a_report_during_which_the_lead_is_lost_is_dropped() -> None:
-    """Reports are made in time slices."""
+    """Reports are made in another thread."""
     contention = InterruptedContention()
     world = World(contention=contention)
     contention.interruption = world.placements.clear
@@ -449,7 +449,7 @@ async def test_rounds_that_take_long_leave_most_of_the_time_to_decisions() -> No
     world = World(contention=contention)
     spent: list[float] = []
     contention.interruption = lambda: spent.append(0.1)
-    evaluator = Evaluator(world.cache, FilterOptions(), world.loop.time)
+    evaluator = Evaluator(world.cache, FilterOptions())
     clock = lambda: world.loop.time() + sum(spent)  # noqa: E731
     world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, clock)
     world.bind(0, "a")
@@ -467,7 +467,7 @@ async def test_checking_many_pods_lets_other_tasks_run() -> None:
     """Each check takes longer than a time slice."""
     world = World()
     ticks = count()
-    evaluator = Evaluator(world.cache, FilterOptions(), lambda: float(next(ticks)))
+    evaluator = Evaluator(world.cache, FilterOptions())
     world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, lambda: float(next(ticks)))
     for number in range(20):
         world.bind(number, "a")

@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 
 from app.policy.file import PolicyFile, PolicyFileError
 from app.policy.plugins import PREDICATES_GROUP, PluginThreads, load_plugins
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.generic.plugin_rules import PluginError, Plugins, PredicatePlugin
 from scheduler_core.generic.policy import parse_policy
 from scheduler_core.generic.predicates import Check
 from tests.worlds.awkward_plugin import UnreadableError, raising
+from tests.worlds.giving_way import run_with
 from tests.worlds.policy_rules import decide, node, pod, state
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin"
@@ -162,10 +162,10 @@ def test_a_rule_that_hung_is_not_called_for_a_minute(seconds: float, calls: int,
         ended.wait(60)
 
     with pytest.raises(UndecidableError, match="plugin rule slow did not answer"):
-        run_to_end(threads.run("slow", hang))
+        threads.run("slow", hang)
     clock.now += seconds
     with pytest.raises(UndecidableError, match="plugin rule slow did not answer"):
-        run_to_end(threads.run("slow", hang))
+        threads.run("slow", hang)
     assert len(started) == calls
 
 
@@ -174,11 +174,11 @@ def test_a_rule_that_answers_again_is_called_again(ended: threading.Event) -> No
     clock = Clock()
     threads = PluginThreads(0.1, clock)
     with pytest.raises(UndecidableError):
-        run_to_end(threads.run("slow", lambda: ended.wait(60)))
-    assert run_to_end(threads.run("quick", lambda: 1)) == 1
+        threads.run("slow", lambda: ended.wait(60))
+    assert threads.run("quick", lambda: 1) == 1
     clock.now += 100
-    assert run_to_end(threads.run("slow", lambda: 2)) == 2
-    assert run_to_end(threads.run("slow", lambda: 3)) == 3
+    assert threads.run("slow", lambda: 2) == 2
+    assert threads.run("slow", lambda: 3) == 3
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_rule_that_answers_again_is_called_again(ended: threading.Event) -> No
 def test_nothing_that_a_plugin_raises_ends_the_program(error: BaseException, text: str) -> None:
     """It is an error of the rule."""
     with pytest.raises(UndecidableError, match=f"^plugin rule Mine failed: {text}$"):
-        run_to_end(PluginThreads().run("Mine", raising(error)))
+        PluginThreads().run("Mine", raising(error))
 
 
 def test_a_traceback_is_logged_once_per_line_that_raises() -> None:
@@ -207,14 +207,10 @@ def test_a_traceback_is_logged_once_per_line_that_raises() -> None:
     with capture_logs() as logs:
         for error in [KeyError("pod-1"), KeyError("pod-2"), ValueError("pod-3")]:
             with pytest.raises(UndecidableError, match=r"pod-\d"):
-                run_to_end(threads.run("Mine", partial(fail, error)))
+                threads.run("Mine", partial(fail, error))
     assert [entry["exception"].splitlines()[-1] for entry in logs] == ["KeyError: 'pod-1'", "ValueError: pod-3"]
 
 
-def test_other_tasks_run_while_a_plugin_computes(ended: threading.Event) -> None:
-    """The computation pauses until the thread has ended."""
-    computation = PluginThreads().run("Slow", lambda: ended.wait(60))
-    for _ in range(3):
-        assert next(computation) is None
-    ended.set()
-    assert run_to_end(computation)
+def test_more_urgent_decisions_run_while_a_plugin_computes(ended: threading.Event) -> None:
+    """It gives way until the thread has ended."""
+    assert run_with(ended.set, lambda: PluginThreads().run("Slow", lambda: ended.wait(60)), after=3)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from time import perf_counter
 
 import pytest
 
-from app.runtime.decision_thread import DecisionThread, Urgency
-from scheduler_core.cooperative import Cooperative
+from app.runtime.decision_thread import QUIET_SECONDS, DecisionThread, Urgency
+from scheduler_core.giving_way import give_way
 
 pytestmark = pytest.mark.anyio
 
 
 class _World:
-    """Computations that note their steps, and a step that lasts until it is let go.
+    """Work that notes its steps, and a step that lasts until it is let go.
 
     Attributes:
         steps: the name of each step that was taken
@@ -27,27 +28,27 @@ class _World:
         self._go = threading.Event()
         self._runs = threading.Event()
 
-    def computation(self, name: str, steps: int, act: Callable[[int], None] = lambda _: None) -> Cooperative[str]:
-        """Takes some steps and returns its name."""
+    def work(self, name: str, steps: int, act: Callable[[int], object] = lambda _: None) -> str:
+        """Takes some steps, gives way after each, and returns its name."""
         for number in range(steps):
             self.steps.append(name)
             act(number)
-            yield
+            give_way()
         return name
 
-    def start(self, name: str, steps: int, urgency: Urgency) -> asyncio.Task[str]:
-        """Submits a computation."""
-        return asyncio.create_task(self.thread.run(self.computation(name, steps), urgency))
+    def start(self, name: str, steps: int, urgency: Urgency, rest: float = 0.0) -> asyncio.Task[str]:
+        """Submits work."""
+        return asyncio.create_task(self.thread.run(lambda: self.work(name, steps), urgency, rest))
 
     def block(self, urgency: Urgency) -> asyncio.Task[str]:
-        """Submits a computation whose first step lasts until `let_go`; it has a second one."""
+        """Submits work whose first step lasts until `let_go`; it has a second one."""
 
         def wait(number: int) -> None:
             if number == 0:
                 self._runs.set()
                 self._go.wait(10)
 
-        return asyncio.create_task(self.thread.run(self.computation("blocks", 2, wait), urgency))
+        return asyncio.create_task(self.thread.run(lambda: self.work("blocks", 2, wait), urgency))
 
     async def until_blocked(self) -> None:
         """Returns once the step lasts."""
@@ -62,21 +63,21 @@ async def test_a_result_comes_back_from_another_thread() -> None:
     """The caller's own thread is the event loop's."""
     threads: list[int] = []
     world = _World()
-    computation = world.computation("first", 2, lambda _: threads.append(threading.get_ident()))
-    assert await world.thread.run(computation) == "first"
+    assert await world.thread.run(lambda: world.work("first", 2, lambda _: threads.append(threading.get_ident())))
+    assert threads
     assert threading.get_ident() not in threads
 
 
 async def test_an_error_is_raised_to_the_caller_alone() -> None:
-    """The next computation runs none the less."""
+    """The next job runs none the less."""
     world = _World()
 
-    def fail(_: int) -> None:
+    def fail() -> str:
         raise KeyError("disk")
 
     with pytest.raises(KeyError, match="disk"):
-        await world.thread.run(world.computation("fails", 1, fail))
-    assert await world.thread.run(world.computation("next", 1)) == "next"
+        await world.thread.run(fail)
+    assert await world.start("next", 1, Urgency.DECISION) == "next"
 
 
 async def test_the_event_loop_goes_on_while_a_step_lasts() -> None:
@@ -89,7 +90,7 @@ async def test_the_event_loop_goes_on_while_a_step_lasts() -> None:
     assert await task == "blocks"
 
 
-@pytest.mark.parametrize("urgency", [Urgency.EXPLANATION, Urgency.BACKGROUND])
+@pytest.mark.parametrize("urgency", [Urgency.EXPLANATION, Urgency.BACKGROUND, Urgency.IDLE])
 async def test_a_decision_waits_for_one_step_of_anything_else(urgency: Urgency) -> None:
     """It goes before what runs already, and before what was submitted earlier."""
     world = _World()
@@ -99,24 +100,11 @@ async def test_a_decision_waits_for_one_step_of_anything_else(urgency: Urgency) 
     await asyncio.sleep(0)
     world.let_go()
     await asyncio.gather(*tasks)
-    assert world.steps[:3] == ["blocks", "decision", "decision"]
+    assert world.steps == ["blocks", "decision", "decision", "blocks", "earlier", "earlier"]
 
 
-async def test_the_more_urgent_goes_first() -> None:
-    """Whatever was submitted first."""
-    world = _World()
-    tasks = [world.block(Urgency.DECISION)]
-    await world.until_blocked()
-    tasks += [world.start(urgency.name, 1, urgency) for urgency in reversed(Urgency)]
-    await asyncio.sleep(0)
-    world.let_go()
-    await asyncio.gather(*tasks)
-    assert [name for name in world.steps if name != "blocks"] == [urgency.name for urgency in Urgency]
-
-
-async def test_equally_urgent_computations_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that takes long does not hold up the others."""
-    monkeypatch.setattr("app.runtime.decision_thread.TURN_SECONDS", 0.0)
+async def test_a_decision_is_not_interrupted_by_another_one() -> None:
+    """They share caches, which are whole between them."""
     world = _World()
     tasks = [world.block(Urgency.DECISION)]
     await world.until_blocked()
@@ -124,7 +112,19 @@ async def test_equally_urgent_computations_take_turns(monkeypatch: pytest.Monkey
     await asyncio.sleep(0)
     world.let_go()
     await asyncio.gather(*tasks)
-    assert world.steps == ["blocks", "second", "blocks", "second"]
+    assert world.steps == ["blocks", "blocks", "second", "second"]
+
+
+async def test_the_more_urgent_goes_first() -> None:
+    """Whatever was submitted first."""
+    world = _World()
+    tasks = [world.block(Urgency.REVIEW)]
+    await world.until_blocked()
+    tasks += [world.start(urgency.name, 1, urgency) for urgency in reversed(Urgency)]
+    await asyncio.sleep(0)
+    world.let_go()
+    await asyncio.gather(*tasks)
+    assert world.steps == ["blocks", "blocks", *(urgency.name for urgency in Urgency)]
 
 
 async def test_nothing_else_goes_on_while_a_decision_is_expected() -> None:
@@ -141,12 +141,13 @@ async def test_nothing_else_goes_on_while_a_decision_is_expected() -> None:
         world.let_go()
         await asyncio.sleep(0.02)
         assert world.steps == ["decision", "blocks"]
+        assert await world.start("second", 1, Urgency.DECISION) == "second"
     await asyncio.gather(*tasks)
-    assert world.steps == ["decision", "blocks", "blocks", "background"]
+    assert world.steps == ["decision", "blocks", "second", "blocks", "background"]
 
 
 async def test_what_nothing_waits_for_any_more_ends() -> None:
-    """Before its next step, or before its first one."""
+    """Where it next gives way, or before it begins."""
     world = _World()
     tasks = [world.block(Urgency.DECISION)]
     await world.until_blocked()
@@ -156,8 +157,35 @@ async def test_what_nothing_waits_for_any_more_ends() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     world.let_go()
-    assert await world.thread.run(world.computation("next", 1)) == "next"
+    assert await world.start("next", 1, Urgency.DECISION) == "next"
     assert world.steps == ["blocks", "next"]
+
+
+async def test_work_that_rests_takes_its_share_of_the_time() -> None:
+    """Each step takes 2 ms, after which it rests four times as long; what is more urgent has the rest of the time."""
+    world = _World()
+
+    def wait(_: int) -> None:
+        until = perf_counter() + 0.002
+        while perf_counter() < until:
+            pass
+
+    began = perf_counter()
+    rests = asyncio.create_task(world.thread.run(lambda: world.work("rests", 10, wait), Urgency.IDLE, 4.0))
+    await asyncio.sleep(0.01)
+    assert await world.start("page", 1, Urgency.EXPLANATION) == "page"
+    assert not rests.done()
+    await rests
+    assert perf_counter() - began >= 10 * 0.002 * 5
+
+
+async def test_work_that_rests_waits_while_decisions_are_frequent() -> None:
+    """In a burst the next decision is about to come."""
+    world = _World()
+    assert await world.start("decision", 1, Urgency.DECISION) == "decision"
+    began = perf_counter()
+    assert await world.start("rests", 1, Urgency.IDLE, 1.0) == "rests"
+    assert perf_counter() - began >= QUIET_SECONDS - 0.05
 
 
 def test_a_loop_that_has_ended_gets_no_result() -> None:
@@ -168,6 +196,9 @@ def test_a_loop_that_has_ended_gets_no_result() -> None:
         world.block(Urgency.DECISION)
         await world.until_blocked()
 
+    async def begin_anew() -> str:
+        return await world.start("next", 1, Urgency.DECISION)
+
     asyncio.run(leave())
     world.let_go()
-    assert asyncio.run(world.thread.run(world.computation("next", 1))) == "next"
+    assert asyncio.run(begin_anew()) == "next"

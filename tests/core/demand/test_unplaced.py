@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UNPLACED_LIFETIME
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
@@ -117,7 +116,7 @@ def decide(view: View, name: str, ledger: Ledger | None = None) -> Decision:
     """Decides about a pod of the view, competing with all demand and some offers."""
     state = ClusterState.of(view)
     requested = view.snapshot.pods["default", name]
-    return run_to_end(filter_nodes(requested, ("a", "b"), state, FilterOptions(), competing(state, ledger)))
+    return filter_nodes(requested, ("a", "b"), state, FilterOptions(), competing(state, ledger))
 
 
 def reasons(decision: Decision) -> list[str]:

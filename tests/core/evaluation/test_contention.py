@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
@@ -38,7 +37,7 @@ def reason(
     """The reason of node a for a pod that competes with all demand and these offers."""
     contenders = make.competing(state, ledger, contention, equivalence)
     requested = state.view.snapshot.pods["default", name]
-    decision = run_to_end(filter_nodes(requested, ("a",), state, FilterOptions(), contenders))
+    decision = filter_nodes(requested, ("a",), state, FilterOptions(), contenders)
     return decision.reasons[0].name
 
 
@@ -92,7 +91,7 @@ def node_with_hard_packing() -> ClusterState:
 def count_demands(state: ClusterState, contention: Contention, budget: Budget) -> int:
     """How many demands of node a count, as far as the budget suffices to find out."""
     query = ContentionQuery(state, state.demand, Ledger(), NO_REQUESTER, budget)
-    return len(run_to_end(contention.competitors(query, ("a",)))["a"].demanded)
+    return len(contention.competitors(query, ("a",))["a"].demanded)
 
 
 def test_a_search_without_budget_is_repeated_with_a_larger_budget() -> None:
@@ -125,7 +124,7 @@ def test_deleted_nodes_are_dropped_from_the_cache() -> None:
         state = ClusterState.of(View.of(make.snapshot(objects), NOW + timedelta(seconds=number)))
         requester = Requester.of("", resolve(state.view.snapshot.pods["default", "p"], state.view).volumes)
         query = ContentionQuery(state, state.demand, Ledger(), NO_REQUESTER, Budget())
-        run_to_end(contention.competitors(query, (name,)))
+        contention.competitors(query, (name,))
     # Every cached node has a demand of this pod's claim.
     assert names[-1] in contention.nodes_involving(requester, names)
     assert len(contention.nodes_involving(requester, names)) < 100

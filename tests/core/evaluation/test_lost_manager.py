@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.demand.derive import DemandSource
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.evaluation.contention import Contention
@@ -142,5 +141,5 @@ class TestDemand:
         state = ClusterState.of(make.view(node, make.storage_class(), self.POD, self.VOLUME, REPLICAS[0]))
         report = PlacementReport()
         for now in (0.0, STUCK_AFTER):
-            report = run_to_end(report.update(state, Contention(), Ledger(), now))
+            report = report.update(state, Contention(), Ledger(), now)
         assert (report.stuck, report.hopeless) == ((), ())

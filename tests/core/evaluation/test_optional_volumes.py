@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
@@ -59,7 +58,7 @@ def test_a_volume_without_locality_may_take_the_room_of_the_local_one() -> None:
     items = json.loads(CASE.read_text())["items"]
     current = state(items)
     (wanted,) = current.view.snapshot.pods.values()
-    explanation = run_to_end(explain_nodes(wanted, ["n0", "n1"], current, FilterOptions()))
+    explanation = explain_nodes(wanted, ["n0", "n1"], current, FilterOptions())
     assert reasons(explanation) == {"n0": "ORDER_UNSAFE", "n1": "ROOM"}
     assert [(verdict.order_safe, verdict.stale_safe) for verdict in explanation.verdicts] == [
         (False, False),
@@ -188,8 +187,8 @@ def test_filter_agrees_with_competing_pods_and_the_cache() -> None:
     nodes = [node("n1", 80, zone="a"), longhorn_node("n2", {"disk-1": disk(90, listed={"r1": 40})}, zone="a")]
     before = state(objects, nodes, placed)
     contenders = competing(before)
-    first = run_to_end(filter_nodes(wanted, ["n1"], before, FilterOptions(), contenders))
+    first = filter_nodes(wanted, ["n1"], before, FilterOptions(), contenders)
     after = state(objects, nodes)
     later = competing(after, contention=contenders.contention, equivalence=contenders.equivalence)
-    second = run_to_end(filter_nodes(wanted, ["n1"], after, FilterOptions(), later))
+    second = filter_nodes(wanted, ["n1"], after, FilterOptions(), later)
     assert (dict(first.unsafe), [reason.name for reason in second.unsafe.values()]) == ({}, ["ORDER_UNSAFE"])

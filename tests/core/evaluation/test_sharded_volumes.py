@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
@@ -66,7 +65,7 @@ def test_recorded_cases_fit_every_node(case: str) -> None:
     """20Gi are free on each of three nodes, for an existing volume of 60Gi and new ones of 30Gi and 18Gi, with 2+1 shards."""
     current = state(json.loads((CASES / f"{case}.json").read_text())["items"])
     (wanted,) = current.view.snapshot.pods.values()
-    explanation = run_to_end(explain_nodes(wanted, ["n1", "n2", "n3"], current, FilterOptions()))
+    explanation = explain_nodes(wanted, ["n1", "n2", "n3"], current, FilterOptions())
     assert reasons(explanation) == dict.fromkeys(("n1", "n2", "n3"), "ATTACHABLE")
     assert not explanation.decision.resolution.local
 
@@ -166,7 +165,7 @@ def fitting(current: ClusterState, ledger: Ledger | None = None) -> list[str]:
     """The nodes that the pod `p` fits."""
     names = sorted(current.view.snapshot.longhorn_nodes)
     wanted = current.view.snapshot.pods["default", "p"]
-    decision = run_to_end(filter_nodes(wanted, names, current, FilterOptions(), make.competing(current, ledger)))
+    decision = filter_nodes(wanted, names, current, FilterOptions(), make.competing(current, ledger))
     return [name for name, entry in zip(names, decision.reasons, strict=True) if entry.fits]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
@@ -161,7 +160,7 @@ def test_a_small_volume_fits_next_to_a_placement_in_flight() -> None:
 def decided(objects: list[Object], ledger: Ledger | None = None, options: FilterOptions = STALE_SAFE) -> Decision:
     """The decision about the pod of x on n1, with other pods."""
     current = state(objects)
-    return run_to_end(filter_nodes(as_pod(pod("x")), ["n1"], current, options, competing(current, ledger or Ledger())))
+    return filter_nodes(as_pod(pod("x")), ["n1"], current, options, competing(current, ledger or Ledger()))
 
 
 OTHER = [claim("other", 60), pod("other", name="other", uid="o", node="n1")]
@@ -205,7 +204,7 @@ def test_a_hopeless_volume_may_still_meet_the_pods_volume() -> None:
     assert list(decided(objects(101)).reasons) == [Reason.ROOM]
     assert list(decided(objects(50)).reasons) == [Reason.STALE_UNSAFE]
     current = state(objects(50))
-    (verdict,) = run_to_end(explain_nodes(as_pod(pod("x")), ["n1"], current, STALE_SAFE, competing(current))).verdicts
+    (verdict,) = explain_nodes(as_pod(pod("x")), ["n1"], current, STALE_SAFE, competing(current)).verdicts
     assert verdict.meeting == Meeting("n1-disk-1", ("older", "hopeless", "x"))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.allowed_placements import await_allowed
 from scheduler_core.extender.decision import FilterOptions, Packing
@@ -42,8 +41,8 @@ def _decide(state: ClusterState, allowances: Iterable[Placement], offers: Iterab
         ledger = with_offer(ledger, state.view, name, [NODE], 0.0)
     options = FilterOptions(packing=Packing.EXACT)
     pod = state.view.snapshot.pods["default", "pod-new"]
-    decision = run_to_end(filter_nodes(pod, [NODE], state, options, make.competing(state, ledger)))
-    [reason] = run_to_end(await_allowed(decision, state.view, allowances, Budget(STEPS))).reasons
+    decision = filter_nodes(pod, [NODE], state, options, make.competing(state, ledger))
+    [reason] = await_allowed(decision, state.view, allowances, Budget(STEPS)).reasons
     return reason.name
 
 

@@ -10,7 +10,6 @@ from functools import partial
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.drain_order import DrainOrder, MaintenanceRequest, find_drain_order
 from scheduler_core.extender.planning.node_maintenance import Maintenance, maintain_node, permanent_blockers
 from scheduler_core.extender.what_if.cluster_changes import Drain, SetSetting
@@ -43,12 +42,12 @@ def order_of(start: Situation, *nodes: str, courses: int = 2, tries: int = 1000)
     request = MaintenanceRequest(
         start.cluster, nodes, OPTIONS, [partial(choose, seed) for seed in range(courses)], tries
     )
-    return run_to_end(find_drain_order(request))
+    return find_drain_order(request)
 
 
 def maintain(start: Situation, name: str) -> Maintenance:
     """One node's maintenance."""
-    return run_to_end(maintain_node(start.cluster, name, NONE, OPTIONS, choose(0, name)))
+    return maintain_node(start.cluster, name, NONE, OPTIONS, choose(0, name))
 
 
 def names(order: DrainOrder) -> list[str]:

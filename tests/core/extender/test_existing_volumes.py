@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions
@@ -46,7 +45,7 @@ class Requests:
         """Decides about a pod and makes its offer."""
         pod = make.as_pod(make.pod(*claims, name=name, uid=f"uid-{name}"))
         contenders = make.competing(self.state, self.ledger)
-        decision = run_to_end(filter_nodes(pod, candidates, self.state, FilterOptions(), contenders))
+        decision = filter_nodes(pod, candidates, self.state, FilterOptions(), contenders)
         if decision.needs_offer:
             offered, _ = make_offer(pod, decision, self.state.view, competing=0)
             self.ledger, _ = step(self.ledger, offered, 0.0)

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, FilterOptions, Packing
-from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
 from tests.builders import (
@@ -451,13 +449,6 @@ def test_missing_bytes_that_a_search_does_not_find_are_a_lower_bound(steps: int,
     assert ("at least 1Gi more are needed on one disk" in verdict.detail) is at_least
 
 
-def test_the_explanation_of_one_hard_node_pauses_often() -> None:
-    """So the event loop can serve other requests."""
-    requested, extra = claims_of(*HARD)
-    current = state(node_of(*[1000] * 7, 999), extra)
-    assert sum(1 for _ in explain_nodes(as_pod(requested), ["n1"], current, FilterOptions())) >= 10
-
-
 class TestUnlistedReplicas:
     """A replica counts on its disk from the moment it is placed there."""
 
@@ -495,7 +486,7 @@ class TestProfileCache:
         def filter_again(candidates: list[str]) -> dict[str, Reason]:
             # With `auto` a reason depends on the other nodes.
             options = FilterOptions(packing=Packing.STALE_SAFE)
-            decision = run_to_end(filter_nodes(as_pod(requested), candidates, current, options))
+            decision = filter_nodes(as_pod(requested), candidates, current, options)
             return dict(zip(decision.candidates, decision.reasons, strict=True))
 
         first = filter_again(names)
@@ -508,7 +499,7 @@ class TestProfileCache:
         requested, extra = claims_of(*HARD)
         current = state(node_of(*[1000] * 7, 1002), extra)
         reasons = [
-            list(run_to_end(filter_nodes(as_pod(requested), ["n1"], current, FilterOptions(steps=steps))).reasons)
+            list(filter_nodes(as_pod(requested), ["n1"], current, FilterOptions(steps=steps)).reasons)
             for steps in (0, FilterOptions().steps)
         ]
         assert reasons == [[Reason.UNDECIDED], [Reason.ROOM]]
@@ -523,7 +514,7 @@ class TestProfileCache:
 
         def undecided(candidates: list[str], current: ClusterState) -> set[str]:
             contenders = competing(current) if competes else NO_CONTENDERS
-            decision = run_to_end(filter_nodes(as_pod(requested), candidates, current, options, contenders))
+            decision = filter_nodes(as_pod(requested), candidates, current, options, contenders)
             pairs = zip(candidates, decision.reasons, strict=True)
             return {name for name, reason in pairs if reason is Reason.UNDECIDED}
 
@@ -539,17 +530,10 @@ class TestProfileCache:
         requested, extra = claims_of(50, 100)
         current = state(node_of(100, 60), extra)
         reasons = [
-            list(run_to_end(filter_nodes(as_pod(requested), ["n1"], current, FilterOptions(packing=packing))).reasons)
+            list(filter_nodes(as_pod(requested), ["n1"], current, FilterOptions(packing=packing)).reasons)
             for packing in (Packing.EXACT, Packing.ORDER_SAFE, Packing.EXACT)
         ]
         assert reasons == [[Reason.ROOM], [Reason.NEVER_SAFE], [Reason.ROOM]]
-
-    def test_a_long_request_pauses(self) -> None:
-        """So the event loop can serve other requests; the more nodes, the more pauses."""
-        requested, extra = claims_of(10)
-        names = [f"n{index}" for index in range(300)]
-        current = state([longhorn_node(name) for name in names], extra)
-        assert sum(1 for _ in filter_nodes(as_pod(requested), names, current, FilterOptions())) >= 4
 
 
 def test_no_volume_is_attached_to_a_longhorn_node_that_is_being_deleted() -> None:
@@ -621,8 +605,8 @@ def test_a_pod_that_returns_home_counts_no_competitors() -> None:
     objects = [*bound("a"), replica("r1", "vol-a", "n1"), claim("b"), chosen, storage_class(), pod("c", name="other")]
     current = state(longhorn_node("n1"), longhorn_node("n2"), objects)
     contenders = competing(current)
-    new = run_to_end(filter_nodes(as_pod(pod("b")), ["n1", "n2"], current, FilterOptions(), contenders))
-    returning = run_to_end(filter_nodes(as_pod(pod("a")), ["n1", "n2"], current, FilterOptions(), contenders))
+    new = filter_nodes(as_pod(pod("b")), ["n1", "n2"], current, FilterOptions(), contenders)
+    returning = filter_nodes(as_pod(pod("a")), ["n1", "n2"], current, FilterOptions(), contenders)
     assert list(new.competitors) == ["n2"]
     assert [reason.name for reason in returning.reasons] == ["HOME", "HOME_ELSEWHERE"]
     assert list(returning.competitors) == []

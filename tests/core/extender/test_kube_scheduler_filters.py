@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.generic import NODE, POD, VOLUME_NODE_AFFINITY
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.kube_scheduler_filters import (
     PLUGIN_RULES,
     PodClaims,
@@ -55,7 +54,7 @@ def refusals(
     """The plugin that refuses each node."""
     state = GenericClusterState.of(nodes, placed, [])
     names = [entry.name for entry in nodes]
-    refused = run_to_end(kube_scheduler_refusals(asked, [*names, "unknown"], state, claims or PodClaims(affinities)))
+    refused = kube_scheduler_refusals(asked, [*names, "unknown"], state, claims or PodClaims(affinities))
     return {name: refusal.plugin for name, refusal in refused.items()}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
@@ -59,7 +58,7 @@ def cluster(*even_disks: Object) -> list[Object]:
 
 def facts_for(*claims: str, options: FilterOptions = EXACT, objects: list[Object] | None = None) -> LonghornFacts:
     """The facts for a pod with these claims."""
-    return run_to_end(PlanCache().longhorn_facts(as_pod(pod(*claims)), NAMES, state(objects or cluster()), options))
+    return PlanCache().longhorn_facts(as_pod(pod(*claims)), NAMES, state(objects or cluster()), options)
 
 
 @pytest.mark.parametrize("packing", list(Packing), ids=lambda packing: packing.value)
@@ -67,7 +66,7 @@ def facts_for(*claims: str, options: FilterOptions = EXACT, objects: list[Object
 def test_reasons_are_those_of_filter(packing: Packing, claims: tuple[str, ...]) -> None:
     """With every packing option, and also for a name without a Longhorn node."""
     options = FilterOptions(packing=packing)
-    decision = run_to_end(filter_nodes(as_pod(pod(*claims)), NAMES, state(cluster()), options))
+    decision = filter_nodes(as_pod(pod(*claims)), NAMES, state(cluster()), options)
     nodes = facts_for(*claims, options=options).nodes
     assert {name: nodes[name].reason for name in NAMES} == dict(zip(NAMES, decision.reasons, strict=True))
 
@@ -81,9 +80,7 @@ def test_order_safety_is_examined_where_every_fitting_node_is_offered() -> None:
 
 def test_order_safety_is_examined_where_only_an_unsafe_node_is_offered() -> None:
     """With packing AUTO, because no other node fits."""
-    facts = run_to_end(
-        PlanCache().longhorn_facts(as_pod(pod("y", "z")), ["tight", "full"], state(cluster()), FilterOptions())
-    )
+    facts = PlanCache().longhorn_facts(as_pod(pod("y", "z")), ["tight", "full"], state(cluster()), FilterOptions())
     assert (facts.nodes["tight"].reason, facts.nodes["tight"].order_safe) == (Reason.ROOM, False)
     assert not facts.nodes["full"].reason.fits
 
@@ -150,7 +147,7 @@ BOUND_POD_OF_Z = pod("z", name="other", uid="uid-other", node="even")
 def test_the_demand_of_other_pods_is_subtracted_from_the_disks() -> None:
     """The pod of z is bound to `even` and has no replica there yet."""
     current = state(cluster(), BOUND_POD_OF_Z)
-    nodes = run_to_end(PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, competing(current))).nodes
+    nodes = PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, competing(current)).nodes
     assert sum(entry.free for entry in nodes["even"].disks) == (200 - 60 - 30) * GI
     assert sum(entry.free for entry in nodes["home"].disks) == (200 - 30 - 30) * GI
 
@@ -166,8 +163,8 @@ def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
     contenders_of: list[tuple[ClusterState, Contenders]] = [(current, NO_CONTENDERS) for current in states]
     contenders_of += [(with_demand, competing(with_demand)), (with_demand, NO_CONTENDERS)]
     for current, contenders in contenders_of:
-        cached = run_to_end(plans.longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
-        assert cached == run_to_end(PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
+        cached = plans.longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders)
+        assert cached == PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders)
         assert cached.nodes["even"].disks
 
 

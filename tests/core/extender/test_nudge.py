@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.nudge import (
@@ -201,7 +200,7 @@ class Cluster:
         """Decides about a pod that competes with the offers of a ledger."""
         requested = self.state.view.snapshot.pods["default", f"x{number}"]
         contenders = make.competing(self.state, ledger)
-        return run_to_end(filter_nodes(requested, NODES, self.state, FilterOptions(), contenders))
+        return filter_nodes(requested, NODES, self.state, FilterOptions(), contenders)
 
     def nudge(self, pending: PendingNudges, number: int, ledger: Ledger, now: float = 0.0) -> None:
         """Adds a pending nudge of a pod that competes with the offers and the pending nudges."""
@@ -282,7 +281,7 @@ def test_a_pending_nudge_of_a_pod_that_returns_to_its_replicas_takes_no_space() 
     )
     pending = PendingNudges()
     requested = state.view.snapshot.pods["default", "x"]
-    decision = run_to_end(filter_nodes(requested, NODES, state, FilterOptions()))
+    decision = filter_nodes(requested, NODES, state, FilterOptions())
     assert [reason.name for reason in decision.reasons] == ["HOME", "HOME_ELSEWHERE"]
     pending.add(requested, decision, state.view, 0.0)
     assert nodes_by_uid(pending.add_to(Ledger())) == {}

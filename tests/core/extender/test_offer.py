@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import make_offer, offers_on_node
@@ -30,7 +29,7 @@ def test_a_node_deleted_since_the_decision_ranks_last() -> None:
     before = make.state(claims, nodes_of_size(dict.fromkeys(NODES, 100)))
     after = make.view(claims, nodes_of_size({"b": 15, "c": 19}))
     pod = make.as_pod(make.pod("data"))
-    decision = run_to_end(filter_nodes(pod, NODES, before, FilterOptions()))
+    decision = filter_nodes(pod, NODES, before, FilterOptions())
     offered, answer = make_offer(pod, decision, after, competing=2)
     assert offered.nodes == {"c"}
     assert [reason.name for reason in answer.reasons] == ["NOT_OFFERED", "NOT_OFFERED", "ROOM"]
@@ -41,7 +40,7 @@ def test_without_competing_offers_every_fitting_node_is_offered() -> None:
     nodes = nodes_of_size({"a": 70, "b": 50, "c": 80})
     state = make.state(make.storage_class(), make.claim("data", 60), nodes)
     pod = make.as_pod(make.pod("data"))
-    decision = run_to_end(filter_nodes(pod, NODES, state, FilterOptions()))
+    decision = filter_nodes(pod, NODES, state, FilterOptions())
     offered, answer = make_offer(pod, decision, state.view, competing=0)
     assert offered.nodes == {"a", "c"}
     assert answer.reasons == decision.reasons
@@ -76,7 +75,7 @@ def nodes_offered_to_data(*objects: Object | list[Object]) -> frozenset[str]:
     """The nodes offered to a pod with claim data while two other offers count."""
     state = make.state(*objects)
     pod = make.as_pod(make.pod("data"))
-    decision = run_to_end(filter_nodes(pod, NODES, state, FilterOptions(), make.competing(state)))
+    decision = filter_nodes(pod, NODES, state, FilterOptions(), make.competing(state))
     offered, _ = make_offer(pod, decision, state.view, competing=2)
     return offered.nodes
 
@@ -122,7 +121,7 @@ def test_volumes_that_only_prefer_their_node_count_on_the_offered_nodes() -> Non
     for name in "xyz":
         pod = state.view.snapshot.pods["default", name]
         contenders = make.competing(state, ledger, contenders.contention)
-        decisions[name] = run_to_end(filter_nodes(pod, names, state, options, contenders))
+        decisions[name] = filter_nodes(pod, names, state, options, contenders)
         offered, _ = make_offer(pod, decisions[name], state.view, ledger.competing_offers(pod.uid))
         ledger, _ = step(ledger, offered, 0.0)
     assert all(reason.fits for name in "xy" for reason in decisions[name].reasons)
@@ -146,7 +145,7 @@ def test_every_pod_of_a_burst_that_fits_is_offered_a_node_before_any_decision(sl
     for name in pods:
         pod = state.view.snapshot.pods["default", name]
         contenders = make.competing(state, ledger, contenders.contention)
-        decision = run_to_end(filter_nodes(pod, names, state, FilterOptions(), contenders))
+        decision = filter_nodes(pod, names, state, FilterOptions(), contenders)
         assert decision.fits, (name, decision.reasons)
         offered, _ = make_offer(pod, decision, state.view, ledger.competing_offers(pod.uid))
         ledger, _ = step(ledger, offered, 0.0)
@@ -181,7 +180,7 @@ def test_pods_that_a_burst_creates_late_are_each_offered_a_node(slots: list[int]
         state = make.state(make.storage_class(), nodes, claims, created)
         contenders = make.competing(state, ledger)
         pod = state.view.snapshot.pods["default", name]
-        decision = run_to_end(filter_nodes(pod, names, state, FilterOptions(), contenders))
+        decision = filter_nodes(pod, names, state, FilterOptions(), contenders)
         assert decision.fits, (name, decision.reasons)
         competing = ledger.competing_offers(pod.uid)
         offered, _ = make_offer(pod, decision, state.view, competing, ledger.recent_offers)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import NO_SCORES, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offered_nodes import MANY_NODES, MAX_OF_MANY_NODES, choose_nodes, choose_one_node
@@ -38,7 +37,7 @@ def chosen(
     )
     ledger = with_offer(Ledger(), state.view, "other", offer_to, 0.0) if offer_to else Ledger()
     pod = make.as_pod(make.pod(*claims))
-    decision = run_to_end(filter_nodes(pod, NODES, state, FilterOptions(), make.competing(state, ledger)))
+    decision = filter_nodes(pod, NODES, state, FilterOptions(), make.competing(state, ledger))
     decision = replace(decision, scores=scores)
     nodes = choose_nodes(decision, state.view, competing)
     assert choose_one_node(decision, state.view) <= nodes
@@ -96,7 +95,7 @@ def test_while_pods_are_to_come_few_nodes_of_many_are_offered(pods: int, nodes: 
     longhorn_nodes = nodes_of_size(dict.fromkeys(names, 500))
     state = make.state(make.storage_class(), longhorn_nodes, make.claim("data", 10), make.pod("data"), to_schedule)
     pod = make.as_pod(make.pod("data"))
-    decision = run_to_end(filter_nodes(pod, names, state, FilterOptions(), make.competing(state)))
+    decision = filter_nodes(pod, names, state, FilterOptions(), make.competing(state))
     assert len(choose_nodes(decision, state.view, competing=0)) == expected
 
 
@@ -136,7 +135,7 @@ def test_of_many_nodes_with_plenty_those_with_the_highest_score_are_offered(scor
     longhorn_nodes = nodes_of_size({name: 400 if name in gold else 500 for name in names})
     state = make.state(make.storage_class(), longhorn_nodes, make.claim("data", 10), make.pod("data", name="next"))
     pod = make.as_pod(make.pod("data"))
-    decision = run_to_end(filter_nodes(pod, names, state, FilterOptions(), make.competing(state)))
+    decision = filter_nodes(pod, names, state, FilterOptions(), make.competing(state))
     nodes = choose_nodes(replace(decision, scores=dict.fromkeys(gold, score)), state.view, competing=1)
     assert (len(nodes), len(nodes.intersection(gold))) == (MAX_OF_MANY_NODES, expected)
 
@@ -158,7 +157,7 @@ def test_stale_safe_nodes_come_before_order_safe_ones_with_more_room() -> None:
     state = make.state(make.storage_class(), nodes, make.claim("x", 10), make.claim("y", 10))
     options = FilterOptions(packing=Packing.ORDER_SAFE)
     pod = make.as_pod(make.pod("x", "y"))
-    decision = run_to_end(filter_nodes(pod, NODES, state, options, make.competing(state)))
+    decision = filter_nodes(pod, NODES, state, options, make.competing(state))
     assert decision.unsafe == {"b": Reason.STALE_UNSAFE, "c": Reason.STALE_UNSAFE}
     offered = ["".join(sorted(choose_nodes(decision, state.view, competing))) for competing in (0, 1, 3)]
     assert offered == ["abcd", "ad", "a"]

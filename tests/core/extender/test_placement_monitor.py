@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.demand.derive import Demand, DemandSource
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
@@ -36,7 +35,7 @@ class RecordingContention(Contention):
 
     def competitors(
         self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
-    ) -> Cooperative[Mapping[str, Competitors]]:
+    ) -> Mapping[str, Competitors]:
         """Records the names."""
         names = list(names)
         self.queried += names
@@ -73,7 +72,7 @@ class World:
         updated = self.report.update(
             self.state, self.contention, self.ledger, self.now, require_best_effort=require_best_effort
         )
-        self.report = run_to_end(updated)
+        self.report = updated
         return self.report
 
 
@@ -406,6 +405,6 @@ def test_every_report_follows_from_the_whole_history(history: list[tuple[Changes
         assert {entry.volume: entry for entry in report.misplaced} == model.misplaced
         assert list(report.new_misplacements) == model.new_misplacements
         assert {(entry.pod, entry.node) for entry in report.stuck} == model.stuck(world.now)
-        fresh = run_to_end(PlacementReport().update(state, Contention(), Ledger(), world.now))
+        fresh = PlacementReport().update(state, Contention(), Ledger(), world.now)
         assert report.hopeless == fresh.hopeless
         assert report.by_source == fresh.by_source

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.what_if.cluster_additions import AddNodes, Scale, Workload
 from scheduler_core.extender.what_if.cluster_changes import Drain, LoseNodes, SetSetting
 from scheduler_core.extender.what_if.pod_eviction import DisruptionBudgets
@@ -306,7 +305,7 @@ def test_a_volume_of_an_evicted_pod_is_not_rebuilt_while_it_is_detached() -> Non
 def test_the_same_seed_gives_the_same_order_with_budgets() -> None:
     """Nothing depends on the order of sets."""
     changed = after(web_cluster(*two_nodes(3), on="aaa", maxUnavailable=2), Drain(("a",)))
-    ends = [run_to_end(run_order(changed, OPTIONS, lambda count: count - 1)) for _ in range(2)]
+    ends = [run_order(changed, OPTIONS, lambda count: count - 1) for _ in range(2)]
     assert ends[0].nodes == ends[1].nodes
 
 

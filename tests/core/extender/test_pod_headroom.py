@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.pod_headroom import (
     Headroom,
     HeadroomOrder,
@@ -31,7 +30,7 @@ def template(size: float, *, ephemeral: bool = False) -> Workload:
 def headroom(start: Situation, workload: Workload, *, limit: int = 100, orders: int = 5) -> Headroom:
     """The headroom of a cluster."""
     results = [
-        run_to_end(fill_with_pods(start.cluster, workload, OPTIONS, random.Random(seed).randrange, limit))  # noqa: S311
+        fill_with_pods(start.cluster, workload, OPTIONS, random.Random(seed).randrange, limit)  # noqa: S311
         for seed in range(orders)
     ]
     return summarize_headroom(results, limit)
@@ -68,7 +67,7 @@ def test_the_closest_node_lacks_the_fewest_bytes() -> None:
     refused = result.tightest.refused
     assert refused is not None
     assert refused.key == ("default", "web-2")
-    closest = run_to_end(closest_node(refused, OPTIONS))
+    closest = closest_node(refused, OPTIONS)
     assert closest is not None
     assert (closest.node, closest.missing) == ("b", 5 * GI)
 
@@ -85,7 +84,7 @@ def test_nodes_that_kube_scheduler_refuses_are_named_if_no_other_is_left() -> No
     result = headroom(closed, template(1))
     assert result.least == 0
     assert result.tightest.refused is not None
-    closest = run_to_end(closest_node(result.tightest.refused, OPTIONS))
+    closest = closest_node(result.tightest.refused, OPTIONS)
     assert closest is not None
     assert (closest.node, closest.detail) == ("a", "NodeUnschedulable")
 

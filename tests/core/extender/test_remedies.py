@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from scheduler_core.convert.node_commands import allow_scheduling_on_disk, allow_scheduling_on_node, set_node_tags
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.planning.remedy import Cost, Intervention, Remedy, RemedyKind, Step, exact_bytes
 from scheduler_core.longhorn.node_status import ROUNDING
@@ -108,7 +107,7 @@ def test_a_disk_whose_condition_is_outdated_gets_no_space() -> None:
     """Longhorn is about to open it: it has room already."""
     pressed = world(node("a", pressure=True))
     cluster = situation(*pressed.objects).cluster
-    assert run_to_end(find_remedies(waiting(cluster), cluster, OPTIONS, 9)).remedies == ()
+    assert find_remedies(waiting(cluster), cluster, OPTIONS, 9).remedies == ()
     assert pressed.fits
 
 
@@ -154,7 +153,7 @@ def test_a_move_is_offered_only_if_every_choice_of_longhorn_helps(room: float, m
 def test_the_search_ends_after_so_many_decisions() -> None:
     """Whatever it has by then works; with none left it has nothing."""
     cluster = cluster_of(world(*(entry for name in "abcdef" for entry in node(name, scheduled=80))).objects)
-    searches = [run_to_end(find_remedies(waiting(cluster), cluster, OPTIONS, 9, count)) for count in (1, 3, 500)]
+    searches = [find_remedies(waiting(cluster), cluster, OPTIONS, 9, count) for count in (1, 3, 500)]
     assert [search.complete for search in searches] == [False, False, True]
     assert [bool(search.remedies) for search in searches] == [False, True, True]
     assert set(searches[1].remedies) <= set(searches[2].remedies)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.status.node_rows import NodeRow, node_rows
 from scheduler_core.extender.status.placement_problems import placement_problems
 from scheduler_core.extender.status.row_order import RowOrder, disk_rows, sort_disks, sort_nodes
@@ -25,7 +24,7 @@ DISKS = {
 
 def rows(*objects: Object | list[Object]) -> tuple[NodeRow, ...]:
     """The rows of a cluster, the best first."""
-    return run_to_end(node_rows(make.state(*objects)))[::-1]
+    return node_rows(make.state(*objects))[::-1]
 
 
 def one_disk_each() -> tuple[NodeRow, ...]:
@@ -77,7 +76,7 @@ def test_disks_of_one_node_are_ordered_by_name_at_last() -> None:
 def test_a_bound_pod_without_its_volume_is_reported_at_once() -> None:
     """The objects do not say since when."""
     claim = [make.storage_class(), make.claim("x", 10), make.pod("x", name="p", node="a")]
-    report = run_to_end(placement_problems(make.state(make.longhorn_node("a"), claim)))
+    report = placement_problems(make.state(make.longhorn_node("a"), claim))
     assert [(entry.pod, entry.node) for entry in report.stuck] == [("default/p", "a")]
     assert report.misplaced == ()
 
@@ -93,4 +92,4 @@ def test_a_new_volume_on_another_node_is_misplaced(node: str, misplaced: list[st
     ]
     nodes = [make.longhorn_node(name) for name in "ab"]
     state = make.state(nodes, make.storage_class(), volume, make.pod("x", name="p", node="a"))
-    assert [entry.volume for entry in run_to_end(placement_problems(state)).misplaced] == misplaced
+    assert [entry.volume for entry in placement_problems(state).misplaced] == misplaced

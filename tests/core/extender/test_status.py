@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.capacity_report import CapacityReport
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
@@ -25,7 +24,7 @@ from tests.builders import GI, Object
 
 def report(*objects: Object | list[Object]) -> StatusReport:
     """The report of a cluster of some objects."""
-    return run_to_end(status_report(make.state(*objects)))
+    return status_report(make.state(*objects))
 
 
 def row(*objects: Object | list[Object], options: FilterOptions | None = None, **refused: str) -> WaitingRow:
@@ -34,8 +33,8 @@ def row(*objects: Object | list[Object], options: FilterOptions | None = None, *
     Nodes that kube-scheduler refuses are given by keyword.
     """
     state = make.state(*objects)
-    (pod, *_) = run_to_end(waiting_pods(state.view))
-    return run_to_end(waiting_row(pod, state, options or FilterOptions(), make.competing(state), refused))
+    (pod, *_) = waiting_pods(state.view)
+    return waiting_row(pod, state, options or FilterOptions(), make.competing(state), refused)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_the_report_has_the_numbers_of_the_metrics(sizes: list[int], percentage:
     nodes = [make.longhorn_node(f"n{index}", float(size)) for index, size in enumerate(sizes)]
     objects = [*nodes, make.storage_class(), make.setting("storage-over-provisioning-percentage", str(percentage))]
     state = make.state(objects)
-    result = run_to_end(status_report(state))
+    result = status_report(state)
     metrics = CapacityReport.of(state)
     assert sorted(usage for entry in result.rows for usage in entry.disks) == sorted(metrics.disks)
     assert result.largest_volumes == metrics.largest_volumes
@@ -185,7 +184,7 @@ def test_pods_without_a_node_wait_the_oldest_first() -> None:
     new["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
     others = [make.pod("a", name="bound", node="n1"), make.pod("a", name="done", phase="Failed"), make.pod(name="none")]
     view = make.view(new, old, others)
-    assert [pod.name for pod in run_to_end(waiting_pods(view))] == ["old", "a-new"]
+    assert [pod.name for pod in waiting_pods(view)] == ["old", "a-new"]
 
 
 def test_a_row_counts_reasons_and_fitting_nodes() -> None:

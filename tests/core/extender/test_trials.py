@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.planning.remedy import RemedyKind, Step
 from scheduler_core.extender.planning.trials import Trials
@@ -42,7 +41,7 @@ def trials_of(*objects: Object | list[Object], options: FilterOptions = OPTIONS)
     """Trials whose first decision, without any step, is made."""
     cluster = cluster_of(flat(*objects))
     trials = Trials(waiting(cluster), cluster, options, DECISIONS)
-    assert run_to_end(trials.decide(())).node == ""
+    assert trials.decide(()).node == ""
     return trials
 
 
@@ -82,5 +81,5 @@ def test_all_steps_at_once_prove_something_only_where_no_step_hurts(
 def test_only_the_changed_node_is_decided_about_where_no_other_can_change(objects: list[Object], share: float) -> None:
     """Such a decision counts as a part of a whole one."""
     trials = trials_of(NODES, objects)
-    run_to_end(trials.decide((CLOSED_DISK,)))
+    trials.decide((CLOSED_DISK,))
     assert trials.decisions_left == pytest.approx(DECISIONS - 1 - share)

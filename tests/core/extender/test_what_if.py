@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload
@@ -506,5 +505,5 @@ def test_a_remote_replica_counts_only_for_pods_that_are_placed(waits: bool) -> N
     full = longhorn_node("a", {"disk-1": disk(100, scheduled=90)})
     others = [*node("b", listed={"db-0-b": 30}), *node("c")]
     start = situation(kube_node("a", place="a"), full, others, objects)
-    end = run_to_end(run_order(start, FilterOptions(require_best_effort=False), random.Random(1).randrange))  # noqa: S311
+    end = run_order(start, FilterOptions(require_best_effort=False), random.Random(1).randrange)  # noqa: S311
     assert list(end.incomplete) == (["vol-data-db-0"] if waits else [])

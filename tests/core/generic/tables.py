@@ -14,7 +14,6 @@ from typing import Any, Final
 import yaml
 
 from scheduler_core.convert.generic import NODE, POD, SERVICE
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, CycleState
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
@@ -125,7 +124,7 @@ def longhorn_table() -> str:
     names = [rule for rule in PRIORITIES.static if rule.startswith("Longhorn")]
     entries = [state.nodes[name] for name in FACTS.nodes]
     scores = [PRIORITIES[name](CycleState(pod, state, FACTS), NO_ARGUMENT, entries) for name in names]
-    answer = run_to_end(prioritize_names(pod, list(FACTS.nodes), state, policy("extender"), FACTS))
+    answer = prioritize_names(pod, list(FACTS.nodes), state, policy("extender"), FACTS)
     rows = [
         (f"`{name}`", _describe_disks(facts), *(column[index] for column in scores), answer[name])
         for index, (name, facts) in enumerate(FACTS.nodes.items())

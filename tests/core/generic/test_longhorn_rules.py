@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts, ScoreInputs
 from scheduler_core.generic.longhorn_rules import NOT_EVALUATED
 from scheduler_core.generic.policy import EXTENDER_POLICY
@@ -148,7 +147,7 @@ def test_the_extender_policy_prefers_data_then_safety_then_even_disks() -> None:
         NodeFacts(Reason.ROOM, order_safe=True, disks=even),
         NodeFacts(Reason.ROOM, disks=even),
     )
-    answer = run_to_end(prioritize_names(pod(), "abcd", NODES, EXTENDER_POLICY, longhorn_facts))
+    answer = prioritize_names(pod(), "abcd", NODES, EXTENDER_POLICY, longhorn_facts)
     assert answer == {"a": 7, "b": 4, "c": 3, "d": 1}
 
 

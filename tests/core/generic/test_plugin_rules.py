@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginError, PredicatePlugin, PriorityPlugin
@@ -92,7 +91,7 @@ def test_an_argument_need_not_be_hashable_or_comparable(rule: str) -> None:
     decision = decide(pod(), CLUSTER, policy)
     assert (decision.node, decision.ranking.scores) == ("b", {"Own": {"b": 0}})
     assert [failure.text for failure in decision.failures["a"]] == [r"a name\nof the list"]
-    refusals = run_to_end(policy_refusals(pod(), ["a", "b"], CLUSTER, policy))
+    refusals = policy_refusals(pod(), ["a", "b"], CLUSTER, policy)
     assert {name: refusal.text for name, refusal in refusals.items()} == {"a": r"Own: a name\nof the list"}
 
 
@@ -137,7 +136,7 @@ def test_the_extender_applies_a_predicate(eviction_helps: bool) -> None:
     """The plugin says whether preemption may help."""
     rule = PredicatePlugin("leastPods", has_room, Least, eviction_helps)
     text = '{"predicates": [{"name": "Roomy", "argument": {"leastPods": {"pods": 3}}}]}'
-    refusals = run_to_end(policy_refusals(pod(), ["a", "b"], CLUSTER, policy_with(rule, text=text)))
+    refusals = policy_refusals(pod(), ["a", "b"], CLUSTER, policy_with(rule, text=text))
     assert {name: (refusal.text, refusal.unresolvable) for name, refusal in refusals.items()} == {
         "a": ("Roomy: too few pods", not eviction_helps)
     }

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 
 
@@ -98,7 +97,7 @@ class Searches:
         """The instances that a request with so many steps decides."""
         self.given = []
         portions = Portions(first=10, most=1_000)
-        answers = run_to_end(share_fairly(self._undecided, self._solve, portions, Budget(steps), self._tried))
+        answers = share_fairly(self._undecided, self._solve, portions, Budget(steps), self._tried)
         self._undecided = [name for name, answer in answers.items() if answer is PackingAnswer.UNDECIDED]
         return set(answers) - set(self._undecided)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.items import Items
@@ -86,7 +85,7 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(
     """The other nodes change nothing."""
     roomy = tuple(room + 10**12 for room in free)
 
-    answers = run_to_end(fits_many(Items(sizes), [roomy, free, free], Budget(), [allowed] * 3))
+    answers = fits_many(Items(sizes), [roomy, free, free], Budget(), [allowed] * 3)
 
     assert answers[1:] == [expected] * 2
 
@@ -96,8 +95,8 @@ def test_many_nodes_get_the_same_answers_in_any_order() -> None:
     items = Items([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(215 + i, 215 - i, 210, 210, 190, 190) for i in range(40)]
 
-    forward = run_to_end(fits_many(items, profiles, Budget(3_000)))
-    backward = run_to_end(fits_many(items, profiles[::-1], Budget(3_000)))
+    forward = fits_many(items, profiles, Budget(3_000))
+    backward = fits_many(items, profiles[::-1], Budget(3_000))
 
     assert forward == backward[::-1]
 
@@ -117,7 +116,7 @@ def test_easy_problems_need_no_budget() -> None:
     items = Items([50, 30, 20])
     profiles = [(100,), (99,), (50, 50), (49, 51), (200, 1, 1), (40, 40, 40), (33, 33, 33)]
 
-    assert run_to_end(fits_many(items, profiles, Budget(0))) == [YES, NO, YES, NO, YES, NO, NO]
+    assert fits_many(items, profiles, Budget(0)) == [YES, NO, YES, NO, YES, NO, NO]
 
 
 def test_items_refuse_negative_sizes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cooperative import run_to_end
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import Safety, order_safe
@@ -53,7 +52,7 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(
     """The table for two disks agrees with the search."""
     roomy = tuple(room + 10**12 for room in free) or (10**12,)
 
-    assert run_to_end(order_safe_many(Items(sizes), [free, roomy, free], Budget())) == [expected, YES, expected]
+    assert order_safe_many(Items(sizes), [free, roomy, free], Budget()) == [expected, YES, expected]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +118,6 @@ def test_many_nodes_do_not_depend_on_their_order() -> None:
     items = Items([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(300 + i, 310 - i, 320, 330) for i in range(60)]
 
-    forward = run_to_end(order_safe_many(items, profiles, Budget(2_000)))
+    forward = order_safe_many(items, profiles, Budget(2_000))
 
-    assert forward == run_to_end(order_safe_many(items, profiles[::-1], Budget(2_000)))[::-1]
+    assert forward == order_safe_many(items, profiles[::-1], Budget(2_000))[::-1]
