@@ -17,15 +17,11 @@ _OTHERS: Final = "others"
 
 @dataclass(slots=True)
 class _Period:
-    """The lines of one event and caller that were not written yet.
-
-    Attributes:
-        fields: of the last one
-    """
+    """The lines of one event and caller that were not written yet."""
 
     log: Callable[..., None]
     loop: asyncio.AbstractEventLoop
-    fields: dict[str, Any]
+    fields: dict[str, Any]  # of the last one
     count: int = 0
 
 

@@ -91,18 +91,13 @@ class ServerMetrics:
 
 
 class Connections:
-    """All connections of this process's servers.
-
-    Attributes:
-        limit: how many there may be
-        turns: when each parses its input
-    """
+    """All connections of this process's servers."""
 
     def __init__(self, metrics: ServerMetrics, limit: int = MAX_CONNECTIONS) -> None:
         self.metrics = metrics
-        self.turns = ParserTurns()
+        self.turns = ParserTurns()  # when each parses its input
         self._max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self.limit = max(_MIN_CONNECTIONS, min(limit, self._max_files - RESERVED_FILES))
+        self.limit = max(_MIN_CONNECTIONS, min(limit, self._max_files - RESERVED_FILES))  # how many there may be
         # By caller, the connection that has been silent for longest first.
         self._by_owner: dict[str, OrderedDict[Connection, None]] = {}
         self._count = 0

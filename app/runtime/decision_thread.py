@@ -84,16 +84,12 @@ class OnCallersThread:
 
 
 class _Job(Generic[_Result]):
-    """Some work, and the future on the loop that waits for it.
-
-    Attributes:
-        began: when it began to work after its latest rest, or after what went first; 0 before it does
-    """
+    """Some work, and the future on the loop that waits for it."""
 
     def __init__(self, work: Callable[[], _Result], urgency: Urgency, rest: float) -> None:
         self.urgency = urgency
         self.rest = rest
-        self.began = 0.0
+        self.began = 0.0  # when it began to work after its latest rest, or after what went first; 0 before it does
         self._work = work
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[_Result] = self._loop.create_future()

@@ -19,15 +19,11 @@ _CLOSE_SECONDS: Final = 2.0
 
 
 class QueuedLogHandler(logging.Handler):
-    """A log handler that hands formatted lines to a thread.
-
-    Attributes:
-        dropped: lines that were not written
-    """
+    """A log handler that hands formatted lines to a thread."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
-        self.dropped = 0
+        self.dropped = 0  # lines that were not written
         self._stream = stream
         self._descriptor = _descriptor(stream)
         self._lines: deque[bytes] = deque()

@@ -22,14 +22,10 @@ _TURNS_TO_UNWIND: Final = 4
 
 
 class BudgetExceededError(Exception):
-    """The request needs more memory than is left.
-
-    Attributes:
-        permanent: whether it needs more than all requests together may have
-    """
+    """The request needs more memory than is left."""
 
     def __init__(self, needed: int, total: int) -> None:
-        self.permanent = needed > total
+        self.permanent = needed > total  # whether it needs more than all requests together may have
         text = f"the request needs {needed} bytes of memory; "
         if self.permanent:
             text += f"all requests together may have {total}, see serve --memory-limit"
@@ -43,17 +39,12 @@ class SlowBodyError(Exception):
 
 
 class Lease:
-    """The memory that one request holds.
-
-    Attributes:
-        owner: the caller's address
-        held: in bytes
-    """
+    """The memory that one request holds."""
 
     def __init__(self, budget: MemoryBudget, owner: str) -> None:
         self._budget = budget
-        self.owner = owner
-        self.held = 0
+        self.owner = owner  # the caller's address
+        self.held = 0  # in bytes
         self._timeout: asyncio.Timeout | None = None
         self._evicted = False
         self._last_progress = 0.0
@@ -133,18 +124,12 @@ class Lease:
 
 
 class MemoryBudget:
-    """The memory that all requests together may hold.
-
-    Attributes:
-        total: in bytes
-        used: in bytes
-        refusals: requests that were refused or gave way
-    """
+    """The memory that all requests together may hold."""
 
     def __init__(self, total: int) -> None:
-        self.total = total
-        self.used = 0
-        self.refusals = 0
+        self.total = total  # in bytes
+        self.used = 0  # in bytes
+        self.refusals = 0  # requests that were refused or gave way
         self._leases: set[Lease] = set()
 
     @contextmanager

@@ -32,19 +32,15 @@ SHUTDOWN_SECONDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """An application, and where it listens.
-
-    Attributes:
-        tls: None for plain HTTP; otherwise returns what a new connection uses. Without a certificate no handshake succeeds
-        keeps_idle: returns whether idle connections are kept now; otherwise they end within about a second
-        hosts: as `BrowserRules`
-    """
+    """An application, and where it listens."""
 
     app: FastAPI
     listener: socket.socket
+    # None for plain HTTP; otherwise returns what a new connection uses. Without a certificate no handshake succeeds.
     tls: Callable[[], ssl.SSLContext] | None = None
+    # Returns whether idle connections are kept now; otherwise they end within about a second.
     keeps_idle: Callable[[], bool] = lambda: True
-    hosts: Collection[str] | None = None
+    hosts: Collection[str] | None = None  # as `BrowserRules`
 
 
 class Service(Protocol):
@@ -203,16 +199,11 @@ async def _drain(service: Service, signals: _Signals, tasks: set[asyncio.Task[No
 
 
 class _Signals:
-    """Counts the signals that ask the process to end.
-
-    Attributes:
-        counted: how many there were
-        interrupted: whether one after the first was SIGINT
-    """
+    """Counts the signals that ask the process to end."""
 
     def __init__(self) -> None:
-        self.counted = 0
-        self.interrupted = False
+        self.counted = 0  # how many there were
+        self.interrupted = False  # whether one after the first was SIGINT
         self._changed = asyncio.Event()
 
     def count(self, number: int) -> None:

@@ -26,17 +26,13 @@ _ACCEPT_RETRY_SECONDS: Final = 1.0
 
 
 class _Handshake:
-    """A connection before the end of its handshake.
-
-    Attributes:
-        aborted: whether the connection was ended for another one
-    """
+    """A connection before the end of its handshake."""
 
     answering = False
 
     def __init__(self, accepted: socket.socket, owner: str) -> None:
         self.owner = owner
-        self.aborted = False
+        self.aborted = False  # whether the connection was ended for another one
         self._socket = accepted
 
     def expiry(self, now: float) -> str:  # noqa: ARG002 # as Connection

@@ -61,13 +61,10 @@ class QueueObserver(Protocol):
 class WorkQueue(Generic[_Key]):
     """Keys to handle, and the workers that handle them. A subclass may set `backoffs` and `events_end_delays`, and
     override `choose`.
-
-    Attributes:
-        backoffs: the pauses after each result that asks for a repetition
-        events_end_delays: whether `add` cancels the delayed handling of its key; otherwise the key is handled after the delay, too
     """
 
-    backoffs: ClassVar[Mapping[Requeue, Backoff]] = BACKOFFS
+    backoffs: ClassVar[Mapping[Requeue, Backoff]] = BACKOFFS  # the pauses after each result that asks for a repetition
+    # Whether `add` cancels the delayed handling of its key; otherwise the key is handled after the delay, too.
     events_end_delays: ClassVar[bool] = True
 
     def __init__(
