@@ -125,6 +125,20 @@ async def leading(world: World | None = None) -> AsyncIterator[World]:
 
 
 @virtually
+async def test_a_report_is_made_once_a_second_however_many_pods_are_followed() -> None:
+    """Followed pods are checked more often."""
+    async with leading() as world:
+        world.bind(0, "a")
+        world.decide(0, "a")
+        times = set()
+        for _ in range(40):
+            await asyncio.sleep(0.1)
+            times.add(world.placements.report.time)
+        assert world.placements.followed == 1
+        assert len(times) == 4
+
+
+@virtually
 async def test_a_pod_is_placed_when_longhorn_lists_its_volumes_on_its_node() -> None:
     """The seconds since the decision are observed and logged."""
     async with leading() as world:
