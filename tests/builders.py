@@ -13,7 +13,7 @@ from typing import Any
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_nodes

@@ -14,7 +14,7 @@ from app.runtime.decision_thread import DecisionRunner, OnCallersThread, Urgency
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.allowed_placements import await_allowed
 from scheduler_core.extender.decision import (

@@ -34,7 +34,7 @@ from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.extender.decision import Competing, Contenders, Decision
 from scheduler_core.extender.nudge import (
     NUDGE_LIMIT,

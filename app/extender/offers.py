@@ -31,7 +31,7 @@ from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.extender.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.extender.offer import (
     current_pod,

@@ -24,7 +24,7 @@ from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions
 from scheduler_core.extender.longhorn_facts import PlanCache

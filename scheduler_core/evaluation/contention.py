@@ -1,6 +1,6 @@
 """Volumes of other pods that compete for a node, and are evaluated jointly with one more pod.
 
-Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`fitting_volumes.py`), demand before
+Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`competitors.py`), demand before
 offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with
 older demand is *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit cannot be
 used either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`volumes_anywhere.py`).
@@ -21,23 +21,31 @@ from typing import Any, Final
 from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
-from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
-from scheduler_core.evaluation.fitting_volumes import fitting_volumes
-from scheduler_core.evaluation.offered_volumes import (
+from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
+    CompetitorGroups,
+    Competitors,
     OfferedVolumes,
+    Requester,
+    Volumes,
     by_certainty,
+    fitting_volumes,
+    identity,
     without_matched_claims,
 )
-from scheduler_core.evaluation.roaming import (
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.volumes_anywhere import (
+    JointCompetitors,
+    OwnCompetitors,
     RoamingVolumes,
     Version,
+    VolumesAnywhere,
+    fits_on_node,
     older_version,
+    volumes_fit,
     volumes_roaming_from,
+    volumes_with_open_disk,
 )
-from scheduler_core.evaluation.room import fits_on_node, volumes_fit, volumes_with_open_disk
-from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.evaluation.volumes_anywhere import JointCompetitors, OwnCompetitors, VolumesAnywhere
 from scheduler_core.giving_way import give_way
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation import fit, stale_safety
+from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes
-from scheduler_core.evaluation.disk_profile import OpenDisk, Profile, profile_node
-from scheduler_core.evaluation.reasons import Refused
+from scheduler_core.evaluation.profile import OpenDisk, Profile, Refused, profile_node
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.placement import disk_candidates, prefilter_disks
@@ -53,11 +52,11 @@ class NodeEvaluation:
 
     def overbooking(self) -> Overbooking | None:
         """Returns a disk that outdated status may lead Longhorn to overbook; None if a node that fits is stale-safe."""
-        return stale_safety.overbooking(self.required, self.profile, self.allowed)
+        return fit.overbooking(self.required, self.profile, self.allowed)
 
     def missing_for_stale_safety(self) -> Sequence[int]:
         """Returns the least bytes that each open disk lacks for stale safety; empty if these are unknown."""
-        return stale_safety.missing_bytes(self.required, self.profile, self.allowed)
+        return fit.missing_bytes(self.required, self.profile, self.allowed)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
         """Returns a disk UUID for each of the pod's volumes, by name, or None without a plan."""

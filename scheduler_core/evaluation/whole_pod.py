@@ -1,6 +1,6 @@
 """Whether all volumes of a pod have a placement together: local ones on the candidate, the others on any node.
 
-Data flow: the replicas that need a place (`replica_needs.py`) → none that may go to other nodes: nothing to decide → enough disks that could
+Data flow: the replicas that need a place (`replicas.py`) → none that may go to other nodes: nothing to decide → enough disks that could
 each take everything: every node is fine, which is the common case → otherwise the *useful* disks, which can take one of these replicas →
 few of them: an exact search per candidate that has useful disks, and one for all other candidates → many: a count that refuses only what
 cannot have a placement.
@@ -18,12 +18,12 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.fit import allowed_masks
-from scheduler_core.evaluation.replica_counting import counting_allows
-from scheduler_core.evaluation.replica_domains import domain_shortage
-from scheduler_core.evaluation.replica_needs import (
+from scheduler_core.evaluation.replicas import (
     ReplicaNeed,
     copy_sizes,
+    counting_allows,
     domain_of,
+    domain_shortage,
     has_disk_for,
     nodes_in_tiers,
     one_of_each_kind,

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.disk_profile import OpenDisk
+from scheduler_core.evaluation.profile import OpenDisk
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.extender.decision import Decision
 from scheduler_core.model import longhorn

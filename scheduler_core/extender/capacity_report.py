@@ -10,9 +10,7 @@ from typing import Final, NamedTuple
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.disk_profile import OpenDisk, profile_node
-from scheduler_core.evaluation.node_rules import new_replica_refusal
-from scheduler_core.evaluation.reasons import REASONS, Refused, reason_of
+from scheduler_core.evaluation.profile import REASONS, OpenDisk, Refused, new_replica_refusal, profile_node, reason_of
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.disk_stage import file_size_limit, prefilter_refusal
 from scheduler_core.longhorn.node_stage import candidate_refusal, schedulable_refusal

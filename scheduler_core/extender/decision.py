@@ -13,8 +13,8 @@ from scheduler_core.demand.index import DemandIndex
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.disk_profile import Profile
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.profile import Profile
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.volume_validation import update_error

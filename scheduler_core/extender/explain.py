@@ -11,12 +11,10 @@ from typing import Final
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
-from scheduler_core.evaluation.missing_space import missing_space
-from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
-from scheduler_core.evaluation.optional_volumes import Optional, OptionalVolumes, optional_volumes
-from scheduler_core.evaluation.refused_disks import closed_disks, nearest_disk, refusal_detail
-from scheduler_core.evaluation.replica_domains import domain_shortage
-from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.evaluation.missing_space import closed_disks, missing_space, nearest_disk, refusal_detail
+from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.replicas import domain_shortage, replica_needs
+from scheduler_core.evaluation.results import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions

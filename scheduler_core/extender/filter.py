@@ -10,7 +10,7 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
                   → refused before any node is looked at? → no node
                   → reserved for another pod?        → refused
                   → nodes with a replica of the pod: one by one (`evaluation/single_node.py`)
-                  → all other nodes: by disk profile (`evaluation/equivalence_cache.py`)
+                  → all other nodes: by disk profile (`evaluation/results.py`)
 
 The steps from the constrained nodes on are the stages of `filter_stages.py`.
 
@@ -25,9 +25,8 @@ from typing import Any, Final
 
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Requester
 from scheduler_core.evaluation.contention import ContentionQuery
-from scheduler_core.evaluation.disk_profile import Profile
-from scheduler_core.evaluation.equivalence_cache import NodeQuery
-from scheduler_core.evaluation.optional_volumes import NO_OPTIONAL_VOLUMES, optional_volumes
+from scheduler_core.evaluation.profile import Profile
+from scheduler_core.evaluation.results import NO_OPTIONAL_VOLUMES, NodeQuery, optional_volumes
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import (
     NO_CONTENDERS,

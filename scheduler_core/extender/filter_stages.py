@@ -14,10 +14,9 @@ from typing import Final, NamedTuple
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.contention import ContentionQuery
-from scheduler_core.evaluation.equivalence_cache import NodeQuery, attribute_to_competitors, evaluate_jointly
-from scheduler_core.evaluation.node_rules import attach_refusal, refusal_on_every_node, unready_volume
-from scheduler_core.evaluation.optional_volumes import OptionalVolumes
-from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.evaluation.profile import attach_refusal, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.replicas import replica_needs
+from scheduler_core.evaluation.results import NodeQuery, OptionalVolumes, attribute_to_competitors, evaluate_jointly
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement

@@ -20,9 +20,8 @@ from scheduler_core.cluster.changelog import ChangeLog
 from scheduler_core.cluster.free_space import FreeSpace
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors, Volumes
-from scheduler_core.evaluation.disk_profile import Profile, profile_node
 from scheduler_core.evaluation.fit import free_after_plan
-from scheduler_core.evaluation.reasons import Refused
+from scheduler_core.evaluation.profile import Profile, Refused, profile_node
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions

@@ -19,7 +19,7 @@ from typing import Final
 
 from scheduler_core.backoff import Backoff, TokenBucket
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.extender.decision import Decision
 from scheduler_core.extender.offer import make_offer
 from scheduler_core.extender.offered_nodes import choose_one_node

@@ -5,7 +5,7 @@ shown yet → the volume's demand on that node, or the offer of it that has the 
 node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to
 that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica.
 Otherwise there is no plan to keep, and Longhorn's choice stays. Of volumes that do not fit together, hopeless demand is
-left out first, then offers (`evaluation/fitting_volumes.py`).
+left out first, then offers (`evaluation/competitors.py`).
 
 A replica that no pod needs on the node is steered to a disk with which everything that was promised there still fits
 (`extender/steering.py`).
@@ -26,13 +26,11 @@ from functools import cache, cached_property
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.competitors import identity
+from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
 from scheduler_core.evaluation.fit import allowed_masks, plan
-from scheduler_core.evaluation.fitting_volumes import all_volumes, fitting_volumes
-from scheduler_core.evaluation.offered_volumes import CompetingVolumes
-from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.volumes_anywhere import FITTING
 from scheduler_core.extender.allowed_placements import pending_allowances, with_coming_copies, with_placements
 from scheduler_core.extender.steering import Steering, disk_with_schedule, legal_disks
 from scheduler_core.extender.volumes_to_come import VolumesToCome, placed_identities

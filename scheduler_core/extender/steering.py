@@ -13,10 +13,9 @@ from heapq import nlargest
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.fitting_volumes import FittingVolumes, fitting_volumes
-from scheduler_core.evaluation.offered_volumes import CompetingVolumes
-from scheduler_core.evaluation.room import FITTING
+from scheduler_core.evaluation.competitors import CompetingVolumes, FittingVolumes, fitting_volumes
 from scheduler_core.evaluation.single_node import evaluate_requirements
+from scheduler_core.evaluation.volumes_anywhere import FITTING
 from scheduler_core.extender.allowed_placements import with_coming_copies, with_placements
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import find_candidates

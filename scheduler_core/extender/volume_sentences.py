@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.model.listing import MAX_LISTED, join_first
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses

@@ -8,11 +8,11 @@ from itertools import chain
 
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.derive import Demand
-from scheduler_core.evaluation.fitting_volumes import all_volumes
-from scheduler_core.evaluation.offered_volumes import (
+from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     OfferedVolumes,
     VolumesByOffer,
+    all_volumes,
     by_certainty,
     without_matched_claims,
 )

@@ -21,10 +21,9 @@ from scheduler_core.packing.budget import (
     Portions,
     share_fairly,
 )
-from scheduler_core.packing.exact_search import PackingProblem, search
+from scheduler_core.packing.exact_search import PackingProblem, fullest_subset, minimum_bin_slack, search
 from scheduler_core.packing.fast_path import FastCheck, fast_check, fast_restricted_check, place_greedily
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.minimum_bin_slack import fullest_subset, minimum_bin_slack
 from scheduler_core.packing.patterns import PatternLimits
 
 __all__ = ["Items", "PackingAnswer", "assign", "fits", "fits_many"]

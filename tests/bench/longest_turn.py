@@ -34,8 +34,7 @@ from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.memory_budget import MemoryBudget
-from scheduler_core.evaluation.profile_cache import ProfileCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
 from scheduler_core.model.replica_placement import Placement

@@ -19,9 +19,8 @@ from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
-from scheduler_core.evaluation.profile_cache import ProfileCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.extender.decision import Competing, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import make_offer

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
-from scheduler_core.packing.order_safe import Safety, order_safe
-from scheduler_core.packing.order_safe_batch import order_safe_many
+from scheduler_core.packing.order_safe import Safety, order_safe, order_safe_many
 
 CORPUS = Path(__file__).parents[1] / "golden" / "packing" / "packing.jsonl"
 GI = 1 << 30

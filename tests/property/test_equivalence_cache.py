@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.changelog import MAX_STEPS, ChangeLog
-from scheduler_core.evaluation import equivalence_cache
+from scheduler_core.evaluation import results
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
@@ -249,7 +249,7 @@ def test_requests_without_results_to_share_store_nothing() -> None:
             super().put(key, value)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(equivalence_cache, "LruMap", Recording)
+        patch.setattr(results, "LruMap", Recording)
         world = World()
     world.offer("p", frozenset(NODES))
     for size in range(1, 9):

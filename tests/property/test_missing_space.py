@@ -8,8 +8,8 @@ from unittest.mock import patch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.evaluation.disk_profile import OpenDisk
 from scheduler_core.evaluation.missing_space import missing_space
+from scheduler_core.evaluation.profile import OpenDisk
 from scheduler_core.evaluation.single_node import NodeEvaluation
 from scheduler_core.model import longhorn
 from scheduler_core.packing.budget import Budget

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items, OptionalItems
-from scheduler_core.packing.order_safe import Safety, order_safe
-from scheduler_core.packing.order_safe_batch import order_safe_many
+from scheduler_core.packing.order_safe import Safety, order_safe, order_safe_many
 
 Placed = tuple[tuple[int, int], ...]
 """The volumes that must be on different disks, with those disks."""

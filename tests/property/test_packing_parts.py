@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.exact_search import PackingProblem, search
+from scheduler_core.packing.exact_search import PackingProblem, fullest_subset, minimum_bin_slack, search
 from scheduler_core.packing.feasible import pack
 from scheduler_core.packing.items import reachable_sums
-from scheduler_core.packing.minimum_bin_slack import fullest_subset, minimum_bin_slack
 from scheduler_core.packing.patterns import PatternLimits
 
 PLENTY = PatternLimits(max_partial=10**6, max_complete=10**6)

@@ -15,9 +15,8 @@ from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation import disk_profile
-from scheduler_core.evaluation.disk_profile import OpenDisk, profile_node
-from scheduler_core.evaluation.reasons import Refused
+from scheduler_core.evaluation import profile
+from scheduler_core.evaluation.profile import OpenDisk, Refused, profile_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.explain import explain_nodes
@@ -277,7 +276,7 @@ def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: py
         profiled.append(name)
         return profile_node(view, classes, name)
 
-    monkeypatch.setattr(disk_profile, "profile_node", count)
+    monkeypatch.setattr(profile, "profile_node", count)
     later: list[ClusterState] = []
 
     def change() -> None:

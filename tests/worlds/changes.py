@@ -5,8 +5,7 @@ from __future__ import annotations
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.demand.index import DemandIndex
-from scheduler_core.evaluation.profile_cache import ProfileCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from tests.builders import NOW, Object, flat
 
 Changes = dict[tuple[str, Key], object | None]

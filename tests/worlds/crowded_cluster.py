@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
-from scheduler_core.evaluation.profile_cache import ProfileCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.extender.decision import Competing, Contenders, Decision, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from scheduler_core.evaluation.replica_domains import DomainShortage, domain_shortage
-from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.evaluation.replicas import DomainShortage, domain_shortage, replica_needs
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.disk_space_steps import (
     DiskNeeds,

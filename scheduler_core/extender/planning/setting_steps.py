@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from scheduler_core.evaluation.replica_domains import DEGRADED_SETTING, DomainShortage
+from scheduler_core.evaluation.replicas import DEGRADED_SETTING, DomainShortage
 from scheduler_core.extender.planning.remedy import RemedyKind, Step
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.longhorn.volume_validation import is_tag

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from scheduler_core.cluster.changelog import nodes_changed_since
-from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
-from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing
 from scheduler_core.extender.planning.remedy import Step
 from scheduler_core.extender.planning.remedy_step import step_changes

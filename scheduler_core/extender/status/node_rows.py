@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from scheduler_core.evaluation.reasons import Refused
+from scheduler_core.evaluation.profile import Refused
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import DiskUsage, disk_usages
 from scheduler_core.giving_way import give_way

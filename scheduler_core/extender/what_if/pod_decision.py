@@ -11,8 +11,8 @@ from typing import Protocol
 
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
-from scheduler_core.evaluation.node_rules import unready_volume
+from scheduler_core.evaluation.profile import unready_volume
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.extender.decision import Competing, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals

@@ -11,8 +11,7 @@ from rpds import HashTrieMap
 
 from scheduler_core.cluster.update import Changes, build_view
 from scheduler_core.errors import CoreError
-from scheduler_core.evaluation.profile_cache import ProfileCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.extender.kube_scheduler_filters import PodClaims, VolumeAffinity, pod_claims
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition

@@ -10,7 +10,7 @@ from app.decisions.evaluator import Evaluator
 from app.runtime.decision_thread import DecisionRunner, DecisionThread, OnCallersThread
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.extender.decision import Competing, Contenders, FilterOptions
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger

@@ -9,7 +9,7 @@ import pytest
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.filter import filter_nodes

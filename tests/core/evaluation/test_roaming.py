@@ -10,9 +10,9 @@ import pytest
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
-from scheduler_core.evaluation.roaming import MAX_ROAMING, ROAMING_LIFETIME
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.volumes_anywhere import MAX_ROAMING, ROAMING_LIFETIME
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.offers.events import PodGone

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evaluation import replica_needs, whole_pod
+from scheduler_core.evaluation import replicas, whole_pod
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
@@ -257,7 +257,7 @@ class TestManyDisks:
 def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For the disks that can take them."""
     looks: list[object] = []
-    open_disks = replica_needs.open_disks
+    open_disks = replicas.open_disks
 
     def counted_look(*args: Any) -> Any:
         looks.append(args)

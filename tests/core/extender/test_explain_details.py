@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.extender import volume_sentences
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.verdict import Reason

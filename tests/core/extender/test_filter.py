@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evaluation.profile_cache import ProfileCache
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.extender.decision import NO_CONTENDERS, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason

@@ -6,8 +6,7 @@ import pytest
 
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.order_safe import Safety, order_safe
-from scheduler_core.packing.order_safe_batch import order_safe_many
+from scheduler_core.packing.order_safe import Safety, order_safe, order_safe_many
 
 YES = PackingAnswer.YES
 NO = PackingAnswer.NO

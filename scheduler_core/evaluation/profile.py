@@ -2,7 +2,8 @@
 
 Data flow, for nodes that hold no replica of the pod's volumes (nearly all nodes):
 
-1. `profile_node` asks Longhorn's own rules (`longhorn/`) which disks of a node are open to each class of volumes;
+1. `profile_node` asks Longhorn's own rules (`longhorn/`) about the node as a whole, and which of its disks are open to each class of
+   volumes; a rule that closes them becomes one of the few reasons that kube-scheduler and its users see;
 2. the open disks' free bytes, largest first, become a `Profile`; equal profiles of one table are one object;
 3. a `ProfileTable` holds the profile of every node for one `VolumeClasses`; `fit.py` packs each profile once per set of sizes.
 
@@ -13,19 +14,149 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.node_rules import attach_refusal, new_replica_refusal
-from scheduler_core.evaluation.reasons import Refused, reason_of, reason_of_disks
 from scheduler_core.giving_way import give_way
-from scheduler_core.longhorn.disk_stage import disk_refusal
-from scheduler_core.longhorn.node_stage import node_refusal
-from scheduler_core.longhorn.refusal_rules import Rule
+from scheduler_core.longhorn.disk_stage import disk_refusal, space_setting_refusal
+from scheduler_core.longhorn.eviction import takes_new_replicas
+from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal, not_ready_refusal
+from scheduler_core.longhorn.placement import cluster_refusal
+from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
+from scheduler_core.longhorn.volume_readiness import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
-from scheduler_core.volumes.requirements import VolumeClasses
+from scheduler_core.volumes.requirements import VolumeClasses, requirements
+from scheduler_core.volumes.resolve import PodVolume, Resolution
+
+REASONS: Final = {
+    Rule.SETTING_FAULT: Reason.BAD_SETTING,
+    Rule.BACKING_IMAGE_MISSING: Reason.NO_BACKING_IMAGE,
+    Rule.LINKED_CLONE_SOURCE_MISSING: Reason.LINKED_CLONE,
+    Rule.DEGRADED_SINCE_FAULT: Reason.BAD_VOLUME,
+    Rule.VOLUME_DELETING: Reason.VOLUME_DELETING,
+    Rule.VOLUME_FAULTED: Reason.VOLUME_FAULTED,
+    Rule.VOLUME_STANDBY: Reason.VOLUME_STANDBY,
+    Rule.VOLUME_RESTORING: Reason.VOLUME_RESTORING,
+    Rule.VOLUME_CLONING: Reason.VOLUME_CLONING,
+    Rule.NODE_DELETING: Reason.NODE_NOT_READY,
+    Rule.NODE_NOT_READY: Reason.NODE_NOT_READY,
+    Rule.NODE_NOT_READY_YET: Reason.NODE_NOT_READY_YET,
+    Rule.NODE_NOT_SCHEDULABLE: Reason.NODE_CORDONED,
+    Rule.NODE_SCHEDULING_DISABLED: Reason.NODE_SCHEDULING_DISABLED,
+    Rule.V2_DISABLED: Reason.ENGINE_NOT_READY,
+    Rule.LINKED_CLONE: Reason.LINKED_CLONE,
+    Rule.HARD_NODE_AFFINITY: Reason.STRICT_LOCAL_ELSEWHERE,
+    Rule.TOPOLOGY: Reason.TOPOLOGY,
+    Rule.INSTANCE_MANAGER: Reason.ENGINE_NOT_READY,
+    Rule.ENGINE_IMAGE: Reason.ENGINE_NOT_READY,
+    Rule.NODE_TAGS: Reason.NODE_TAGS,
+    Rule.BACKING_IMAGE_NODE_TAGS: Reason.NODE_TAGS,
+    Rule.NODE_ANTI_AFFINITY: Reason.ANTI_AFFINITY,
+    Rule.ZONE_ANTI_AFFINITY: Reason.ANTI_AFFINITY,
+    Rule.DISK_NOT_IN_STATUS: Reason.NO_DISK,
+    Rule.DISK_NOT_IN_SPEC: Reason.NO_DISK,
+    Rule.DISK_SCHEDULING_DISABLED: Reason.NO_DISK,
+    Rule.DISK_EVICTION_REQUESTED: Reason.NO_DISK,
+    Rule.DISK_NOT_SCHEDULABLE: Reason.NO_DISK,
+    Rule.DISK_PRESSURE: Reason.DISK_PRESSURE,
+    Rule.LINKED_CLONE_DISK: Reason.LINKED_CLONE,
+    Rule.DISK_TYPE: Reason.DISK_TYPE,
+    Rule.FILESYSTEM_LIMIT: Reason.VOLUME_TOO_LARGE,
+    Rule.DISK_TAGS: Reason.DISK_TAGS,
+    Rule.BACKING_IMAGE_DISK_TAGS: Reason.DISK_TAGS,
+    Rule.STORAGE_MAXIMUM: Reason.LOW_AVAILABLE,
+    Rule.STORAGE_AVAILABLE: Reason.LOW_AVAILABLE,
+    Rule.ACTUAL_SPACE: Reason.LOW_AVAILABLE,
+    Rule.SCHEDULING_SPACE: Reason.INSUFFICIENT_STORAGE,
+    Rule.DISK_ANTI_AFFINITY: Reason.ANTI_AFFINITY,
+}
+# Longhorn checks a disk in the order in which Rule lists its rules, so the disk refused by the last rule came closest.
+_ORDER: Final = {rule: position for position, rule in enumerate(Rule)}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a node does not fit; `detail` is a sentence for people, with names and numbers."""
+
+    reason: Reason
+    detail: str
+
+
+def closeness(rule: Rule) -> int:
+    """Returns how far a node or disk came that a rule refuses: it passed the rules before."""
+    return _ORDER[rule]
+
+
+def reason_of(refusal: Refusal) -> Refused:
+    return Refused(REASONS[refusal.rule], refusal.detail)
+
+
+def reason_of_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
+    """Returns the reason of the disk that came closest, with the details of all disks as a sentence."""
+    refusals = list(refusals)
+    if not refusals:
+        return Refused(Reason.NO_DISK, f"Longhorn node {node} has no disks")
+    closest = max(refusals, key=lambda refusal: closeness(refusal.rule))
+    return Refused(REASONS[closest.rule], "; ".join(refusal.detail for refusal in refusals))
+
+
+def unready_volume(view: View, resolution: Resolution) -> Refused | None:
+    """Returns why Longhorn attaches one of the existing volumes on no node now."""
+    for volume in _ordered(volume for volume in resolution.volumes if volume.bound):
+        refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster)
+        if refusal is not None:
+            return reason_of(refusal)
+    return None
+
+
+def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
+    """Returns why Longhorn refuses a local volume on every node, before it looks at any node.
+
+    Any setting that cannot be read is such a reason: its default may be far from what was meant.
+    """
+    for name in sorted(view.settings.faults):
+        return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
+    for volume in _ordered(resolution.local):
+        refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
+        if refusal is not None:
+            return reason_of(refusal)
+    return None
+
+
+def _ordered(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
+    # Which of several reasons is returned must not depend on the claims' names.
+    return requirements(volumes, ()).volumes
+
+
+def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | None:
+    """Returns why a node cannot attach the volumes: it needs a ready Longhorn node with their engines, but no disk."""
+    node = view.snapshot.longhorn_nodes.get(name)
+    if node is None:
+        return Refused(Reason.NOT_A_LONGHORN_NODE, f"there is no nodes.longhorn.io {name}")
+    if node.deleting:
+        return Refused(Reason.NODE_NOT_READY, f"Longhorn node {name} is being deleted")
+    if not node.ready:
+        return reason_of(not_ready_refusal(node))
+    for engine in classes.engines:
+        refusal = engine_refusal(view.cluster, engine, node)
+        if refusal is not None:
+            return reason_of(refusal)
+    return None
+
+
+def new_replica_refusal(view: View, name: str) -> Refused | None:
+    """Returns why a Longhorn node takes no new replica, whatever its size and class. A node whose eviction is requested
+    is refused.
+    """
+    setting = space_setting_refusal(view.cluster)
+    if setting is not None:
+        return reason_of(setting)
+    if not takes_new_replicas(view.snapshot.longhorn_nodes[name]):
+        return Refused(Reason.NODE_EVICTING, f"eviction of Longhorn node {name} is requested")
+    return None
 
 
 @dataclass(frozen=True, slots=True)

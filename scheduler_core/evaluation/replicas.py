@@ -1,0 +1,301 @@
+"""Which replicas need a place before a pod can start, which disks one more replica may use, and whether counting excludes a placement.
+
+Longhorn attaches a volume once one replica has a place, or only once all have one, if `allow-volume-creation-with-degraded-availability` is
+false (volume_controller.go: reconcileVolumeCondition). Replicas that are added to an attached volume later do not count.
+
+Hard anti-affinity wants another node or zone for each replica. Without space the volumes of a pod are not in each other's way, so each is
+counted alone, however large the disks are. For pods and clusters that are too large for a search (`whole_pod.py`), the space of all disks is
+counted, too. Both refuse only what has no placement, whichever node the pod runs on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.evaluation.profile import OpenDisk, Profile, Refused, profile_node
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, has_disk_pressure
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.placement import node_candidates, tiers_of
+from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort, effective_soft_anti_affinity
+from scheduler_core.model import longhorn
+from scheduler_core.model.quantity import format_count
+from scheduler_core.model.verdict import Reason
+from scheduler_core.packing.spread import SHARED
+from scheduler_core.volumes.requirements import Requirements, VolumeClasses, requirements, volume_class
+from scheduler_core.volumes.resolve import PodVolume, Resolution
+
+
+@dataclass(frozen=True)
+class ReplicaNeed:
+    """The replicas of one volume that need a place."""
+
+    volume: PodVolume
+    count: int  # how many, one on the pod's node included if the volume needs space there
+    soft: SoftAntiAffinity  # whether they may share nodes, zones and disks
+
+    @cached_property
+    def required(self) -> Requirements:
+        return requirements([self.volume], ())
+
+    @property
+    def placed(self) -> bool:
+        return any(replica.node_id for replica in self.volume.replicas)
+
+    @property
+    def elsewhere(self) -> int:
+        """How many replicas may need a place that is not fixed to the pod's node."""
+        return self.count if self.placed or not self.volume.local else max(0, self.count - 1)
+
+    @property
+    def key(self) -> object:
+        """Equal for needs that every cluster answers alike."""
+        volume = self.volume.volume
+        replicas = self.volume.replicas
+        bytes_and_class = (volume.size, volume.actual_size, volume_class(volume))
+        spread = (self.count, self.volume.local, self.soft, volume.replica_auto_balance)
+        # Where replicas exist, they may be anywhere and in any state.
+        return bytes_and_class, spread, replicas, volume.robustness if replicas else ""
+
+
+def replica_needs(resolution: Resolution, view: View) -> tuple[ReplicaNeed, ...]:
+    """Returns the needs of the volumes with replicas that need a place, the largest first. Empty if all these replicas
+    have theirs on the pod's node.
+    """
+    settings = view.settings
+    degraded = settings.allow_volume_creation_with_degraded_availability
+    if degraded and not resolution.unplaced:
+        return ()
+    needs = [
+        ReplicaNeed(volume, _replicas_to_place(volume, degraded=degraded), SoftAntiAffinity.of(volume.volume, settings))
+        for volume in resolution.volumes
+    ]
+    if not any(need.elsewhere for need in needs):
+        return ()
+    needs = [need for need in needs if need.count]
+    return tuple(sorted(needs, key=lambda need: (-need.volume.volume.size, -need.count, need.volume.claim)))
+
+
+def _replicas_to_place(volume: PodVolume, *, degraded: bool) -> int:
+    if volume.volume.has_shards:
+        return 0
+    pending = sum(not replica.node_id for replica in volume.replicas)
+    if pending < len(volume.replicas):
+        # Longhorn waits for the others only while it does not run the volume.
+        return 0 if degraded or volume.volume.node_id else pending
+    if degraded and volume.volume.data_layout is None:
+        return 1
+    # A sharded volume is attached once all its shards run (shard_group_controller.go: syncProcess).
+    return max(1, pending, volume.volume.number_of_replicas)
+
+
+def one_of_each_kind(needs: Iterable[ReplicaNeed]) -> tuple[ReplicaNeed, ...]:
+    by_key: dict[object, ReplicaNeed] = {}
+    for need in needs:
+        by_key.setdefault(need.key, need)
+    return tuple(by_key.values())
+
+
+def has_disk_for(profile: Profile, size: int, written: int) -> bool:
+    """Whether a node has a disk for a replica of a size. Some bytes of the replica are written already."""
+    if profile.reason is not None or profile.free[0] < size:
+        return False
+    pairs = zip(profile.free, profile.headroom, strict=True)
+    return not written or any(free >= size and written < headroom for free, headroom in pairs)
+
+
+def open_disks(view: View, need: ReplicaNeed, name: str) -> Iterator[OpenDisk]:
+    """Yields the disks of a node that can take one more replica. The replica is looked at as if it were the only
+    volume.
+    """
+    disks = profile_node(view, need.required.classes, name)
+    if isinstance(disks, Refused):
+        return
+    volume = need.volume.volume
+    for disk in disks:
+        size = volume.size + sum(size for _, size in disk.copies)
+        if size <= disk.free and (not volume.actual_size or volume.actual_size < disk.headroom):
+            yield disk
+
+
+def used_disks(need: ReplicaNeed) -> frozenset[str]:
+    """UUIDs of the disks that the placed replicas keep from others (filterDisksWithMatchingReplicas)."""
+    if need.soft.disk:
+        return frozenset()
+    replicas = need.volume.replicas
+    return frozenset(entry.disk_id for entry in replicas if not entry.failed_at or entry.potentially_reusable)
+
+
+def nodes_in_tiers(cluster: Cluster, need: ReplicaNeed) -> frozenset[str] | None:
+    """Names of the nodes that the placed replicas leave to others; None for every node, if no replica is placed.
+    Longhorn tries a tier only if the earlier ones have no disk; any may be reached.
+    """
+    if not need.placed:
+        return None
+    request = ReplicaRequest.for_volume(need.volume.volume)
+    nodes, _ = node_candidates(cluster, request)
+    tiers = tiers_of(cluster, request, nodes, need.volume.replicas)
+    return frozenset(node.name for _, members in tiers for node in members)
+
+
+def domain_of(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node, uuid: str) -> object:
+    """Returns what at most one of the replicas may use: a zone, a node or a disk; SHARED if any number may use the
+    disk.
+
+    Anti-affinity of zones decides before that of nodes (`longhorn/anti_affinity.py`: TIER_ORDER).
+    """
+    soft = need.soft
+    if not soft.zone:
+        return ("zone", node.zone)
+    reopened = balances_best_effort(need.volume.volume, cluster.settings) and has_disk_pressure(node, cluster.settings)
+    if not soft.node and not reopened:
+        return ("node", node.name)
+    return SHARED if soft.disk else ("disk", uuid)
+
+
+def copy_sizes(view: View, image: str, uuids: Iterable[str]) -> tuple[int, ...]:
+    """Returns the bytes of a backing image by disk, 0 where it is already."""
+    entry = view.snapshot.backing_images.get(image)
+    return () if entry is None else tuple(0 if uuid in entry.disks else entry.real_size for uuid in uuids)
+
+
+# With more space the node would take a replica.
+_LACKING_SPACE: Final = frozenset({None, Reason.DISK_PRESSURE, Reason.LOW_AVAILABLE, Reason.INSUFFICIENT_STORAGE})
+NODE_SETTING: Final = "replica-soft-anti-affinity"
+ZONE_SETTING: Final = "replica-zone-soft-anti-affinity"
+DEGRADED_SETTING: Final = "allow-volume-creation-with-degraded-availability"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainShortage:
+    """A volume with more replicas to place than there are nodes, or zones, for them."""
+
+    need: ReplicaNeed
+    available: int  # how many nodes or zones can take a replica
+    setting: str  # Longhorn's setting by which replicas must not share them
+    by_volume: bool  # whether the volume's own field says so, over the setting
+
+    @property
+    def sentence(self) -> str:
+        """The shortage and what ends it."""
+        volume = self.need.volume
+        layout = volume.volume.data_layout
+        if layout is not None:
+            return (
+                f"{volume.name} needs {format_count(self.need.count, 'node')} with a disk for one of its {layout.data_chunks} data and "
+                f"{layout.parity_chunks} parity shards each, {self.available} can take one; "
+                "what helps: one more node, or a StorageClass with fewer chunks (dataLayout.dataChunks)"
+            )
+        kind = "zone" if self.setting == ZONE_SETTING else "node"
+        cause = f"the volume's own {kind} anti-affinity is hard" if self.by_volume else f"{self.setting} is false"
+        more = f"one more {kind}" + (" (label nodes with topology.kubernetes.io/zone)" if kind == "zone" else "")
+        fewer = self.need.volume.volume.number_of_replicas - self.need.count + self.available
+        return (
+            f"{volume.name} needs {format_count(self.need.count, kind)} for its replicas, {self.available} can take one, and {cause}; "
+            f"what helps: numberOfReplicas {fewer}, {more}, soft anti-affinity, or {DEGRADED_SETTING} true"
+        )
+
+
+def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> DomainShortage | None:
+    """Returns the first volume with more replicas than nodes or zones, None if there is none."""
+    for need in one_of_each_kind(needs):
+        if need.soft.zone and need.soft.node:
+            continue
+        available = _available_domains(state, need)
+        if available is not None and available < need.count:
+            volume = need.volume.volume
+            own = volume.replica_soft_anti_affinity if need.soft.zone else volume.replica_zone_soft_anti_affinity
+            by_volume = effective_soft_anti_affinity(own, setting=True) is False
+            return DomainShortage(need, available, NODE_SETTING if need.soft.zone else ZONE_SETTING, by_volume)
+    return None
+
+
+def _available_domains(state: ClusterState, need: ReplicaNeed) -> int | None:
+    """Returns how many nodes or zones can take one more replica; None if the number does not decide."""
+    # It does not if some may take any number, or if no node may take any for a reason of its own.
+    cluster = state.view.cluster
+    table = state.profiles.table(need.required.classes)
+    tiers = nodes_in_tiers(cluster, need)
+    domains: set[object] = set()
+    open_nodes = 0
+    for name, profile in table.profiles.items():
+        if profile.reason not in _LACKING_SPACE:
+            continue
+        open_nodes += 1
+        if tiers is None or name in tiers:
+            domain = domain_of(cluster, need, cluster.nodes[name], "")
+            if not isinstance(domain, tuple) or domain[0] == "disk":
+                return None
+            domains.add(domain)
+    return len(domains) if open_nodes else None
+
+
+def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
+    """Whether counting does not exclude a placement, whichever node the pod runs on. Each volume needs enough nodes or
+    zones, and the volumes of one class need enough bytes, and enough disks for each size.
+    """
+    sizes_by_class: dict[VolumeClasses, list[int]] = defaultdict(list)
+    for need in needs:
+        # A local volume with a replica may need none on the pod's node.
+        fewest = need.count - (need.placed and need.volume.local)
+        sizes_by_class[need.required.classes] += [need.volume.volume.size] * fewest
+    spreading = [need for need in needs if need.elsewhere]
+    for need in one_of_each_kind(spreading):
+        if not _has_domains(state, need):
+            return False
+    for classes in {need.required.classes: None for need in spreading}:
+        table = state.profiles.table(classes)
+        free: list[int] = []
+        for profile in table.profiles.values():
+            free += profile.free
+        if counting_refuses(sizes_by_class[classes], free):
+            return False
+    return True
+
+
+def _has_domains(state: ClusterState, need: ReplicaNeed) -> bool:
+    cluster = state.view.cluster
+    table = state.profiles.table(need.required.classes)
+    tiers = nodes_in_tiers(cluster, need)
+    wanted = need.count - need.volume.local
+    volume = need.volume.volume
+    domains: set[object] = set()
+    for name, profile in table.profiles.items():
+        if (tiers is None or name in tiers) and has_disk_for(profile, volume.size, volume.actual_size):
+            domain = domain_of(cluster, need, cluster.nodes[name], "")
+            if domain in (SHARED, ("disk", "")):
+                return True
+            domains.add(domain)
+            if len(domains) >= wanted:
+                return True
+    return wanted == 0
+
+
+def counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> bool:
+    """Whether replicas of these sizes cannot fit the disks together. For each size, the replicas that are at least as
+    large need a disk's room of that size each.
+    """
+    descending = sorted(sizes, reverse=True)
+    rooms = sorted(free, reverse=True)
+    bytes_needed = list(accumulate(descending, initial=0))
+    bytes_free = list(accumulate(rooms, initial=0))
+    for smallest in sorted(set(sizes) - {0}):
+        large = bisect_right(descending, -smallest, key=int.__neg__)
+        roomy = bisect_right(rooms, -smallest, key=int.__neg__)
+        if bytes_needed[large] > bytes_free[roomy]:
+            return True
+        places = 0
+        for room in rooms[:roomy]:
+            if places >= large:
+                break
+            places += room // smallest
+        if places < large:
+            return True
+    return False
