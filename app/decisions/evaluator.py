@@ -207,21 +207,28 @@ class Evaluator:
         """Lets nothing else run in the thread while a decision is about to be asked for."""
         return self._runner.expecting()
 
+    async def fetch_storage_classes(self, pod: Pod) -> int:
+        """Fetches the classes that the state lacks, or one would pass for another driver's; returns how many.
+
+        Raises:
+            ResolutionError: these are too many
+        """
+        classes = missing_storage_classes(pod, self.view)
+        if len(classes) > MAX_FETCHES:
+            raise ResolutionError(
+                f"pod {pod.key} names {len(classes)} StorageClasses that are not there: {', '.join(classes)}"
+            )
+        for name in classes:
+            await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
+        return len(classes)
+
     async def _run(
         self,
         pod: Pod,
         decide: Callable[[ClusterState], Callable[[], _Result]],
         urgency: Urgency = Urgency.DECISION,
     ) -> _Result:
-        classes = missing_storage_classes(pod, self.view)
-        fetches = len(classes)
-        # A class that was not fetched must not pass for another driver's.
-        if fetches > MAX_FETCHES:
-            raise ResolutionError(
-                f"pod {pod.key} names {fetches} StorageClasses that are not there: {', '.join(classes)}"
-            )
-        for name in classes:
-            await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
+        fetches = await self.fetch_storage_classes(pod)
         while True:
             try:
                 return await self.run(decide(self._source.state()), urgency)

@@ -340,15 +340,17 @@ class Offers:
 
     async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
         """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
+        await self._evaluator.fetch_storage_classes(pod)
         tries = 0
         while True:
-            await self._evaluator.fetch_missing(pod)
             try:
                 return await self._answer(pod, candidates, hung_up, scores)
             except MissingObjectError:
                 tries += 1
                 if tries == _MAX_TRIES:
                     raise
+            # The answer holds the lock, under which nothing is fetched.
+            await self._evaluator.fetch_missing(pod)
 
     async def _answer(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
         async with self._lock:
