@@ -228,8 +228,10 @@ class Evaluator:
         decide: Callable[[ClusterState], Callable[[], _Result]],
         urgency: Urgency = Urgency.DECISION,
     ) -> _Result:
-        fetches = await self.fetch_storage_classes(pod)
+        fetches = 0
         while True:
+            # Again for each claim that was fetched: its class may not have been delivered either.
+            fetches += await self.fetch_storage_classes(pod)
             try:
                 return await self.run(decide(self._source.state()), urgency)
             except MissingObjectError as missing:

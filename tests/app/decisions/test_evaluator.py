@@ -53,6 +53,16 @@ async def test_a_decision_in_the_middle_of_an_explanation_changes_neither(runner
     assert ended[0] == "decision" or runner.__class__ is OnCallersThread
 
 
+@virtually
+async def test_the_class_of_a_claim_that_was_fetched_is_fetched_too() -> None:
+    """Without its class the claim would pass for one of another driver, and every node would fit."""
+    source = FakeStateSource([raw for raw in two_nodes() if raw["kind"] != "StorageClass"])
+    source.elsewhere = {"default/data-0": claim("data-0", 500), "longhorn": storage_class()}
+    decision = await Evaluator(source, FilterOptions()).filter(as_pod(database_pod(0)), ["a", "b"])
+    assert source.fetched == ["default/data-0", "longhorn"]
+    assert not decision.fits
+
+
 def test_explanations_have_caches_of_their_own() -> None:
     """Decisions run in the middle of them, and what a cache has is not whole there."""
     source = FakeStateSource(storage_class())
