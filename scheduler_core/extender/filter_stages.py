@@ -1,7 +1,7 @@
 """The stages of `filter.py`: each decides some nodes for one set of a pod's volumes.
 
 Data flow: a request → the functions of `_STAGES` in their order, each with what earlier ones decided → all other nodes by disk profile → `finish`,
-for what depends on the reasons of all nodes. `_whole_pod` refuses all candidates, whatever `_constrained_nodes` decided. Every later stage decides
+for what depends on the reasons of all nodes. `_refusals_of_pod` refuses all candidates, whatever `_constrained_nodes` decided. Every later stage decides
 only nodes that are still undecided. At last the nodes remain for which the whole pod has a placement in the cluster (`evaluation/whole_pod.py`).
 """
 
@@ -142,7 +142,7 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated
     return _Evaluated(reasons)
 
 
-def _whole_pod(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
+def _refusals_of_pod(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
     unready = unready_volume(request.view, request.resolution)
     if unready is not None:
         return _Evaluated(dict.fromkeys(request.candidates, unready.reason))
@@ -251,7 +251,7 @@ def _with_replica(request: FilterRequest, decided: Collection[str], others: froz
 _Stage = Callable[[FilterRequest, _Reasons], _Evaluated]
 _STAGES: Final[tuple[_Stage, ...]] = (
     _constrained_nodes,
-    _whole_pod,
+    _refusals_of_pod,
     _homes,
     _refusals_everywhere,
     _excluded_nodes,
