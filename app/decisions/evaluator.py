@@ -184,6 +184,7 @@ class Evaluator:
         """Returns contenders for an explanation: decisions run in the middle of it, and have caches of their own."""
         if not isinstance(contenders, Competing):
             return contenders
+        self._contention.follow(contenders.contention)
         return replace(contenders, contention=self._contention, equivalence=self._equivalence)
 
     async def facts(

@@ -115,6 +115,10 @@ class Contention:
         self._roaming = RoamingVolumes()
         self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
+    def follow(self, other: Contention) -> None:
+        """Lets volumes that may go to any node count as long as they do there, where they were seen first."""
+        self._roaming.follow(other._roaming)
+
     def volumes_anywhere(self, query: ContentionQuery) -> VolumesAnywhere:
         self.update(query)
         return VolumesAnywhere(self.roaming_volumes(query), self.unplaced_share(query))

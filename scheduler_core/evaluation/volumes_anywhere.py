@@ -297,6 +297,15 @@ class RoamingVolumes:
         self.version: Version | None = None  # the cluster that they were found in, None if that is not known
         self._by_node: dict[str, tuple[RoamingVolume, ...]] = {}
         self._since: dict[str, tuple[datetime, bool]] = {}
+        self._followed: RoamingVolumes | None = None
+
+    def follow(self, other: RoamingVolumes) -> None:
+        """Lets volumes roam since when they roam there, if they do."""
+        self._followed = other
+
+    def roaming_since(self, key: str) -> tuple[datetime, bool] | None:
+        """Returns since when a volume roams, and whether it existed then."""
+        return self._since.get(key)
 
     def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
         """Names of the nodes where other volumes may fit in `version`."""
@@ -322,14 +331,14 @@ class RoamingVolumes:
             for entry in self._by_node[name]:
                 if entry.counts_in(ledger):
                     roaming.setdefault(roaming_key(entry.volume), entry)
-        self._since = {key: self._roaming_since(key, entry.volume, now) for key, entry in roaming.items()}
+        self._since = {key: self._continued(key, entry.volume, now) for key, entry in roaming.items()}
         young = [entry.volume for key, entry in roaming.items() if now - self._since[key][0] < ROAMING_LIFETIME]
         return tuple(sorted(young, key=lambda volume: (-volume.volume.size, identity(volume)))[:MAX_ROAMING])
 
-    def _roaming_since(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
-        """Returns since when a volume roams, and whether it existed then."""
+    def _continued(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
         # A volume that is created while its claim counts continues it. One that is created later counts for a time of
         # its own.
-        since, existed = self._since.get(key, (now, volume.bound))
+        first = None if self._followed is None else self._followed.roaming_since(key)
+        since, existed = first or self.roaming_since(key) or (now, volume.bound)
         late = volume.bound and not existed and now - since >= ROAMING_LIFETIME
         return (now if late else since), volume.bound

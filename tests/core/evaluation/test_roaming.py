@@ -188,6 +188,21 @@ def test_a_roaming_volume_counts_for_half_a_minute() -> None:
     assert not world.counted()
 
 
+@pytest.mark.parametrize("age", [10, 29, 31])
+def test_a_contention_that_follows_another_counts_as_long_as_that_one(age: float) -> None:
+    """An explanation says what a decision says, although it first sees the volume later."""
+    world = World(make.claim("x", 6), pod("x", "a"))
+    world.switch_off("a")
+    assert world.counted()
+    world.wait(age)
+    counted = world.counted()
+    decisions = world.contention
+    world.contention = Contention()
+    world.contention.follow(decisions)
+    world.equivalence = EquivalenceCache()
+    assert world.counted() is counted is (age < ROAMING_LIFETIME.total_seconds())
+
+
 def test_a_volume_continues_from_when_its_claim_began_to_roam() -> None:
     """Both count for half a minute together."""
     world = World(make.claim("x", 6), pod("x", "a"))
