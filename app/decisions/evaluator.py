@@ -66,8 +66,8 @@ class Evaluator:
         self._guard_proven: Callable[[], bool] = lambda: False
         self._allowances: Callable[[], Sequence[Placement]] = tuple
         self._runner = runner or OnCallersThread()
-        self._contention = Contention()
-        self._equivalence = EquivalenceCache()
+        self._explained_contention = Contention()
+        self._explained_equivalence = EquivalenceCache()
         self._plans = PlanCache()
         # Requests about pods that do not exist must not become a flood of requests to the API server.
         self._pod_fetches = asyncio.Semaphore(MAX_POD_FETCHES)
@@ -184,8 +184,8 @@ class Evaluator:
         """Returns contenders for an explanation: decisions run in the middle of it, and have caches of their own."""
         if not isinstance(contenders, Competing):
             return contenders
-        self._contention.follow(contenders.contention)
-        return replace(contenders, contention=self._contention, equivalence=self._equivalence)
+        self._explained_contention.follow(contenders.contention)
+        return replace(contenders, contention=self._explained_contention, equivalence=self._explained_equivalence)
 
     async def facts(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
