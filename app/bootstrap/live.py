@@ -162,7 +162,14 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         status=_status_page(shared, reservation.contenders, losses),
     )
     guard_state = AdmissionState(guard, lifecycle.review_refusal, metrics, budget)
-    app = application(state, lambda: _read_state(cache, elector))
+    proven = metrics.guard_proven()
+
+    def prepare_scrape() -> None:
+        _read_state(cache, elector)
+        # Whether it is proven depends on settings, and so on what only the event loop may read.
+        proven.set(guard.proven)
+
+    app = application(state, prepare_scrape)
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
     return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
@@ -231,7 +238,6 @@ def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: Se
 
     cache.subscribe("replicas", guard.note_delivery)
     shared.evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
-    shared.metrics.guard_proven(lambda: guard.proven)
     return guard
 
 

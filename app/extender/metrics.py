@@ -355,14 +355,13 @@ class Metrics:
     def observe_guard_answer(self, seconds: float) -> None:
         self._guard.duration.observe(seconds)
 
-    def guard_proven(self, read: Callable[[], bool]) -> None:
-        """Adds whether the placement guard is proven, read when Prometheus scrapes."""
-        gauge = Gauge(
+    def guard_proven(self) -> Gauge:
+        """Adds whether the placement guard is proven, which the event loop sets before each scrape."""
+        return Gauge(
             f"{PREFIX}_placement_guard_proven",
             "1 while every placement was answered lately and is kept to the plan, 0 otherwise",
             registry=self.registry,
         )
-        gauge.set_function(lambda: float(read()))
 
     def heartbeat(self, node: str, *, leading: bool) -> None:
         self._heartbeat.labels(node=node).set(leading)

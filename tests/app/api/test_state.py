@@ -584,7 +584,7 @@ async def test_every_metric_is_documented() -> None:
     metrics.outstanding(lambda: OUTSTANDING)
     metrics.caches(dict, lambda: 0.0)
     metrics.request_memory(MemoryBudget(1))
-    metrics.guard_proven(lambda: False)
+    metrics.guard_proven()
     metrics.capacity(lambda: None)
     metrics.node_losses(dict)
     ServerMetrics(metrics.registry)
@@ -596,3 +596,11 @@ async def test_every_metric_is_documented() -> None:
         if family.name.startswith(PREFIX)
     }
     assert documented == collected
+
+
+def test_a_scrape_reads_of_the_guard_what_the_event_loop_has_set() -> None:
+    """A scrape is rendered in another thread, and whether the guard is proven depends on settings that change meanwhile."""
+    metrics = Metrics()
+    proven = metrics.guard_proven()
+    proven.set(True)
+    assert metrics.registry.get_sample_value(f"{PREFIX}_placement_guard_proven") == 1
