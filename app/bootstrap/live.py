@@ -7,10 +7,12 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Final
 
 from fastapi import FastAPI
+from prometheus_client import Gauge
 
 from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
@@ -162,14 +164,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         status=_status_page(shared, reservation.contenders, losses),
     )
     guard_state = AdmissionState(guard, lifecycle.review_refusal, metrics, budget)
-    proven = metrics.guard_proven()
-
-    def prepare_scrape() -> None:
-        _read_state(cache, elector)
-        # Whether it is proven depends on settings, and so on what only the event loop may read.
-        proven.set(guard.proven)
-
-    app = application(state, prepare_scrape)
+    app = application(state, partial(_prepare_scrape, cache, elector, guard, metrics.guard_proven()))
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
     return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
@@ -207,9 +202,9 @@ def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: 
     return replace(sources, caches=lambda: caches.statuses, identity=options.identity)
 
 
-def _read_state(cache: ClusterCache, elector: Elector) -> None:
-    """Makes the latest state current, from which the metrics of disks are computed."""
-    # A process that does not lead has none.
+def _prepare_scrape(cache: ClusterCache, elector: Elector, guard: PlacementGuard, proven: Gauge) -> None:
+    # Only the event loop may read what these depend on. A process that does not lead has no metrics of disks.
+    proven.set(guard.proven)
     if elector.leading() and cache.has_synced:
         cache.state()
 
