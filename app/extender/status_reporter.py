@@ -1,5 +1,5 @@
-"""Works out what the status page shows, without delaying kube-scheduler. Everything runs in slices, only while no
-decision runs, and once for all readers: numbers of all nodes once for each state, at most once in `MIN_AGE` seconds.
+"""Works out what the status page shows, without delaying kube-scheduler. Everything runs where no
+decision waits, and once for all readers: numbers of all nodes once for each state, at most once in `MIN_AGE` seconds.
 The rows of waiting pods take longer, so a task works them out; a page shows those that there are.
 """
 

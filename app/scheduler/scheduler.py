@@ -4,7 +4,7 @@
                                        → a node: the pod is assumed there, so that the next decision counts it → bound, in its own task
                                          → bound: an Event; the watch shows it there → not bound: the assumption is forgotten, back-off
 
-One pod is decided at a time, in slices, so that other tasks go on. If the selected node has changed meanwhile, the decision is repeated.
+One pod is decided at a time, in the decision thread, so that other tasks go on. If the selected node has changed meanwhile, the decision is repeated.
 Nothing here needs to outlive the process: pending and bound pods are read from the cluster.
 """
 

@@ -10,7 +10,7 @@ import msgspec
 
 from scheduler_core.errors import ObjectError, OversizeError, QuantityError, QuantityOverflowError
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.quantity import MAX_BYTES, parse_bytes, parse_clamped
+from scheduler_core.model.quantity import MAX_BYTES, parse_bytes
 
 
 class Wire(msgspec.Struct, rename="camel", gc=False):
@@ -84,17 +84,6 @@ class Subject:
         if size < 0:
             raise ObjectError(self.text, field, f"{value!r} is negative")
         return size
-
-    def clamped_size(self, value: str | float | None, field: str) -> int:
-        """A size in bytes; one that does not fit 64 bits becomes the largest that does.
-
-        Raises:
-            ObjectError: the value is no quantity
-        """
-        try:
-            return parse_clamped("0" if value is None else str(value))
-        except QuantityError as error:
-            raise ObjectError(self.text, field, str(error)) from error
 
     def counter(self, value: int, field: str) -> int:
         """A byte count as Longhorn reports it: any 64-bit integer, negative ones included.

@@ -331,11 +331,11 @@ class RoamingVolumes:
             for entry in self._by_node[name]:
                 if entry.counts_in(ledger):
                     roaming.setdefault(roaming_key(entry.volume), entry)
-        self._since = {key: self._continued(key, entry.volume, now) for key, entry in roaming.items()}
+        self._since = {key: self._start_of_roaming(key, entry.volume, now) for key, entry in roaming.items()}
         young = [entry.volume for key, entry in roaming.items() if now - self._since[key][0] < ROAMING_LIFETIME]
         return tuple(sorted(young, key=lambda volume: (-volume.volume.size, identity(volume)))[:MAX_ROAMING])
 
-    def _continued(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
+    def _start_of_roaming(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
         # A volume that is created while its claim counts continues it. One that is created later counts for a time of
         # its own.
         first = None if self._followed is None else self._followed.roaming_since(key)

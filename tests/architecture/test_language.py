@@ -127,7 +127,7 @@ def test_whys_are_comments_at_their_lines() -> None:
                     del lines[number]
                     docstring_lines += 1
         statements = [line for line in lines.values() if line.strip() and not line.lstrip().startswith("#")]
-        comments += sum(1 for line in lines.values() if re.search(r"(?:^\s*|  )# ", line))
+        comments += sum(1 for line in lines.values() if re.search(r"(?:^\s*|  )# (?!noqa|type: ignore)", line))
         code_lines += len(statements)
     assert docstring_lines <= 8_500
     assert comments >= code_lines * 0.04

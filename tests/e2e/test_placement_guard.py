@@ -21,6 +21,7 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SEEDS: Final = (1, 2)
+PROVEN: Final = "longhorn_scheduler_extender_placement_guard_proven"
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,7 @@ def test_every_pod_of_a_harsh_burst_runs_and_no_disk_is_overbooked(rig: Rig, see
     assert guard["outcomes"].get("changed", 0) > 0
     assert bypassed_placements(rig, leader) == bypassed
     assert (guard["health"], guard["problem"]) == ("proven", "")
+    assert rig.metric(leader, PROVEN) == 1
 
 
 @pytest.mark.parametrize(
@@ -124,6 +126,7 @@ def test_longhorn_goes_on_while_the_guard_fails_in_a_burst(rig: Rig, fault: Faul
                 guard = guard_of(rig, leader)
                 assert guard["observations"]["bypassed"] > 0
                 assert guard["health"] == "unproven", "auto offers what is safe without the guard"
+                assert rig.metric(leader, PROVEN) == 0
             else:
                 assert bypassed_placements(rig, standby) == bypassed, "the standby has reviewed what the leader did not"
     assert settled.count(PodState.WAITING) == 0, "kube-scheduler decided about every pod"

@@ -596,11 +596,3 @@ async def test_every_metric_is_documented() -> None:
         if family.name.startswith(PREFIX)
     }
     assert documented == collected
-
-
-def test_a_scrape_reads_of_the_guard_what_the_event_loop_has_set() -> None:
-    """A scrape is rendered in another thread, and whether the guard is proven depends on settings that change meanwhile."""
-    metrics = Metrics()
-    proven = metrics.guard_proven()
-    proven.set(True)
-    assert metrics.registry.get_sample_value(f"{PREFIX}_placement_guard_proven") == 1
