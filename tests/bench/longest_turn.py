@@ -255,7 +255,7 @@ async def _measure(nodes: int, collector: _Collector) -> dict[str, tuple[float, 
     results = {}
     names = [name for name, _ in _calls(Leader(objects, state, ledger))]
     for index, name in enumerate(names):
-        leader = Leader(objects, state, ledger)
+        leader = Leader(objects, state, ledger, DecisionThread())
         make = list(_calls(leader))[index][1]
         # The first call of an application makes its middleware.
         await leader.page("/healthz").send()
