@@ -18,9 +18,9 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import DISK_SCHEDULES, EVENTS
+from scheduler_core.caches import LruMap
 from scheduler_core.convert.event import ObjectEvent, ObjectReference, event_patch, new_event
 from scheduler_core.convert.object_header import header
-from scheduler_core.lru import LruMap
 
 log = structlog.get_logger("controllers")
 

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Final
 
 from app.schemas.state import CallerAnswer
-from scheduler_core.lru import LruMap
+from scheduler_core.caches import LruMap
 
 # Kubernetes has a handful of kube-schedulers; any client may call.
 MAX_CALLERS: Final = 16

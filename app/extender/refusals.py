@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
+from scheduler_core.caches import LruMap
 from scheduler_core.extender.nudge import NudgeBackoff
-from scheduler_core.lru import LruMap
 from scheduler_core.model.kube import Pod
 
 MAX_REMEMBERED: Final = 5000

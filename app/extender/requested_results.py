@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
-from scheduler_core.lru import LruMap
+from scheduler_core.caches import LruMap
 
 log = structlog.get_logger("status")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler_core.backoff import TokenBucket
-from scheduler_core.lru import LruMap
+from scheduler_core.caches import LruMap
 from scheduler_core.model.generic import Pod
 
 MAX_SIMILAR_MESSAGES: Final = 10

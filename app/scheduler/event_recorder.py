@@ -21,8 +21,8 @@ from app.kube.resources import EVENTS, PODS
 from app.scheduler.api_dispatcher import ApiDispatcher
 from app.scheduler.event_correlator import EventCorrelator, EventKey
 from app.scheduler.pod_condition import Conditions
+from scheduler_core.caches import LruMap
 from scheduler_core.convert.event import ObjectEvent, ObjectReference, event_patch, new_event, truncate_message
-from scheduler_core.lru import LruMap
 from scheduler_core.model.generic import Pod
 
 EVENT: Final = "event"

@@ -14,8 +14,8 @@ from typing import Final
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import PODS
 from app.scheduler.api_dispatcher import ApiDispatcher
+from scheduler_core.caches import LruMap
 from scheduler_core.convert.pod_patch import not_scheduled_patch
-from scheduler_core.lru import LruMap
 from scheduler_core.model.generic import Pod
 
 CONDITION: Final = "condition"

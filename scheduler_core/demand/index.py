@@ -14,7 +14,7 @@ from typing import Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.changelog import ChangeLog
+from scheduler_core.caches import ChangeLog
 from scheduler_core.cluster.multimap import add_member, discard_member, group_by_key
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View

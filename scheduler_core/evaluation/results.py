@@ -1,7 +1,7 @@
 """Results per node for equivalent pods: only nodes that changed since the last lookup are evaluated again.
 
 Data flow: the pod's requirements → the results that equal requirements had → without the nodes whose profile, demand or offers changed
-since (`cluster/changelog.py`) → the missing nodes are evaluated now → the next results. So a request costs one look-up per node, and
+since (`caches.py`) → the missing nodes are evaluated now → the next results. So a request costs one look-up per node, and
 work for what changed. Where the pod's own offer or its volumes' demand counts, a node is evaluated for this pod alone and not cached.
 
 A node is evaluated first for the pod alone (`state.py`), then jointly with its competitors, which `contention.py` finds. Most nodes have
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
+from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.unplaced import replica_count
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
@@ -32,7 +32,6 @@ from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.eviction import stays
 from scheduler_core.longhorn.replica_request import balances_best_effort
-from scheduler_core.lru import LruMap
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.items import Items
@@ -136,10 +135,13 @@ def _differing_nodes(
             yield name, shared.setdefault(counts, tuple(entry for entry in on_node if entry is not None))
 
 
-# Number of node results over all requirements; 0.1 kB each.
-MAX_RESULTS: Final = 100_000
+NodeResult = tuple[Reason, Competitors | None]
+"""A node's reason, and the volumes of other pods that were counted for it."""
+EquivalenceCache = NodeResults[NodeResult]
+"""The results of `evaluate_nodes`, by what equivalent pods have in common."""
 
-_Version = tuple[ChangeLog, ChangeLog, ChangeLog]
+# One object for each, because most nodes have no competitors.
+_WITHOUT_COMPETITORS: Final[Mapping[Reason, NodeResult]] = {reason: (reason, None) for reason in Reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,124 +156,37 @@ class NodeQuery:
     optional: OptionalVolumes  # the pod's other volumes, as they matter to these
 
     @property
-    def version(self) -> _Version:
+    def version(self) -> tuple[ChangeLog, ChangeLog, ChangeLog]:
         competition = self.competition
         return competition.state.profiles.changelog, competition.demand.changelog, competition.ledger.changelog
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeOrder:
-    """The nodes of a request in their order. kube-scheduler mostly asks about the same nodes."""
-
-    names: Sequence[str]
-    positions: Mapping[str, int]
-
-    @classmethod
-    def of(cls, names: Sequence[str]) -> _NodeOrder:
-        return cls(names, {name: position for position, name in enumerate(names)})
-
-
-@dataclass(frozen=True, slots=True)
-class _Results:
-    """The cached results for some requirements."""
-
-    version: _Version  # the change logs when they were computed
-    by_node: Mapping[str, Reason]  # the reasons that equivalent pods share
-    competitors: Mapping[str, Competitors]  # the volumes of other pods that were counted for them, on nodes with any
-    order: _NodeOrder  # the nodes of the last request
-    reasons: Sequence[Reason]  # the reasons of the last request, in its order
-    own_nodes: frozenset[str]  # nodes whose reasons hold for the last request's pod alone
-
-    def changed_nodes(self, version: _Version) -> frozenset[str] | None:
-        """Names of the nodes that changed since, None if that is not recorded."""
-        return nodes_changed_since(self.version, version)
-
-
-@dataclass(frozen=True, slots=True)
-class _Lookup:
-    """What the cache has for a request."""
-
-    order: _NodeOrder
-    by_node: dict[str, Reason]  # copies without the nodes that changed
-    competitors: dict[str, Competitors]  # copies without the nodes that changed
-    reasons: list[Reason]  # in the order of the request; those of `missing` nodes are to be replaced
-    missing: list[str]  # the nodes to evaluate now
-
-
-def _weight(results: _Results) -> int:
-    return 1 + len(results.by_node)
-
-
-class EquivalenceCache:
-    """Evaluates nodes, and caches results for equivalent pods."""
-
-    def __init__(self) -> None:
-        self._results: LruMap[object, _Results] = LruMap(MAX_RESULTS, _weight)
-
-    def evaluate(self, query: NodeQuery, names: Sequence[str]) -> tuple[list[Reason], Mapping[str, Competitors]]:
-        """Returns each node's reason, in order, and the competitors counted."""
-        budget = query.competition.budget
-        gave_up = budget.gave_up
-        anywhere = query.contention.volumes_anywhere(query.competition)
-        roaming, share = anywhere
-        # Where a roaming volume is offered it counts already, so it matters which volume it is.
-        names_of_roaming = tuple(map(roaming_key, roaming))
-        required_key = (query.required.key, query.optional.key)
-        key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
-        own_nodes = _own_nodes(query)
-        lookup = self._look_up(key, query.version, names, own_nodes)
-        reasons, competitors = evaluate_nodes(query, lookup.missing, anywhere)
+def evaluate_nodes(
+    query: NodeQuery, names: Sequence[str], cache: EquivalenceCache
+) -> tuple[list[Reason], Mapping[str, Competitors]]:
+    """Returns each node's reason, in order, and the competitors counted. `cache` is shared by requests that come with the
+    same `Contention`.
+    """
+    budget = query.competition.budget
+    gave_up = budget.gave_up
+    anywhere = query.contention.volumes_anywhere(query.competition)
+    roaming, share = anywhere
+    # Where a roaming volume is offered it counts already, so it matters which volume it is.
+    names_of_roaming = tuple(map(roaming_key, roaming))
+    required_key = (query.required.key, query.optional.key)
+    key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
+    own_nodes = _own_nodes(query)
+    shared = cache.at(key, query.version)
+    missing = [name for name in dict.fromkeys(names) if name not in shared or name in own_nodes]
+    results = _evaluate_missing(query, missing, anywhere) if missing else {}
+    if budget.gave_up == gave_up:
         # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
-        own_nodes |= query.contention.nodes_involving(query.competition.requester, lookup.missing)
-        exact = budget.gave_up == gave_up
-        for name in lookup.missing:
-            lookup.reasons[lookup.order.positions[name]] = reasons[name]
-            if exact and name not in own_nodes:
-                lookup.by_node[name] = reasons[name]
-                if name in competitors:
-                    lookup.competitors[name] = competitors[name]
-        if exact:
-            results = _Results(
-                query.version, lookup.by_node, lookup.competitors, lookup.order, tuple(lookup.reasons), own_nodes
-            )
-            self._store(key, results)
-        return lookup.reasons, _with_own(lookup, competitors)
-
-    def _look_up(self, key: object, version: _Version, names: Sequence[str], own_nodes: frozenset[str]) -> _Lookup:
-        cached = self._results.get(key)
-        changed = cached.changed_nodes(version) if cached is not None else None
-        if cached is None or changed is None:
-            order = cached.order if cached is not None and cached.order.names == names else _NodeOrder.of(names)
-            return _Lookup(order, {}, {}, [Reason.UNDECIDED] * len(names), list(order.positions))
-        by_node = dict(cached.by_node)
-        competitors = dict(cached.competitors)
-        for name in changed:
-            by_node.pop(name, None)
-            competitors.pop(name, None)
-        if cached.order.names == names:
-            positions = cached.order.positions
-            affected = (name for name in changed | own_nodes | cached.own_nodes if name in positions)
-            missing = sorted(affected, key=positions.__getitem__)
-            return _Lookup(cached.order, by_node, competitors, list(cached.reasons), missing)
-        reasons = [Reason.UNDECIDED if name in own_nodes else by_node.get(name, Reason.UNDECIDED) for name in names]
-        missing = [name for name, reason in zip(names, reasons, strict=True) if reason is Reason.UNDECIDED]
-        return _Lookup(_NodeOrder.of(names), by_node, competitors, reasons, missing)
-
-    def _store(self, key: object, results: _Results) -> None:
-        if results.by_node:
-            self._results.put(key, results)
-        else:
-            self._results.pop(key)
-
-
-def _with_own(lookup: _Lookup, competitors: Mapping[str, Competitors]) -> Mapping[str, Competitors]:
-    """Returns the competitors counted: the cached ones, and on the nodes evaluated now the latest."""
-    if not lookup.missing:
-        return lookup.competitors
-    counted = dict(lookup.competitors)
-    for name in lookup.missing:
-        counted.pop(name, None)
-    return counted | {name: competitors[name] for name in lookup.missing if name in competitors}
+        own_nodes |= query.contention.nodes_involving(query.competition.requester, missing)
+        cached = {name: result for name, result in results.items() if name not in own_nodes}
+        cache.store(key, shared | cached, query.version)
+    shared |= results
+    competitors = {name: on_node for name in names if (on_node := shared[name][1]) is not None}
+    return [shared[name][0] for name in names], competitors
 
 
 def _own_nodes(query: NodeQuery) -> frozenset[str]:
@@ -297,15 +212,14 @@ def _uids_of_users(volume: PodVolume, view: View) -> set[str]:
     return {pod.uid for pod in view.pods_of(namespace, name)}
 
 
-def evaluate_nodes(
-    query: NodeQuery, names: Sequence[str], anywhere: VolumesAnywhere
-) -> tuple[dict[str, Reason], Mapping[str, Competitors]]:
-    """Returns nodes' reasons and competitors by name, without the cache."""
+def _evaluate_missing(query: NodeQuery, names: Sequence[str], anywhere: VolumesAnywhere) -> dict[str, NodeResult]:
     competitors = query.contention.competitors(query.competition, names, anywhere)
-    reasons: dict[str, Reason] = {}
+    results: dict[str, NodeResult] = {}
     for optional, members in query.optional.split(names):
-        reasons |= _evaluate_with(query, members, optional, competitors)
-    return reasons, competitors
+        for name, reason in _evaluate_with(query, members, optional, competitors).items():
+            on_node = competitors.get(name)
+            results[name] = _WITHOUT_COMPETITORS[reason] if on_node is None else (reason, on_node)
+    return results
 
 
 def _evaluate_with(

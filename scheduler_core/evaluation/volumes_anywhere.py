@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
+from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.unplaced import UNPLACED_LIFETIME, replica_count

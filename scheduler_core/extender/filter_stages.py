@@ -16,7 +16,13 @@ from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.profile import attach_refusal, refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replicas import replica_needs
-from scheduler_core.evaluation.results import NodeQuery, OptionalVolumes, attribute_to_competitors, evaluate_jointly
+from scheduler_core.evaluation.results import (
+    NodeQuery,
+    OptionalVolumes,
+    attribute_to_competitors,
+    evaluate_jointly,
+    evaluate_nodes,
+)
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
@@ -102,7 +108,7 @@ def _evaluate_others(
         return [], competitors
     if request.query is None or not isinstance(request.contenders, Competing):
         return _evaluate_alone(request, names), competitors
-    reasons, by_node = request.contenders.equivalence.evaluate(request.query, names)
+    reasons, by_node = evaluate_nodes(request.query, names, request.contenders.equivalence)
     return reasons, {**by_node, **competitors}
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
 
-from scheduler_core.cluster.changelog import ChangeLog
+from scheduler_core.caches import LruMap, NodeResults
 from scheduler_core.cluster.free_space import FreeSpace
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors, Volumes
@@ -29,7 +29,6 @@ from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.space import scheduling_limit
-from scheduler_core.lru import LruMap
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
@@ -70,30 +69,6 @@ _Circumstances = tuple[int | None, Reason | None, int]
 
 `Competitors.group` (None without competitors), the reason why it is not stale-safe (None where it is), and `NodeFacts.replica_bytes`.
 """
-_FactsByNode = Mapping[str, tuple[_Circumstances, NodeFacts]]
-
-
-@dataclass(frozen=True, slots=True)
-class _CachedFacts:
-    """Facts about nodes that fit, for some requirements."""
-
-    version: ChangeLog  # the change log of the profiles when they were computed
-    by_node: _FactsByNode
-
-    def at(self, version: ChangeLog) -> _FactsByNode:
-        """Returns the facts that still hold at a later version."""
-        changed = version.since(self.version)
-        if changed is None:
-            return {}
-        if not changed:
-            return self.by_node
-        by_node = dict(self.by_node)
-        for name in changed:
-            by_node.pop(name, None)
-        return by_node
-
-    def __len__(self) -> int:
-        return len(self.by_node)
 
 
 class PlanCache:
@@ -102,18 +77,8 @@ class PlanCache:
     """
 
     def __init__(self) -> None:
-        self.by_free_space: dict[str, _DisksByFreeSpace] = {}  # the disks of each node, by name
-        self._facts: LruMap[object, _CachedFacts] = LruMap(MAX_CACHED_NODES, len)
-
-    def of(self, required: Requirements, version: ChangeLog) -> _FactsByNode:
-        """Returns the cached facts for equal requirements that hold at a version."""
-        cached = self._facts.get(required.key)
-        return {} if cached is None else cached.at(version)
-
-    def store(self, required: Requirements, version: ChangeLog, by_node: _FactsByNode) -> None:
-        self._facts.put(required.key, _CachedFacts(version, by_node))
-        if len(self.by_free_space) > MAX_CACHED_NODES:
-            self.by_free_space.clear()
+        self.by_free_space: LruMap[str, _DisksByFreeSpace] = LruMap(MAX_CACHED_NODES)  # the disks of each node, by name
+        self.facts: NodeResults[tuple[_Circumstances, NodeFacts]] = NodeResults(MAX_CACHED_NODES)
 
     def longhorn_facts(
         self,
@@ -226,8 +191,8 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
             disks = _disks_of_node_with_replica(planner, name, competitors.volumes if competitors else ())
             facts[name] = _facts(planner, name, disks)
         names = [name for name in names if name not in with_replica]
-    version = planner.state.profiles.changelog
-    cached = planner.cache.of(required, version)
+    version = (planner.state.profiles.changelog,)
+    cached = planner.cache.facts.at(required.key, version)
     for name, circumstances, entry in zip(names, _circumstances(planner, names), map(cached.get, names), strict=False):
         if entry is not None and entry[0] == circumstances:
             facts[name] = entry[1]
@@ -240,8 +205,8 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
         facts[name] = _facts(planner, name, disks)
     # Another request may have more budget for what was not found here.
     if not planner.budget.gave_up:
-        new_entries = {name: (circumstances, facts[name]) for name, circumstances in missing.items()}
-        planner.cache.store(required, version, {**cached, **new_entries})
+        cached |= {name: (circumstances, facts[name]) for name, circumstances in missing.items()}
+        planner.cache.facts.store(required.key, cached, version)
 
 
 def _circumstances(planner: _Planner, names: Sequence[str]) -> Iterable[_Circumstances]:
@@ -318,7 +283,7 @@ def _limits_in_profile_order(planner: _Planner, required: Requirements, profile:
     disks = planner.cache.by_free_space.get(name)
     if disks is None or disks.node is not node or disks.free_space is not view.free_space(name):
         disks = _DisksByFreeSpace.of(node, view)
-        planner.cache.by_free_space[name] = disks
+        planner.cache.by_free_space.put(name, disks)
     # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.
     if disks.limits and disks.free == profile.free:
         return disks.limits

@@ -15,7 +15,7 @@ from rpds import HashTrieMap
 
 from scheduler_core.generic.node_index import NodeChange, NodeIndex
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.node_results import NodeResults
+from scheduler_core.generic.rule_results import RuleResults
 from scheduler_core.model.constraints import Labels
 from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, Pod, PodKey, Service
 
@@ -57,7 +57,7 @@ class GenericClusterState:
     # The nodes by name for fast reading; shared by all states that were made from one.
     index: NodeIndex = field(default_factory=NodeIndex, compare=False, repr=False)
     # What local rules said about nodes; shared in the same way.
-    results: NodeResults = field(default_factory=NodeResults, compare=False, repr=False)
+    results: RuleResults = field(default_factory=RuleResults, compare=False, repr=False)
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:

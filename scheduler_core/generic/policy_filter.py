@@ -13,10 +13,10 @@ from typing import Final
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.node_results import LOCAL_RULES
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.rule_inputs import is_longhorn_rule, kinds_of
+from scheduler_core.generic.rule_results import LOCAL_RULES
 from scheduler_core.generic.scheduler import NODE_NOT_FOUND, BoundPredicates, bind_predicate
 from scheduler_core.model.generic import Pod
 

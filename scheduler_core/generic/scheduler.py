@@ -16,10 +16,10 @@ from scheduler_core.generic.current_predicates import UNSCHEDULABLE
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
 from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.node_results import LOCAL_RULES
 from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.predicates import FITS, Check, always_fits
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.rule_results import LOCAL_RULES
 from scheduler_core.model.generic import Pod
 
 SelectHost = Callable[[Sequence[str]], str]
@@ -181,7 +181,7 @@ class BoundPredicates:
     """Predicates of a policy, bound to one pod."""
 
     cycle_state: CycleState
-    local: Mapping[PolicyPredicate, Check]  # those whose results are cached (`node_results.py`), in the policy's order
+    local: Mapping[PolicyPredicate, Check]  # those whose results are cached (`rule_results.py`), in the policy's order
     others: Mapping[PolicyPredicate, Check]  # the other ones, in the policy's order
 
     @property

@@ -48,7 +48,7 @@ from typing import Final
 
 from rpds import HashTrieMap, HashTrieSet
 
-from scheduler_core.cluster.changelog import ChangeLog
+from scheduler_core.caches import ChangeLog
 from scheduler_core.offers.events import (
     Event,
     LeadershipLost,

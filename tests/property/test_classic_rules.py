@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_core import caches
 from scheduler_core.convert.generic import POD
-from scheduler_core.generic import node_index, node_results
+from scheduler_core.generic import node_index
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import parse_policy
 from scheduler_core.generic.scheduler import prioritize_names, schedule
@@ -90,7 +91,7 @@ def _cache_limits(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
             patch.setattr(node_index, "_MAX_CHAIN", 2)
-            patch.setattr(node_results, "MAX_RESULTS", 8)
+            patch.setattr(caches, "MAX_RESULTS", 8)
         yield
 
 

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cluster.changelog import MAX_STEPS, ChangeLog
-from scheduler_core.evaluation import results
+from scheduler_core import caches
+from scheduler_core.caches import MAX_STEPS, ChangeLog, LruMap
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import observed_pod
-from scheduler_core.lru import LruMap
 from scheduler_core.offers.events import Offered, PodGone
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
@@ -249,7 +248,7 @@ def test_requests_without_results_to_share_store_nothing() -> None:
             super().put(key, value)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(results, "LruMap", Recording)
+        patch.setattr(caches, "LruMap", Recording)
         world = World()
     world.offer("p", frozenset(NODES))
     for size in range(1, 9):

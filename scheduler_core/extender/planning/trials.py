@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from scheduler_core.cluster.changelog import nodes_changed_since
+from scheduler_core.caches import nodes_changed_since
 from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing

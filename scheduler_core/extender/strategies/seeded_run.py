@@ -25,7 +25,7 @@ from scheduler_core.extender.what_if.predicted_replicas import Choose, holds_dat
 from scheduler_core.extender.what_if.seeded_order import incomplete_volumes
 from scheduler_core.extender.what_if.situation import PodToPlace, Situation
 from scheduler_core.generic.node_index import NodeIndex
-from scheduler_core.generic.node_results import NodeResults
+from scheduler_core.generic.rule_results import RuleResults
 from scheduler_core.model.generic import PodKey
 
 # 200 pods of two claims had their nodes selected after 9.1 s with kube-scheduler's default client limits: 22 in a second.
@@ -131,7 +131,7 @@ class _Run:
         self, situation: Situation, arrival: Sequence[PodToPlace], strategy: Strategy, pace: Pace, choose: Choose
     ) -> None:
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many runs.
-        scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=NodeResults())
+        scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=RuleResults())
         self._cluster = replace(situation.cluster, scheduling=scheduling)
         self._strategy = strategy
         self._pace = pace

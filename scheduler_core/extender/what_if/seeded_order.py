@@ -26,7 +26,7 @@ from scheduler_core.extender.what_if.predicted_replicas import (
 )
 from scheduler_core.extender.what_if.situation import PodToPlace, Situation, take_away
 from scheduler_core.generic.node_index import NodeIndex
-from scheduler_core.generic.node_results import NodeResults
+from scheduler_core.generic.rule_results import RuleResults
 from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.model import longhorn
@@ -100,7 +100,7 @@ class _Run:
         self._choose = choose
         self._observe = observe
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
-        scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=NodeResults())
+        scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=RuleResults())
         self._cluster = replace(situation.cluster, scheduling=scheduling)
         self._situation = situation
         self._decider = PodDecider(options)

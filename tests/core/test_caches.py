@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_core.lru import LruMap
+from scheduler_core.caches import LruMap
 
 
 def test_entry_used_longest_ago_is_dropped() -> None:
