@@ -38,6 +38,14 @@ class Api:
         """
         return msgspec.json.decode(self._portal.call(self._client.get, path))
 
+    def text(self, path: str) -> str:
+        """Returns what a path answers that is not JSON, such as /metrics.
+
+        Raises:
+            ApiError: as get
+        """
+        return str(self._portal.call(self._client.get, path), "utf-8")
+
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
         """Creates an object; returns the stored object.
 

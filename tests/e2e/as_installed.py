@@ -90,7 +90,7 @@ def run(folder: Path, repetitions: int) -> tuple[list[Run], PlacementLatency]:
             for seed in range(1, repetitions + 1):
                 runs.append(part(rig, seed))
                 print(f"as installed: {runs[-1]}", file=sys.stderr)
-        return runs, PlacementLatency.of(rig.cluster.audit_events())
+        return runs, PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"))
 
 
 def _goal_2(rig: Rig, _seed: int) -> Run:

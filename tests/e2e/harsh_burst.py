@@ -187,7 +187,7 @@ def run(folder: Path, seeds: Sequence[int], guards: Sequence[GuardMode]) -> dict
                 outcome = run_once(rig, seed)
                 outcomes.setdefault(guard, []).append(outcome)
                 print(f"harsh burst, guard {guard}: {outcome}", file=sys.stderr)
-            latency = PlacementLatency.of(rig.cluster.audit_events())
+            latency = PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"))
             print(f"harsh burst, guard {guard}: {latency}", file=sys.stderr)
     return outcomes
 

@@ -6,9 +6,14 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
-_WEBHOOK_ANNOTATION = "mutation.webhook.admission.k8s.io/"
+from prometheus_client.parser import text_string_to_metric_families
+
+_WEBHOOK_ANNOTATION: Final = "mutation.webhook.admission.k8s.io/"
+_CALLS: Final = "apiserver_admission_webhook_admission_duration_seconds"
+# A boundary of the API server's histogram, and what a review may cost 99 of 100 placements.
+_BUDGET: Final = "0.025"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +23,16 @@ class PlacementLatency:
     Attributes:
         reviewed: updates that a mutating webhook was called for: the placements
         others: all others
+        calls: how many calls of mutating webhooks ended within 25 ms, and how many there were
     """
 
     reviewed: tuple[float, ...]
     others: tuple[float, ...]
+    calls: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, events: Iterable[dict[str, Any]]) -> Self:
-        """Reads the API server's audit events."""
+    def of(cls, events: Iterable[dict[str, Any]], metrics: str = "") -> Self:
+        """Reads the API server's audit events, and its metrics."""
         reviewed: list[float] = []
         others: list[float] = []
         for event in events:
@@ -33,7 +40,7 @@ class PlacementLatency:
                 continue
             is_reviewed = any(key.startswith(_WEBHOOK_ANNOTATION) for key in event["annotations"])
             (reviewed if is_reviewed else others).append(_milliseconds(event))
-        return cls(tuple(reviewed), tuple(others))
+        return cls(tuple(reviewed), tuple(others), (_count_calls(metrics, _BUDGET), _count_calls(metrics, "+Inf")))
 
     def __str__(self) -> str:
         if not self.reviewed:
@@ -44,7 +51,19 @@ class PlacementLatency:
             f"{len(self.reviewed)} reviewed placements took {statistics.median(self.reviewed):.1f} ms at the API server "
             f"(median; 99 % at most {longest:.1f}), {others}"
             + (f" {statistics.median(self.others):.1f} ms" if self.others else "")
+            + (f"; {self.calls[0]} of {self.calls[1]} webhook calls took at most 25 ms" if self.calls[1] else "")
         )
+
+
+def _count_calls(metrics: str, bound: str) -> int:
+    """Returns how many calls of mutating webhooks took at most so many seconds."""
+    return sum(
+        int(sample.value)
+        for family in text_string_to_metric_families(metrics)
+        if family.name == _CALLS
+        for sample in family.samples
+        if sample.labels.get("le") == bound and sample.labels["type"] == "admit"
+    )
 
 
 def _milliseconds(event: dict[str, Any]) -> float:

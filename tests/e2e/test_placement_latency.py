@@ -54,3 +54,17 @@ def test_only_updates_of_replicas_count() -> None:
 def test_medians_are_compared(latency: PlacementLatency, text: str) -> None:
     """Where every update was reviewed there is nothing to compare with."""
     assert str(latency) == text
+
+
+def test_webhook_calls_within_the_budget_are_counted_by_the_api_server() -> None:
+    """Those of mutating webhooks, over all operations."""
+    name = "apiserver_admission_webhook_admission_duration_seconds"
+    labels = 'name="placement-guard",operation="UPDATE",rejected="false"'
+    metrics = (
+        f"# TYPE {name} histogram\n"
+        f'{name}_bucket{{{labels},type="admit",le="0.025"}} 3\n'
+        f'{name}_bucket{{{labels},type="admit",le="+Inf"}} 4\n'
+        f'{name}_bucket{{{labels},type="validating",le="+Inf"}} 9\n'
+    )
+    latency = PlacementLatency.of([event("015000", WEBHOOK)], metrics)
+    assert str(latency).endswith("; 3 of 4 webhook calls took at most 25 ms")
