@@ -13,7 +13,7 @@ from app.extender.callers import RecentCallers
 from app.extender.decision_log import DecisionLog
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
-from app.extender.status_sources import StatusSources
+from app.extender.status_reporter import StatusSources
 from app.extender.verbs import Verbs
 from app.runtime.memory_budget import Lease, MemoryBudget
 

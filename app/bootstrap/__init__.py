@@ -22,12 +22,12 @@ from app.api import state as state_routes
 from app.api.dependencies import AppState
 from app.api.page import routes as page_routes
 from app.api.page.rendering import compile_templates
-from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
 from app.extender.certificate_files import CertificateFiles
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
+from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
@@ -90,6 +90,7 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     persistent = cache(lambda: persistent_state(snapshot, now))
     losses = NodeLosses(evaluator, persistent)
     metrics.node_losses(lambda: losses.latest)
+    reporter = StatusReporter(evaluator, persistent, lambda: contenders)
     state = AppState(
         evaluator,
         verbs,
@@ -98,7 +99,7 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
         budget,
         observes=lambda: observes,
         node_losses=losses,
-        status=status_sources(evaluator, lambda: contenders, persistent, losses) if settings.status_page else None,
+        status=StatusSources(reporter, losses) if settings.status_page else None,
     )
     return application(state)
 

@@ -17,7 +17,6 @@ from prometheus_client import Gauge
 from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
-from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.certificate_files import CertificateFiles
 from app.extender.endpoint_publisher import EndpointPublisher
@@ -32,7 +31,7 @@ from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
 from app.extender.serving_certificate import CertificateOptions, ServingCertificate
-from app.extender.status_sources import StatusSources
+from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Reservations, Verbs
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
@@ -198,8 +197,8 @@ def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: 
         return None
     options = shared.options
     caches = shared.cache
-    sources = status_sources(shared.evaluator, contenders, caches.state, losses, options.namespace)
-    return replace(sources, caches=lambda: caches.statuses, identity=options.identity)
+    reporter = StatusReporter(shared.evaluator, caches.state, contenders, options.namespace)
+    return StatusSources(reporter, losses, lambda: caches.statuses, options.identity)
 
 
 def _prepare_scrape(cache: ClusterCache, elector: Elector, guard: PlacementGuard, proven: Gauge) -> None:

@@ -1,33 +1,72 @@
 """Works out what the status page shows, without delaying kube-scheduler. Everything runs where no
 decision waits, and once for all readers: numbers of all nodes once for each state, at most once in `MIN_AGE` seconds.
-The rows of waiting pods take longer, so a task works them out; a page shows those that there are.
+The rows of waiting pods, the drains of nodes and the remedies of pods take longer: they are worked out once they are asked for, one of
+each kind at a time, and a page shows those that there are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from app.decisions.evaluator import Evaluator, no_contenders
+from app.extender.node_losses import NodeLosses
 from app.extender.requested_results import RequestedResults
 from app.runtime.decision_thread import Urgency
+from app.schemas.pod_explanation import RemedyAnswer
+from app.schemas.remedies_answer import remedy_answer
+from app.settings import DEFAULT_NAMESPACE
+from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_part
 from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.status.candidate_order import sort_candidates
 from scheduler_core.extender.status.report import StatusReport, status_report
 from scheduler_core.extender.status.waiting_rows import WaitingRow, candidate_nodes, waiting_row
+from scheduler_core.extender.what_if.cluster_changes import Drain
+from scheduler_core.extender.what_if.predicted_cluster import cluster_without_scheduling
+from scheduler_core.extender.what_if.prediction import Prediction, predict
+from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
+from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.generic.current_predicates import UNSCHEDULABLE
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import NamespacedName
 
+if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
+    from app.kube.reflector import CacheStatus
+
 MIN_AGE: Final = 1.0
-_MAX_ROWS: Final = 1000
+MAX_REMEDIES: Final = 3
+# What `cluster_without_scheduling` has, and what it has not: `serve` watches what its own decisions read.
+COMPARED: Final = (
+    "space and tags of disks",
+    "Longhorn's rules for replicas and volumes",
+    "cordoned nodes",
+    "pods without a controller",
+    "Longhorn's node-drain-policy",
+)
+NOT_COMPARED: Final = (
+    "CPU and memory",
+    "taints",
+    "node selectors and affinity",
+    "topology spread",
+    "host ports",
+    "PodDisruptionBudgets of workloads",
+)
+_ORDERS: Final = 5
+# Each takes about 1 ms in a cluster of 100 nodes.
+_MAX_DECISIONS: Final = 300
+_MAX_PODS: Final = 1000
+_MAX_DRAINS: Final = 16
+_Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")
 
 
@@ -41,30 +80,50 @@ class ExplainedDecision:
     explanation: Explanation  # of the nodes that are shown and not cordoned, in their order
 
 
+@dataclass(frozen=True, slots=True)
+class DrainReport:
+    """What the drain of a node leads to."""
+
+    node: str
+    prediction: Prediction | None = None  # None if there is none
+    problem: str = ""  # why there is none
+
+
 class StatusReporter:
-    """Owner of the latest report and of the rows of waiting pods.
+    """Owner of the latest report, and of the latest rows of waiting pods, drains and remedies.
 
     Args:
+        read: returns the current state; its maps are persistent
         contenders: returns the demand and offers of other pods
+        namespace: Longhorn's, for commands
         clock: returns seconds
     """
 
     def __init__(
         self,
         evaluator: Evaluator,
+        read: Callable[[], ClusterState],
         contenders: Callable[[], Contenders] = no_contenders,
+        namespace: str = DEFAULT_NAMESPACE,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._evaluator = evaluator
+        self._read = read
         self._contenders = contenders
+        self._namespace = namespace
         self._clock = clock
         self._version: int | None = None
         self._report = StatusReport()
         self._made_at = -MIN_AGE
         self._lock = asyncio.Lock()
-        self._rows: RequestedResults[NamespacedName, WaitingRow | None] = RequestedResults(
-            "rows of waiting pods", self._work_out_row, lambda: evaluator.view.version, _MAX_ROWS
-        )
+        self._rows = self._requested("rows of waiting pods", self._work_out_row, _MAX_PODS)
+        self._drains = self._requested("drains for the status page", self._predict_drain, _MAX_DRAINS)
+        self._remedies = self._requested("remedies for the status page", self._find_remedies, _MAX_PODS)
+
+    def _requested(
+        self, name: str, compute: Callable[[_Key], Awaitable[_Result]], capacity: int
+    ) -> RequestedResults[_Key, _Result]:
+        return RequestedResults(name, compute, lambda: self._evaluator.view.version, capacity)
 
     @property
     def state(self) -> ClusterState:
@@ -99,6 +158,35 @@ class StatusReporter:
             partial(_row, pod, state, self._evaluator.options, self._evaluator.explained(self._contenders()))
         )
 
+    async def drain(self, node: str) -> DrainReport | None:
+        """Returns what a node's drain leads to, None until it is known."""
+        (report,) = await self._drains.request((node,))
+        return report
+
+    async def _predict_drain(self, node: str) -> DrainReport:
+        work = partial(_predict_drain, self._read(), node, self._evaluator.options)
+        try:
+            return DrainReport(node, await self._evaluator.run(work, Urgency.BACKGROUND))
+        except CoreError as error:
+            return DrainReport(node, problem=str(error))
+
+    async def remedies(self, pods: Sequence[Pod], wait: float) -> list[tuple[RemedyAnswer, ...] | None]:
+        """Returns what makes each pod fit, the cheapest first; None for a pod that is still being worked on. At most
+        `wait` seconds pass. Remedies may be those of an earlier state until the next ones are there.
+        """
+        return await self._remedies.request([(pod.namespace, pod.name) for pod in pods], wait)
+
+    async def _find_remedies(self, key: NamespacedName) -> tuple[RemedyAnswer, ...]:
+        pod = self._evaluator.view.snapshot.pods.get(key)
+        if pod is None:
+            return ()
+        work = partial(_find_remedies, pod, self._read(), self._evaluator.options, self._namespace)
+        try:
+            return await self._evaluator.run(work, Urgency.BACKGROUND)
+        except CoreError:
+            # The page of the pod says why nothing can be decided about it.
+            return ()
+
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
         """Decides about a pod on every node, and explains some: `select` returns those of all nodes, given with their
         reasons, the closest first.
@@ -118,9 +206,42 @@ class StatusReporter:
         )
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """What the pages read."""
+
+    reporter: StatusReporter
+    losses: NodeLosses
+    # Returns the status of every cache of the live cluster; none for a snapshot file.
+    caches: Callable[[], Mapping[str, CacheStatus]] = dict
+    identity: str = ""  # of this process; "" for a snapshot file
+    now: Callable[[], datetime] = _now
+
+
 def _row(pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders) -> WaitingRow | None:
     refused = cordoned_nodes(state)
     return waiting_row(pod, state, options, contenders, refused)
+
+
+def _predict_drain(state: ClusterState, node: str, options: FilterOptions) -> Prediction:
+    before = Situation(cluster_without_scheduling(state))
+    after = Drain((node,)).apply(before)
+    results: list[OrderResult] = []
+    for number in range(_ORDERS):
+        # A seed is reproducible, not secret.
+        chance = random.Random(f"0/{number}")  # noqa: S311
+        results.append(run_order(after, options, chance.randrange))
+    return predict(before, after, results)
+
+
+def _find_remedies(pod: Pod, state: ClusterState, options: FilterOptions, namespace: str) -> tuple[RemedyAnswer, ...]:
+    cluster = cluster_without_scheduling(state)
+    search = find_remedies(pod, cluster, options, MAX_REMEDIES, _MAX_DECISIONS)
+    return tuple(remedy_answer(cluster, remedy, namespace) for remedy in search.remedies)
 
 
 def _explain(

@@ -24,12 +24,12 @@ from fastapi import FastAPI
 from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
-from app.bootstrap.status_page import status_sources
 from app.decisions.evaluator import Evaluator
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
 from app.extender.offers import Offers
+from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.decision_thread import DecisionThread
@@ -133,7 +133,7 @@ class Leader:
                 256 << 20,
                 memory,
                 node_losses=losses,
-                status=status_sources(evaluator, offers.contenders, source.state, losses),
+                status=StatusSources(StatusReporter(evaluator, source.state, offers.contenders), losses),
             )
         )
         self.guard_app = guard_application(AdmissionState(guard, lambda: "", metrics, memory))

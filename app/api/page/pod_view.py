@@ -58,7 +58,7 @@ async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Contex
         return {**context, **nothing, "error": str(error), "page": page_of([], 1)}
     if details["fitting"] or pod.node_name:
         return {**context, **details}
-    (remedies,) = await site.sources.remedies.remedies([pod], _REMEDY_SECONDS)
+    (remedies,) = await site.sources.reporter.remedies([pod], _REMEDY_SECONDS)
     refresh = SOON_SECONDS if remedies is None else REFRESH_SECONDS
     return {**context, **details, "looks_for_remedies": True, "remedies": remedies, "refresh": refresh}
 

@@ -12,8 +12,7 @@ from app.api.dependencies import AppState
 from app.api.page.bars import DiskLine, disk_line, disks_per_row, lines_of, total_bar
 from app.api.page.page_query import PageQuery
 from app.api.page.tiles import tiles
-from app.extender.drain_reporter import COMPARED, NOT_COMPARED
-from app.extender.status_sources import StatusSources
+from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.schemas.state import PlacementGuardState, ServiceState
 from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.extender.placement_guard import GuardOutcome
@@ -126,8 +125,8 @@ async def overview(site: Site, query: PageQuery) -> Context:
     report = await site.sources.reporter.report()
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
     pods = await with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
-    losses = site.sources.node_losses()
-    shown = tiles(report, site.service, losses, site.sources.losses_seconds_left())
+    losses = site.sources.losses.latest
+    shown = tiles(report, site.service, losses, site.sources.losses.seconds_left)
     refresh = SOON_SECONDS if any(row is None for row in waiting) else REFRESH_SECONDS
     context = frame(site, "Cluster", "/", refresh)
     return {
@@ -183,7 +182,7 @@ async def with_remedies(
     refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
     # A search takes longer than a decision, so remedies of only a few pods are looked for.
     first_refused = refused[:_MAX_REMEDIES]
-    results = await site.sources.remedies.remedies(first_refused, wait=0)
+    results = await site.sources.reporter.remedies(first_refused, wait=0)
     texts = {
         pod.key: remedies[0].text if remedies else ""
         for pod, remedies in zip(first_refused, results, strict=True)
@@ -249,7 +248,7 @@ async def node_view(site: Site, name: str) -> Context | None:
         "disks": [disk_line(usage) for usage in row.disks],
         "bar": total_bar(row.space),
         "badges": BADGES,
-        "loss": site.sources.node_losses().get(name),
+        "loss": site.sources.losses.latest.get(name),
         "pods": pods,
         "demands": demands,
         "max_rows": 50,
@@ -261,7 +260,7 @@ async def drain_view(site: Site, name: str) -> Context | None:
     snapshot = site.sources.reporter.state.view.snapshot
     if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
         return None
-    report = await site.sources.drains.report(name)
+    report = await site.sources.reporter.drain(name)
     context = frame(site, f"May I drain {name}?", "", SOON_SECONDS if report is None else REFRESH_SECONDS)
     prediction = report.prediction if report is not None else None
     problems = drain_problems(prediction) if prediction is not None else []

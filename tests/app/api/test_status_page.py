@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -552,11 +553,8 @@ async def test_the_loss_of_nodes_is_shown() -> None:
         NodeLossOutcome("node-1", orders=3, pods=0, volumes=0, problems={}),
         NodeLossOutcome("node-2", orders=3, pods=1, volumes=0, problems={"pod default/a-0 finds no node: x": 2}),
     ]
-    sources = {
-        "node_losses": lambda: {outcome.node: outcome for outcome in outcomes},
-        "losses_seconds_left": lambda: 61.0,
-    }
-    async with client_of(small_cluster(), sources=sources) as client:
+    losses = SimpleNamespace(latest={outcome.node: outcome for outcome in outcomes}, seconds_left=61.0)
+    async with client_of(small_cluster(), sources={"losses": losses}) as client:
         cluster = (await client.get("/")).text
         node = read_page((await client.get("/nodes/node-2")).text)
     page = read_page(cluster)
@@ -591,7 +589,9 @@ async def test_losses_count_among_those_that_are_predicted(outcomes: Mapping[str
         name: NodeLossOutcome(name, orders=3, pods=0, volumes=0, problems={} if safe else {"x": 1})
         for name, safe in outcomes.items()
     }
-    async with client_of(small_cluster(), sources={"node_losses": lambda: losses}) as client:
+    async with client_of(
+        small_cluster(), sources={"losses": SimpleNamespace(latest=losses, seconds_left=0.0)}
+    ) as client:
         text = read_page((await client.get("/")).text).text
     assert f"Nodes that can be lost {tile}" in text
 
