@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from fastapi import Depends, Request
 
 from app.decisions.evaluator import Evaluator
-from app.extender.callers import RecentCallers
-from app.extender.decision_log import DecisionLog
+from app.extender.decision_log import DecisionLog, RecentCallers
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
 from app.extender.status_reporter import StatusSources

@@ -29,8 +29,7 @@ from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
-from app.policy.file import PolicyFile
-from app.policy.in_force import PolicyInForce, SnapshotGenericState
+from app.policy.in_force import PolicyFile, PolicyInForce, SnapshotGenericState
 from app.runtime.browser_rules import HEADERS
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.memory_budget import MemoryBudget

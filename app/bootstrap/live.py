@@ -38,8 +38,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.config_map_cache import ConfigMapCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
-from app.policy.file import PolicyFile
-from app.policy.in_force import PolicyInForce
+from app.policy.in_force import PolicyFile, PolicyInForce
 from app.policy.plugins import load_plugins
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector

@@ -25,7 +25,7 @@ from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from app.extender.process_call import CallerFiles
-    from app.policy.file import PolicyFile
+    from app.policy.in_force import PolicyFile
 
 # Every address of both IP families.
 ANY_ADDRESS: Final = "::"
@@ -165,7 +165,7 @@ def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
     Raises:
         CoreError: the file or a plugin cannot be used
     """
-    from app.policy.file import PolicyFile
+    from app.policy.in_force import PolicyFile
     from app.policy.plugins import load_plugins
 
     # What a plugin prints is no result.

@@ -326,7 +326,7 @@ def _extender_settings(values: Mapping[str, str]) -> dict[str, str]:
 def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import SnapshotService, create_app
     from app.extender.certificate_files import CertificateFiles
-    from app.policy.file import PolicyFile
+    from app.policy.in_force import PolicyFile
     from app.policy.plugins import load_plugins
     from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process
     from app.runtime.server import serve as serve_until_signal

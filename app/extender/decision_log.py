@@ -1,4 +1,4 @@
-"""The latest decisions about pods, bounded in number and size, for /decisions.
+"""The latest decisions about pods, bounded in number and size, for /decisions, and the latest callers of /filter, for /state.
 
 Data flow: /filter and /preempt decide → the routes write a line of the log and add the decision here → /decisions, the status page and
 `longhorn-extender decisions` read it. /prioritize decides nothing, so it is not here.
@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from heapq import nlargest
 from itertools import islice
+from time import monotonic
 from typing import Final
 
+from app.schemas.state import CallerAnswer
+from scheduler_core.caches import LruMap
 from scheduler_core.extender.logged_decision import (
     MAX_DECISIONS,
     MAX_ERROR_LENGTH,
@@ -80,3 +83,35 @@ class DecisionLog:
 def _most_frequent(reasons: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     entries = nlargest(MAX_REASONS, ((count, text) for text, count in reasons.items()))
     return tuple((text[:MAX_LENGTH], count) for count, text in entries)
+
+
+# Kubernetes has a handful of kube-schedulers; any client may call.
+MAX_CALLERS: Final = 16
+
+
+class RecentCallers:
+    """The latest callers of /filter, bounded in number.
+
+    Args:
+        clock: returns seconds that never go back
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._calls: LruMap[tuple[str, str], tuple[int, float]] = LruMap(MAX_CALLERS)
+
+    def record(self, address: str, *, whole_nodes: bool) -> None:
+        key = (address, "nodes" if whole_nodes else "names")
+        requests, _ = self._calls.get(key) or (0, 0.0)
+        self._calls.put(key, (requests + 1, self._clock()))
+
+    def answers(self) -> list[CallerAnswer]:
+        now = self._clock()
+        # Reading an entry marks it as used.
+        calls = self._calls.copy()
+        return [_answer(*key, calls.get(key) or (0, now), now) for key in sorted(calls)]
+
+
+def _answer(address: str, form: str, calls: tuple[int, float], now: float) -> CallerAnswer:
+    requests, last = calls
+    return CallerAnswer(address=address, form=form, requests=requests, age_seconds=round(now - last, 3))

@@ -1,5 +1,5 @@
 """Reads the facts of a diagnosis from a cluster, as an administrator; calls processes of the extender as `process_call`
-says.
+says. `PERMISSIONS` are the calls that the extender makes; the manifests grant its ServiceAccount exactly these.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from app.extender.permissions import PERMISSIONS
+from app.extender.offer_store import CONFIG_MAP
 from app.extender.probe import Probe, ProbeOptions, admitted_pod
 from app.extender.process_call import Ask, direct_call, proxy_call
 from app.extender.scheduler_reader import EXTENDER_PODS, read_version
 from app.kube.client import ApiError, KubeClient
+from app.kube.cluster_cache import WATCHED
 from app.kube.paging import pages
 from app.kube.resources import (
     CLAIMS,
@@ -29,8 +30,11 @@ from app.kube.resources import (
     LONGHORN_NODES,
     LONGHORN_REPLICAS,
     LONGHORN_SETTINGS,
+    LONGHORN_VOLUMES,
     MUTATING_WEBHOOKS,
+    PERSISTENT_VOLUMES,
     PODS,
+    SECRETS,
     SERVICES,
     STORAGE_CLASSES,
     Resource,
@@ -51,7 +55,8 @@ from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.extender.finding import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
 from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER
 from scheduler_core.extender.settings import ExtenderSettings, SettingsHistory, SettingsSource
-from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
+from scheduler_core.leadership.election import LEASE_NAME
+from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.installation import (
@@ -378,3 +383,38 @@ def _failed_report(error: ApiError) -> ProcessReport:
         answer = _ERROR.search(str(error))
         return ProcessReport(not_ready=answer[1] if answer is not None else str(error))
     return ProcessReport(unreachable=str(error))
+
+
+# Objects that a request names before a cache has them.
+_FETCHED: Final = (CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, LONGHORN_VOLUMES)
+
+
+def _permissions(resource: Resource, *verbs: str, name: str = "", everywhere: bool = False) -> list[Permission]:
+    return [Permission(verb, resource.group, resource.plural, name, everywhere) for verb in verbs]
+
+
+def _cache_permissions(resource: Resource) -> list[Permission]:
+    verbs = ("get", "list", "watch") if resource in _FETCHED else ("list", "watch")
+    return _permissions(resource, *verbs, everywhere=resource.group != LONGHORN_NODES.group)
+
+
+PERMISSIONS: Final = (
+    *(permission for entry in WATCHED for permission in _cache_permissions(entry.resource)),
+    # Nudges.
+    *_permissions(PODS, "patch", everywhere=True),
+    # The extender's own settings, and the open offers.
+    *_permissions(CONFIG_MAPS, "list", "watch", name=EXTENDER.name),
+    *_permissions(CONFIG_MAPS, "get", "patch", name=CONFIG_MAP),
+    # Leader election. `create` cannot be granted by name.
+    *_permissions(LEASES, "create"),
+    *_permissions(LEASES, "get", "update", name=LEASE_NAME),
+    *_permissions(ENDPOINT_SLICES, "create"),
+    *(
+        permission
+        for service in (EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY)
+        for permission in _permissions(ENDPOINT_SLICES, "delete", "get", "update", name=service.name)
+    ),
+    # The placement guard's certificate.
+    *_permissions(SECRETS, "get", "patch", name=PLACEMENT_GUARD.name),
+    *_permissions(MUTATING_WEBHOOKS, "get", "patch", name=PLACEMENT_GUARD.name, everywhere=True),
+)

@@ -4,7 +4,8 @@ Data flow: reflectors → `_FieldHandler` → `pending`, the latest value of eac
 them when a request needs it. So an event costs one dictionary entry, and a burst of events costs one update.
 
 Nothing is decided before every kind has been listed. A kind that may be missing (its CRD is not installed) counts as empty.
-`problem` names a required kind that is missing, or a watch that has been silent for too long.
+`problem` names a required kind that is missing, or a watch that has been silent for too long. A snapshot of a live cluster has the same
+kinds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -24,8 +26,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.interning import intern_texts
 from app.kube.reflector import CacheStatus, Decode, Key, Reflector, Timing
 from app.kube.reflector_group import Member, ReflectorGroup
-from app.kube.resources import Resource
-from app.kube.watched_kinds import WATCHED
+from app.kube.resources import LONGHORN_NODES, Resource
 from scheduler_core.cluster.update import build_view
 from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError
@@ -329,3 +330,44 @@ class ClusterCache:
         self._state = ClusterState.of(build_view(Snapshot(**snapshot), self._now(), 1))
         self._synced.set()
         return self._state
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedKind:
+    """One kind that decisions read."""
+
+    resource: Resource
+    required: bool = True  # whether nothing can be decided in a cluster without this kind
+
+    @property
+    def kind(self) -> SnapshotKind:
+        return KINDS[self.resource.group, self.resource.kind]
+
+    def namespace(self, longhorn: str) -> str:
+        """Returns the namespace to list: Longhorn's for its kinds, else all ("")."""
+        return longhorn if self.resource.group == LONGHORN_NODES.group else ""
+
+
+DISRUPTION_BUDGETS: Final = WatchedKind(resources.DISRUPTION_BUDGETS, required=False)
+CSI_NODES: Final = WatchedKind(resources.CSI_NODES, required=False)
+"""Predictions read both, and `serve` reads neither: they are part of a snapshot only."""
+
+WATCHED: Final = (
+    WatchedKind(resources.NODES),
+    WatchedKind(resources.PODS),
+    WatchedKind(resources.CLAIMS),
+    WatchedKind(resources.PERSISTENT_VOLUMES),
+    WatchedKind(resources.STORAGE_CLASSES),
+    WatchedKind(resources.VOLUME_ATTACHMENTS),
+    WatchedKind(resources.LONGHORN_NODES),
+    WatchedKind(resources.LONGHORN_VOLUMES),
+    WatchedKind(resources.LONGHORN_REPLICAS),
+    WatchedKind(resources.LONGHORN_SETTINGS),
+    WatchedKind(resources.LONGHORN_ENGINE_IMAGES),
+    WatchedKind(resources.LONGHORN_INSTANCE_MANAGERS),
+    WatchedKind(resources.LONGHORN_BACKING_IMAGES, required=False),
+    WatchedKind(resources.LONGHORN_BACKUPS, required=False),
+    WatchedKind(resources.DISK_SCHEDULES, required=False),
+    WatchedKind(resources.VOLUME_SNAPSHOTS, required=False),
+    WatchedKind(resources.VOLUME_SNAPSHOT_CONTENTS, required=False),
+)

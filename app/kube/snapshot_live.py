@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from app.kube.client import ApiError, KubeClient
+from app.kube.cluster_cache import CSI_NODES, DISRUPTION_BUDGETS, WATCHED, WatchedKind
 from app.kube.paging import pages
 from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS
-from app.kube.watched_kinds import CSI_NODES, DISRUPTION_BUDGETS, WATCHED, WatchedKind
 from scheduler_core.convert.redact import (
     keep_selected_labels,
     redact,

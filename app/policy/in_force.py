@@ -1,8 +1,11 @@
-"""Decides which policy is in force.
+"""Reads the policy file of `serve --policy` and `schedule --watch --policy`, and decides which policy is in force.
 
 Without a file it is the extender's own policy, `EXTENDER_POLICY`, which has only Longhorn priorities and refuses nothing beyond
 /filter's own decision. A file's policy comes into force once everything that its rules read is known; until then the previous policy
 stays.
+
+The file is read again whenever its content changes. The content is compared and not the file's times, so it does not matter whether the file is written, replaced, or a ConfigMap's link
+that is switched. A file that cannot be used is logged and shown in /state, and the previous policy stays in force.
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+import structlog
 from rpds import HashTrieMap
 
-from app.policy.file import PolicyFile
+from app.runtime.file_content import LOADED, REFUSED, RELOAD_INTERVAL, read_content
 from app.schemas.policy import PolicyAnswer, policy_answer
+from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
+from scheduler_core.generic.policy import EXTENDER_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.model.generic import Node
 
@@ -138,3 +144,70 @@ class PolicyInForce:
             return None
         pending = bool(self.waiting_for)
         return policy_answer(self._file.path, self._policy, self._file.problem, pending=pending)
+
+
+log = structlog.get_logger("policy")
+
+
+class PolicyFileError(CoreError):
+    """A policy file cannot be used; the text names the file and each wrong entry."""
+
+
+class PolicyFile:
+    """Owner of the policy that was read last.
+
+    Args:
+        path: of the file
+        plugins: the rules from outside the package that it may name
+
+    Raises:
+        PolicyFileError: the file cannot be used now
+    """
+
+    def __init__(self, path: str, plugins: Plugins = NO_PLUGINS) -> None:
+        self.path = path
+        self._plugins = plugins
+        self.problem = ""
+        self._observer: Callable[[str], None] = lambda _: None
+        self._content = read_content(path)
+        self.policy = _parse(path, self._content, plugins)
+
+    def subscribe(self, observer: Callable[[str], None]) -> None:
+        """Calls `observer` with each reload's result: ``loaded`` or ``refused``."""
+        self._observer = observer
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(RELOAD_INTERVAL)
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Reads the file, and parses it if its content changed."""
+        content = await asyncio.to_thread(read_content, self.path)
+        if content == self._content:
+            return
+        self._content = content
+        try:
+            # In a thread, because the type of a plugin's argument may compute for long.
+            policy = await asyncio.to_thread(_parse, self.path, content, self._plugins)
+        except PolicyFileError as error:
+            self.problem = str(error)
+            log.warning("policy refused, the one before stays", problem=self.problem)
+            self._observer(REFUSED)
+            return
+        self.policy = policy
+        self.problem = ""
+        if policy.warnings:
+            log.warning("policy loaded", file=self.path, warnings=list(policy.warnings))
+        else:
+            log.info("policy loaded", file=self.path, warnings=[])
+        self._observer(LOADED)
+
+
+def _parse(path: str, content: bytes | str, plugins: Plugins) -> Policy:
+    if isinstance(content, str):
+        raise PolicyFileError(f"{path}: {content}")
+    try:
+        return parse_policy(content, plugins)
+    except PolicyError as error:
+        raise PolicyFileError(f"{path}: {error}") from error

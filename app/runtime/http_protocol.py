@@ -20,8 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app.runtime.caller_log import CallerLog
-from app.runtime.connections import Connections, owner_of
-from app.runtime.parser_turns import REQUEST_SECONDS
+from app.runtime.connections import REQUEST_SECONDS, Connections, owner_of
 
 log = CallerLog(structlog.get_logger("server"))
 

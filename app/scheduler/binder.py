@@ -8,6 +8,9 @@ A Binding carries the pod's UID and the API server accepts one per pod. So a pod
 the same Binding may be repeated. Without an answer it is repeated a few times: a pod that is read without a node proves little,
 because the API server may still be working on the Binding. The pod counts on its node until the answer is definite, or until no
 request can be in work any more.
+
+A pod's claims are checked before a node is selected. A pod whose claim does not exist can run nowhere. kube-scheduler checks claims first, too (VolumeBinding, PreFilter).
+Without the check each attempt would fail while the pod is bound, for a different node each time.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from scheduler_core.convert.binding import (
 )
 from scheduler_core.convert.kube import POD, STORAGE_CLASS
 from scheduler_core.convert.snapshot_kinds import KINDS
-from scheduler_core.errors import CoreError
+from scheduler_core.errors import CoreError, MissingObjectError, ObjectError, ResolutionError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey
 
@@ -209,3 +212,47 @@ def _claim_conflict(claim: _ClaimKey, node: str, pod: PodKey) -> CoreError:
     return CoreError(
         f"PersistentVolumeClaim {'/'.join(claim)} is being provisioned for node {node}, because pod {'/'.join(pod)} mounts it"
     )
+
+
+# The scheduler decides about one pod at a time. If the API server is slower, binding finds out.
+TIMEOUT: Final = 2.0
+# A pod with more claims is checked while it is bound.
+MAX_CLAIMS: Final = 16
+
+
+class ClaimCheck:
+    """Reads the claims of one pod after the other."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    async def check(self, pod: kube.Pod) -> None:
+        """Returns if no claim of the pod is known to be unusable.
+
+        Raises:
+            ResolutionError: a claim does not exist, or is being deleted; the text is the same in every attempt
+        """
+        names = sorted({volume.claim for volume in pod.volumes})[:MAX_CLAIMS]
+        if not names:
+            return
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                problems = await asyncio.gather(*(self._problem(pod, name) for name in names))
+        except TimeoutError:
+            return
+        for problem in problems:
+            if problem is not None:
+                raise problem
+
+    async def _problem(self, pod: kube.Pod, name: str) -> ResolutionError | None:
+        try:
+            _, claim = KINDS[CLAIMS.group, CLAIMS.kind].decode(await self._client.get(CLAIMS.path(pod.namespace, name)))
+        except ApiError as error:
+            if not error.not_found:
+                return None
+            return MissingObjectError(CLAIMS.kind, f"{pod.namespace}/{name}", f"pod {pod.key}")
+        except ObjectError:
+            return None
+        if isinstance(claim, kube.Claim) and claim.deleting:
+            return ResolutionError(f"{CLAIMS.kind} {pod.namespace}/{name} is being deleted (named by pod {pod.key})")
+        return None

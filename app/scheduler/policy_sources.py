@@ -15,8 +15,7 @@ from typing import Final
 
 import structlog
 
-from app.policy.file import PolicyFile
-from app.policy.in_force import PolicyInForce
+from app.policy.in_force import PolicyFile, PolicyInForce
 from app.scheduler.cache import SchedulerCache
 from app.scheduler.longhorn_cache import LonghornCache
 from scheduler_core.convert.binding import PendingPod

@@ -20,11 +20,10 @@ import structlog
 
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
-from app.policy.file import PolicyFile
+from app.policy.in_force import PolicyFile
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
-from app.scheduler.binder import Binder
+from app.scheduler.binder import Binder, ClaimCheck
 from app.scheduler.cache import SchedulerCache
-from app.scheduler.claim_check import ClaimCheck
 from app.scheduler.decide import FactsFor, decide, message
 from app.scheduler.event_recorder import EventRecorder
 from app.scheduler.longhorn_cache import LonghornCache, binding_changes

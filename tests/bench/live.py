@@ -29,10 +29,9 @@ from aiohttp import web
 from app.api.extender_codec import decode_filter
 from app.decisions.evaluator import Evaluator
 from app.kube.client import KubeClient
-from app.kube.cluster_cache import ClusterCache
+from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from app.kube.watched_kinds import WATCHED
 from scheduler_core.convert.kube import POD
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.kube import Pod

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from app.kube.cluster_cache import WATCHED
 from app.kube.resources import LONGHORN_NODES
-from app.kube.watched_kinds import WATCHED
 from app.scheduler.lifecycle import LEASE
 from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
 from scheduler_core.generic.rule_inputs import ALL_KINDS, SERVICES

@@ -13,7 +13,7 @@ import typer
 from app.cli.main import cli
 from app.cli.options import ANY_ADDRESS, request_limits
 from app.extender.offer_store import CONFIG_MAP
-from app.kube.watched_kinds import WATCHED
+from app.kube.cluster_cache import WATCHED
 from app.settings import DEFAULT_GUARD_PORT, PEAK_FACTOR
 from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from scheduler_core.model.quantity import parse_bytes

@@ -11,10 +11,9 @@ from typing import Final
 
 from app.decisions.evaluator import Evaluator
 from app.kube.client import KubeClient
-from app.kube.cluster_cache import ClusterCache
+from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from app.kube.watched_kinds import WATCHED
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.snapshot import Snapshot

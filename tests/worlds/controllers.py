@@ -24,8 +24,7 @@ from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.node_controller import NodeController
 from app.disk_schedule.object_events import NoEvents
 from app.disk_schedule.orphan_controller import OrphanController
-from app.disk_schedule.replica_controller import ReplicaController
-from app.disk_schedule.volume_controller import VolumeController
+from app.disk_schedule.volume_controller import ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient

@@ -17,7 +17,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.schemas.remedy_commands import step_commands
+from app.schemas.remedies_answer import step_commands
 from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
 from scheduler_core.extender.planning.replica_moves import DiskPlace

@@ -18,7 +18,7 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from app.policy.file import PolicyFile
+from app.policy.in_force import PolicyFile
 from app.policy.plugins import load_plugins
 from app.scheduler.cache import SchedulerCache
 from app.scheduler.event_recorder import EventRecorder

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from app.api.page.page_query import PageQuery
-from app.api.page.views import REFRESH_SECONDS, SOON_SECONDS, Context, Site, frame, waiting_since
+from app.api.page.views import REFRESH_SECONDS, SOON_SECONDS, Context, PageQuery, Site, frame, waiting_since
 from app.extender.status_reporter import ExplainedDecision
 from app.schemas.explain import NodeAnswer, explain_answer
 from scheduler_core.errors import ResolutionError

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
 from app.api.dependencies import AppState, RequestLease, state_of
-from app.api.page.page_query import page_query
 from app.api.page.pod_view import pod_view
 from app.api.page.rendering import asset_response, page_response, render
 from app.api.page.views import (
@@ -21,6 +20,7 @@ from app.api.page.views import (
     node_view,
     not_ready,
     overview,
+    page_query,
     waiting_list,
 )
 from app.api.state import readiness

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from app.bootstrap import create_app
 from app.kube.snapshot_generic import load_cluster
-from app.policy.file import PolicyFile
+from app.policy.in_force import PolicyFile
 from app.policy.plugins import load_plugins
 from app.runtime.metrics import PREFIX
 from app.settings import Settings

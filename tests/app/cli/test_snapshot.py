@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from app.kube.cluster_cache import WATCHED
 from app.kube.resources import STATEFUL_SETS
 from app.kube.snapshot_file import load_snapshot, read_objects
-from app.kube.watched_kinds import WATCHED
 from scheduler_core.model.disruption_budget import PodCount
 from tests import builders as make
 from tests.builders import csi_node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.extender.callers import MAX_CALLERS, RecentCallers
+from app.extender.decision_log import MAX_CALLERS, RecentCallers
 from tests.worlds.service import NODES, db_pod, small_service
 
 

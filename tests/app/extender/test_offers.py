@@ -19,8 +19,7 @@ from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
-from app.policy.file import PolicyFile
-from app.policy.in_force import PolicyInForce, SnapshotGenericState
+from app.policy.in_force import PolicyFile, PolicyInForce, SnapshotGenericState
 from app.policy.plugins import load_plugins
 from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError

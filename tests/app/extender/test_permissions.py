@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.extender.permissions import PERMISSIONS
+from app.extender.installation_reader import PERMISSIONS
 from scheduler_core.model.installation import Permission
 from tests.manifests.load import CLUSTER_PERMISSIONS, NAMESPACE_PERMISSIONS
 

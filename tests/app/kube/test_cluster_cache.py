@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.decisions.evaluator import Evaluator
-from app.kube.watched_kinds import WATCHED, WatchedKind
+from app.kube.cluster_cache import WATCHED, WatchedKind
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.extender.decision import FilterOptions

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.cluster_cache import ClusterCache
+from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE, PODS, Resource
-from app.kube.watched_kinds import WATCHED
 from devcluster import ClusterOptions, DevCluster
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import group_of

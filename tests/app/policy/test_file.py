@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.bootstrap import create_app
-from app.policy.file import PolicyFile, PolicyFileError
+from app.policy.in_force import PolicyFile, PolicyFileError
 from app.runtime.file_content import MAX_BYTES
 from app.runtime.metrics import PREFIX
 from app.settings import Settings

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.policy.file import PolicyFile, PolicyFileError
+from app.policy.in_force import PolicyFile, PolicyFileError
 from app.policy.plugins import PREDICATES_GROUP, PluginThreads, load_plugins
 from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.generic.plugin_rules import PluginError, Plugins, PredicatePlugin

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from app.runtime import connections, tls_listener
+from app.runtime import connections, server
 from app.runtime.metrics import PREFIX
 from app.runtime.server import HttpServer, serve
 from devcluster.pki import CertificateAuthority
@@ -246,7 +246,7 @@ def test_a_caller_without_tls_gets_no_answer(world: World) -> None:
 
 def test_a_handshake_that_does_not_end_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection ends, and is counted."""
-    monkeypatch.setattr(tls_listener, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.2)
 
     async def test() -> None:
         world.issue("first")

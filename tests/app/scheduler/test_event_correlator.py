@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.scheduler.event_correlator import COMBINED, MAX_SIMILAR_MESSAGES, SIMILAR_INTERVAL, SPAM_LIMIT, EventCorrelator
+from app.scheduler.event_recorder import COMBINED, MAX_SIMILAR_MESSAGES, SIMILAR_INTERVAL, SPAM_LIMIT, EventCorrelator
 from scheduler_core.model.generic import Pod
 
 WEB = Pod("shop", "web", uid="1")

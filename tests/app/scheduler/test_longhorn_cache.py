@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 from app.kube.client import KubeClient
-from app.kube.cluster_cache import ClusterCache
+from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from app.kube.watched_kinds import WATCHED
 from app.scheduler.cache import SchedulerCache
 from app.scheduler.longhorn_cache import LonghornCache
 from app.scheduler.policy_sources import LONGHORN, PolicyInputs

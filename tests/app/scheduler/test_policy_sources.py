@@ -28,7 +28,7 @@ ALL_WATCHES = CLASSIC_WATCHES + len(PATHS)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens intervals and back-offs."""
-    monkeypatch.setattr("app.policy.file.RELOAD_INTERVAL", 0.02)
+    monkeypatch.setattr("app.policy.in_force.RELOAD_INTERVAL", 0.02)
     monkeypatch.setattr("app.scheduler.policy_sources.POLL_INTERVAL", 0.02)
     monkeypatch.setattr("app.scheduler.policy_sources.LOG_INTERVAL", 0.2)
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.1)
