@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
@@ -93,14 +94,29 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
     """Names of fitting nodes that changed since the decision."""
     if before[0].view.version == after[0].view.version:
         return frozenset()
+    changed = _changed_nodes(before, after)
     old = _facts(before)
     new = _facts(after)
-    fitting = (name for name, reason in zip(decision.candidates, decision.reasons, strict=True) if reason.fits)
     return frozenset(
         name
-        for name in fitting
-        if any(first.get(name) is not second.get(name) for first, second in zip(old, new, strict=True))
+        for name, reason in zip(decision.candidates, decision.reasons, strict=True)
+        if (changed is None or name in changed)
+        and reason.fits
+        and any(first.get(name) is not second.get(name) for first, second in zip(old, new, strict=True))
     )
+
+
+def _changed_nodes(before: Moment, after: Moment) -> frozenset[str] | None:
+    """Names of the nodes that may have changed. None for any: no log records changes of Kubernetes nodes."""
+    if before[0].view.snapshot.nodes is not after[0].view.snapshot.nodes:
+        return None
+    return nodes_changed_since(_changelogs(before), _changelogs(after))
+
+
+def _changelogs(moment: Moment) -> tuple[ChangeLog, ...]:
+    state, contenders = moment
+    demand = (contenders.demand.changelog,) if isinstance(contenders, Competing) else ()
+    return state.profiles.changelog, *demand
 
 
 def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:

@@ -16,7 +16,7 @@ from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.offer import observed_pod
+from scheduler_core.extender.offer import observed_pod, stale_nodes
 from scheduler_core.offers.events import Offered, PodGone
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
@@ -271,3 +271,30 @@ def test_a_change_log_names_what_changed_since_an_earlier_version() -> None:
     for _ in range(MAX_STEPS + 1):
         long = long.append(frozenset("a"))
     assert long.since(start) is None
+
+
+def cordon(node: str, unschedulable: bool) -> Change:  # drawn
+    """A Kubernetes node is cordoned or not."""
+    raw = make.kube_node(node)
+    raw["spec"] = {"unschedulable": unschedulable}
+    return lambda world: world.put(raw)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.one_of(changes, st.builds(cordon, node_names, st.booleans())), max_size=4))
+def test_the_nodes_of_a_decision_that_changed_meanwhile_are_those_with_other_values(history: list[Change]) -> None:
+    """Disks, demand and Kubernetes nodes change; the change logs name too many nodes and none too few."""
+    world = World()
+    decision = world.decide("p", NODES, FilterOptions())
+    before = (world.state, make.competing(world.state))
+    for change in history:
+        change(world)
+    after = (world.state, make.competing(world.state))
+
+    def values(name: str, state: ClusterState) -> list[object]:
+        view = state.view
+        maps = (view.indexes.free_space, view.snapshot.longhorn_nodes, view.snapshot.nodes or {})
+        return [each.get(name) for each in (*maps, state.demand.by_node)]
+
+    changed = {name for name in decision.fitting_nodes if values(name, world.state) != values(name, before[0])}
+    assert changed <= stale_nodes(decision, before, after) <= frozenset(decision.fitting_nodes)
