@@ -94,7 +94,7 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
     """Names of fitting nodes that changed since the decision."""
     if before[0].view.version == after[0].view.version:
         return frozenset()
-    changed = _changed_nodes(before, after)
+    changed = nodes_changed_since(_changelogs(before), _changelogs(after))
     old = _facts(before)
     new = _facts(after)
     return frozenset(
@@ -104,13 +104,6 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
         and reason.fits
         and any(first.get(name) is not second.get(name) for first, second in zip(old, new, strict=True))
     )
-
-
-def _changed_nodes(before: Moment, after: Moment) -> frozenset[str] | None:
-    """Names of the nodes that may have changed. None for any: no log records changes of Kubernetes nodes."""
-    if before[0].view.snapshot.nodes is not after[0].view.snapshot.nodes:
-        return None
-    return nodes_changed_since(_changelogs(before), _changelogs(after))
 
 
 def _changelogs(moment: Moment) -> tuple[ChangeLog, ...]:
