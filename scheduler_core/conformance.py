@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -37,8 +37,8 @@ class Runner(Generic[_Schema]):
     # Returns the difference between a recorded decision and the engine's, which str() shows, or None.
     check: Callable[[Vector], object | None]
 
-    def read(self, path: Path) -> Iterator[Vector]:
-        """Yields the decisions of a file, one JSON object per line.
+    def read(self, path: Path) -> Iterable[Vector]:
+        """Returns the decisions of a file, one JSON object per line, each parsed once the caller takes it.
 
         Empty lines are skipped.
 
@@ -49,9 +49,8 @@ class Runner(Generic[_Schema]):
             lines = path.read_bytes().splitlines()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}") from error
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield self._parse_vector(line, f"{path}:{number}")
+        numbered = enumerate(lines, start=1)
+        return (self._parse_vector(line, f"{path}:{number}") for number, line in numbered if line.strip())
 
     def main(self, arguments: Sequence[str]) -> int:
         """Replays the files named as arguments and returns the exit code.

@@ -7,7 +7,7 @@ what exists.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -110,8 +110,8 @@ class ControllerCache:
     def problem(self) -> str:
         return self._reflectors.problem()
 
-    def unreadable(self) -> Iterator[tuple[str, str, str]]:
-        """Yields kind, name and problem of each object that cannot be read."""
+    def unreadable(self) -> Counter[str]:
+        """Returns how many objects cannot be read, by kind."""
         kinds: tuple[tuple[Resource, Informer[Any]], ...] = (
             (resources.DISK_SCHEDULES, self.schedules),
             (resources.LONGHORN_NODES, self.nodes),
@@ -119,13 +119,11 @@ class ControllerCache:
             (resources.LONGHORN_REPLICAS, self.replicas),
             (resources.LONGHORN_BACKING_IMAGES, self.images),
         )
-        for resource, informer in kinds:
-            for name, fault in informer.unreadable().items():
-                yield resource.label, name, str(fault)
-        for name, image in self.images.readable().items():
-            # The mirror needs its disks only, which can be read. The controller of backing images refuses it.
-            if image.copies.faults:
-                yield resources.LONGHORN_BACKING_IMAGES.label, name, "; ".join(map(str, image.copies.faults))
+        counts = Counter({resource.label: len(informer.unreadable()) for resource, informer in kinds})
+        # The mirror needs its disks only, which can be read. The controller of backing images refuses it.
+        refused = sum(1 for image in self.images.readable().values() if image.copies.faults)
+        counts[resources.LONGHORN_BACKING_IMAGES.label] += refused
+        return counts
 
     def cluster(self) -> Cluster:
         """Returns what Longhorn's placement rules read. A setting that cannot be parsed is a fault there, not an error.

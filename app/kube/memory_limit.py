@@ -7,7 +7,6 @@ ancestor counts too. A container sees its own group at the root of the mount, or
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -30,32 +29,27 @@ def memory_limit(root: Path = Path("/")) -> int:
     return min(limits) if limits else min(DEFAULT_LIMIT, machine)
 
 
-def _limit_files(root: Path) -> Iterator[Path]:
+def _limit_files(root: Path) -> list[Path]:
     mount = root / _MOUNT
-    for controllers, path in _groups(root):
-        if not controllers:
-            yield from _with_ancestors(mount, path, _V2)
-            yield from _with_ancestors(mount / "unified", path, _V2)
-        elif "memory" in controllers:
-            yield from _with_ancestors(mount / "memory", path, _V1)
-
-
-def _groups(root: Path) -> Iterator[tuple[list[str], str]]:
-    """Yields the controllers and the path of each control group; version 2 names no controllers."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return
+        return []
+    files: list[Path] = []
     for line in lines:
         _, _, group = line.partition(":")
         controllers, _, path = group.partition(":")
-        yield [name for name in controllers.split(",") if name], path
+        # Version 2 names no controllers.
+        if not controllers.strip(","):
+            files += _with_ancestors(mount, path, _V2) + _with_ancestors(mount / "unified", path, _V2)
+        elif "memory" in controllers.split(","):
+            files += _with_ancestors(mount / "memory", path, _V1)
+    return files
 
 
-def _with_ancestors(mount: Path, path: str, file: str) -> Iterator[Path]:
+def _with_ancestors(mount: Path, path: str, file: str) -> list[Path]:
     names = [name for name in path.split("/") if name not in {"", ".."}]
-    for depth in range(len(names), -1, -1):
-        yield mount.joinpath(*names[:depth], file)
+    return [mount.joinpath(*names[:depth], file) for depth in range(len(names), -1, -1)]
 
 
 def _read_limit(file: Path) -> int | None:

@@ -7,7 +7,7 @@ the field's path in the object → the value's line and column.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -71,24 +71,21 @@ def _matches_subject(raw: object, subject: str) -> bool:
     return version != "" and any(subject == object_name(name, raw) for name in kinds)
 
 
-def _objects(value: object, path: Path) -> Iterator[tuple[Path, object]]:
-    """Yields every object of a decoded file with its path; Lists are taken apart."""
+def _objects(value: object, path: Path) -> list[tuple[Path, object]]:
+    """Returns every object of a decoded file with its path; Lists are taken apart."""
     items = value.get("items") if isinstance(value, dict) else None
     if isinstance(value, dict) and isinstance(items, list):
-        for index, item in enumerate(items):
-            yield from _objects(item, (*path, "items", index))
-        return
-    yield path, value
+        nested = (_objects(item, (*path, "items", index)) for index, item in enumerate(items))
+        return list(chain.from_iterable(nested))
+    return [(path, value)]
 
 
-def _nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Yields the node of every object of a YAML document; Lists are taken apart."""
+def _nodes(node: yaml.Node | None) -> list[yaml.Node]:
+    """Returns the node of every object of a YAML document; Lists are taken apart."""
     items = _descend(node, ("items",)) if isinstance(node, yaml.MappingNode) else None
     if isinstance(items, yaml.SequenceNode):
-        for item in items.value:
-            yield from _nodes(item)
-    elif node is not None:
-        yield node
+        return list(chain.from_iterable(map(_nodes, items.value)))
+    return [] if node is None else [node]
 
 
 def _plain(node: yaml.Node) -> object:

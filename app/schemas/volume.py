@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from pydantic import Field
 
@@ -129,7 +129,7 @@ def _candidates(next_replica: NextReplica) -> list[CandidateAnswer]:
 
 def _node(view: View, volume: Volume, entry: NodeExplanation, explanation: PlacementExplanation) -> VolumeNodeAnswer:
     refusal = entry.refusal or explanation.refusal
-    rules = list(_rules(NODE_RULES, refusal.rule if refusal else None, refusal.detail if refusal else ""))
+    rules = _rules(NODE_RULES, refusal.rule if refusal else None, refusal.detail if refusal else "")
     return VolumeNodeAnswer(
         tier=entry.tier.value if isinstance(entry.tier, Tier) else "",
         rules=rules,
@@ -145,16 +145,14 @@ def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanat
         candidate=failed is None and node.refusal is None,
         free=entry.space.free,
         headroom=entry.space.headroom,
-        rules=list(_rules(DISK_RULES, failed, entry.refusal.detail if entry.refusal else "", numbers)),
+        rules=_rules(DISK_RULES, failed, entry.refusal.detail if entry.refusal else "", numbers),
     )
 
 
 def _rules(
     order: Sequence[Rule], failed: Rule | None, detail: str, numbers: dict[Rule, str] | None = None
-) -> Iterator[RuleAnswer]:
-    """Yields the rules up to the one that failed; one that is not in `order` was checked before all of them."""
+) -> list[RuleAnswer]:
+    """Returns the rules up to the one that failed; one that is not in `order` was checked before all of them."""
     reached = order[: order.index(failed)] if failed in order else order if failed is None else []
-    for rule in reached:
-        yield RuleAnswer(rule=rule.text, passed=True, detail=(numbers or {}).get(rule, ""))
-    if failed is not None:
-        yield RuleAnswer(rule=failed.text, passed=False, detail=detail)
+    rules = [RuleAnswer(rule=rule.text, passed=True, detail=(numbers or {}).get(rule, "")) for rule in reached]
+    return rules if failed is None else [*rules, RuleAnswer(rule=failed.text, passed=False, detail=detail)]

@@ -10,7 +10,7 @@ some parameters of Longhorn's own StorageClasses (other parameters hold URLs wit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -119,10 +119,10 @@ def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
     labelled = [raw for raw in objects if raw["apiVersion"] == "v1" and raw["kind"] in ("Pod", "Namespace")]
     labelled += [raw["spec"]["template"] for raw in objects if raw["kind"] == "StatefulSet"]
     budgets = (raw for raw in objects if raw["kind"] == "PodDisruptionBudget")
-    keys = set(_selector_keys([raw.get("spec", {}).get("selector") for raw in budgets]))
+    keys = _selector_keys([raw.get("spec", {}).get("selector") for raw in budgets])
     for raw in labelled:
         spec = raw.get("spec", {})
-        keys.update(_selector_keys([spec.get("affinity"), spec.get("topologySpreadConstraints")]))
+        keys |= _selector_keys([spec.get("affinity"), spec.get("topologySpreadConstraints")])
     for raw in labelled:
         labels = raw["metadata"].pop("labels", {})
         selected = {key: text for key, text in labels.items() if key in keys}
@@ -137,17 +137,14 @@ def _pod_spec(raw: dict[str, Any]) -> dict[str, Any]:
     return template_spec
 
 
-def _selector_keys(value: Any) -> Iterator[str]:
+def _selector_keys(value: Any) -> set[str]:
     if isinstance(value, list):
-        for entry in value:
-            yield from _selector_keys(entry)
+        return {key for entry in value for key in _selector_keys(entry)}
     if not isinstance(value, dict):
-        return
-    yield from value.get("matchLabels", ())
-    yield from value.get("matchLabelKeys", ())
-    yield from (entry["key"] for entry in value.get("matchExpressions", ()) if "key" in entry)
-    for entry in value.values():
-        yield from _selector_keys(entry)
+        return set()
+    expressions = (entry["key"] for entry in value.get("matchExpressions", ()) if "key" in entry)
+    nested = _selector_keys([*value.values()])
+    return {*value.get("matchLabels", ()), *value.get("matchLabelKeys", ()), *expressions, *nested}
 
 
 def _merge(first: Any, second: Any) -> Any:

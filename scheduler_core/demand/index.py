@@ -7,7 +7,7 @@ follows the changes; only a change of Longhorn's settings, a StorageClass or an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
@@ -97,7 +97,7 @@ class DemandIndex:
         by_subject = self._by_subject
         by_node = self.by_node
         # Both views are asked, because a change may end a tie to a volume or begin one.
-        affected = {*_affected_subjects(changes, before, self), *_affected_subjects(changes, view, users)}
+        affected = _affected_subjects(changes, before, self) | _affected_subjects(changes, view, users)
         affected |= _differently_growing_volumes(before, view)
         changed_nodes: set[str] = set()
         for subject in affected:
@@ -157,30 +157,24 @@ def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
     return {name for name in {*old, *new} if old.get(name) != new.get(name)}
 
 
-def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> Iterator[Subject]:
-    """Yields the volumes and claims whose demand may have changed, as this view shows them."""
+def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> set[Subject]:
+    """Returns the volumes and claims whose demand may have changed, as this view shows them."""
     # The caller passes the views before and after the changes.
-    for kind, key in changes:
-        affected_by = _AFFECTED.get(kind)
-        if affected_by is not None:
-            yield from affected_by(key, view, demand)
+    return {subject for kind, key in changes if kind in _AFFECTED for subject in _AFFECTED[kind](key, view, demand)}
 
 
 def _by_pod(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
     pod = view.snapshot.pods.get(_namespaced_key(key))
-    return _claims_of(pod, view) if pod else ()
+    return _claims_of([pod], view) if pod else ()
 
 
-def _by_claim(key: Key, view: View, _demand: DemandIndex) -> Iterator[Subject]:
+def _by_claim(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
     namespace, name = _namespaced_key(key)
-    yield from _claim((namespace, name), view)
-    for pod in view.pods_of(namespace, name):
-        yield from _claims_of(pod, view)
+    return [*_claim((namespace, name), view), *_claims_of(view.pods_of(namespace, name), view)]
 
 
-def _by_volume(key: Key, _view: View, demand: DemandIndex) -> Iterator[Subject]:
-    yield str(key)
-    yield from (entry.claim[:2] for entry in demand.persistent_volumes_of(str(key)) if entry.claim)
+def _by_volume(key: Key, _view: View, demand: DemandIndex) -> Iterable[Subject]:
+    return [str(key), *(entry.claim[:2] for entry in demand.persistent_volumes_of(str(key)) if entry.claim)]
 
 
 def _by_replica(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
@@ -192,13 +186,12 @@ def _by_disk_schedule(key: Key, view: View, _demand: DemandIndex) -> Iterable[Su
     return (replica.volume for replica in view.indexes.replicas_by_disk.get(str(key)) or ())
 
 
-def _by_persistent_volume(key: Key, view: View, _demand: DemandIndex) -> Iterator[Subject]:
-    yield from _persistent_volume(str(key), view)
+def _by_persistent_volume(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
     persistent_volume = view.snapshot.persistent_volumes.get(str(key))
-    if persistent_volume is not None and persistent_volume.claim:
-        # It may have been provisioned for a pod, whose other claims then have a selected node too.
-        for pod in view.pods_of(*persistent_volume.claim[:2]):
-            yield from _claims_of(pod, view)
+    claim = persistent_volume.claim if persistent_volume is not None else None
+    # It may have been provisioned for a pod, whose other claims then have a selected node too.
+    pods = view.pods_of(*claim[:2]) if claim else ()
+    return [*_persistent_volume(str(key), view), *_claims_of(pods, view)]
 
 
 def _by_attachment(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
@@ -206,12 +199,11 @@ def _by_attachment(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subje
     return _persistent_volume(attachment.persistent_volume, view) if attachment else ()
 
 
-def _by_node(key: Key, view: View, _demand: DemandIndex) -> Iterator[Subject]:
-    """Yields the volumes with a replica on a node, whose state decides whether the replica is kept."""
+def _by_node(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    """Returns the volumes with a replica on a node, whose state decides whether the replica is kept."""
     node = view.cluster.nodes.get(str(key))
-    for disk in node.disks if node else ():
-        for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
-            yield replica.volume
+    by_disk = view.indexes.replicas_by_disk
+    return [replica.volume for disk in (node.disks if node else ()) for replica in by_disk.get(disk.uuid) or ()]
 
 
 def _by_instance_manager(key: Key, view: View, demand: DemandIndex) -> Iterable[Subject]:
@@ -233,24 +225,22 @@ _AFFECTED: Final[Mapping[str, Callable[[Key, View, DemandIndex], Iterable[Subjec
 }
 
 
-def _claims_of(pod: kube.Pod, view: View) -> Iterator[Subject]:
-    for mount in pod.volumes:
-        yield from _claim((pod.namespace, mount.claim), view)
+def _claims_of(pods: Iterable[kube.Pod], view: View) -> list[Subject]:
+    return [subject for pod in pods for mount in pod.volumes for subject in _claim((pod.namespace, mount.claim), view)]
 
 
-def _claim(key: tuple[str, str], view: View) -> Iterator[Subject]:
-    yield key
+def _claim(key: tuple[str, str], view: View) -> list[Subject]:
     claim = view.snapshot.claims.get(key)
-    if claim is not None:
-        name = claim.spec.volume_name or view.pre_bound_volume(claim)
-        yield from _persistent_volume(name, view) if name else ()
+    name = "" if claim is None else claim.spec.volume_name or view.pre_bound_volume(claim)
+    return [key, *_persistent_volume(name, view)] if name else [key]
 
 
-def _persistent_volume(name: str, view: View) -> Iterator[Subject]:
+def _persistent_volume(name: str, view: View) -> list[Subject]:
     volume = view.snapshot.persistent_volumes.get(name)
-    if volume is not None:
-        yield from (volume.handle,) if volume.handle else ()
-        yield from (volume.claim[:2],) if volume.claim else ()
+    if volume is None:
+        return []
+    subjects: list[Subject] = [volume.handle] if volume.handle else []
+    return [*subjects, volume.claim[:2]] if volume.claim else subjects
 
 
 def _namespaced_key(key: Key) -> tuple[str, str]:

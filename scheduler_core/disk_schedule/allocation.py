@@ -10,7 +10,7 @@ and the backing image that it needs on the disk are granted together, or neither
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -80,7 +80,7 @@ class _Draft:
     def __init__(
         self, spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
     ) -> None:
-        self.held = dict(_current_allocations(spec, status))  # the allocations by kind and name
+        self.held = _current_allocations(spec, status)  # the allocations by kind and name
         self.total = sum(entry.size for entry in self.held.values())  # the sum of all that is held, in bytes
         # Bytes that occupants with data do not hold yet, by kind and name.
         self.lacking = {
@@ -174,16 +174,17 @@ class _Draft:
         self.held[key] = Allocation(AllocationState.REJECTED, self.size(key))
 
 
-def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> Iterable[tuple[_Key, Allocation]]:
-    """Yields the current allocations without what was withdrawn; a smaller request shrinks its allocation."""
+def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> dict[_Key, Allocation]:
+    """Returns the current allocations without what was withdrawn; a smaller request shrinks its allocation."""
+    current: dict[_Key, Allocation] = {}
     for kind in RequestKind:
         for name, size in spec.requests(kind).items():
             entry = status.allocations(kind).get(name)
-            if entry is None or size == 0:
-                continue
-            if size is not None and entry.size >= size:
-                entry = Allocation(AllocationState.SCHEDULED, size)
-            yield (kind, name), entry
+            if entry is not None and size != 0:
+                if size is not None and entry.size >= size:
+                    entry = Allocation(AllocationState.SCHEDULED, size)
+                current[kind, name] = entry
+    return current
 
 
 def _unsatisfied_requests(spec: DiskScheduleSpec, draft: _Draft) -> list[_Key]:

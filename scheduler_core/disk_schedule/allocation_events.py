@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,19 +28,17 @@ class AllocationEvent:
 
 def allocation_events(schedule: DiskSchedule, status: DiskScheduleStatus) -> tuple[AllocationEvent, ...]:
     """Returns what a new status changes for the requests of a DiskSchedule."""
-    changes: dict[str, list[str]] = {GRANTED: [], REJECTED: [], RELEASED: []}
-    for reason, sentence in _changes(schedule, status):
-        changes[reason].append(sentence)
     held = format_bytes(status.storage_scheduled)
     limit = "" if status.storage_available is None else f" of {format_bytes(status.storage_available)}"
     return tuple(
         AllocationEvent(reason, f"{join_first(sentences, ', ')}; {held}{limit} are held")
-        for reason, sentences in changes.items()
+        for reason, sentences in _changes(schedule, status).items()
         if sentences
     )
 
 
-def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> Iterator[tuple[str, str]]:
+def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> dict[str, list[str]]:
+    changes: dict[str, list[str]] = {GRANTED: [], REJECTED: [], RELEASED: []}
     for kind in RequestKind:
         before = schedule.status.allocations(kind)
         after = status.allocations(kind)
@@ -51,9 +48,10 @@ def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> Iterator[tup
             new_size = new.size if new else 0
             requested = schedule.spec.requests(kind).get(name) or 0
             if new_size > old_size:
-                yield GRANTED, f"{format_bytes(new_size)} for {kind.value} {name}"
+                changes[GRANTED].append(f"{format_bytes(new_size)} for {kind.value} {name}")
             elif new_size < old_size:
-                yield RELEASED, f"{format_bytes(old_size - new_size)} of {kind.value} {name}"
+                changes[RELEASED].append(f"{format_bytes(old_size - new_size)} of {kind.value} {name}")
             rejected = new is not None and new.state is AllocationState.REJECTED
             if rejected and (old is None or old.state is not AllocationState.REJECTED):
-                yield REJECTED, f"{format_bytes(requested - new_size)} more for {kind.value} {name}"
+                changes[REJECTED].append(f"{format_bytes(requested - new_size)} more for {kind.value} {name}")
+    return changes

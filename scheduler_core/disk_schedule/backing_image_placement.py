@@ -7,7 +7,7 @@ of them; here the best comes first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.longhorn.cluster import Cluster
@@ -51,9 +51,10 @@ def candidate_disks(cluster: Cluster, space: Mapping[str, DiskSpace], image: Bac
     return tuple(uuid for *_, uuid in ranked)
 
 
-def _eligible_disks(cluster: Cluster, image: BackingImage) -> Iterator[tuple[Node, Disk]]:
+def _eligible_disks(cluster: Cluster, image: BackingImage) -> list[tuple[Node, Disk]]:
     settings = cluster.settings
     disk_type = BLOCK if image.data_engine == V2 else FILESYSTEM
+    disks: list[tuple[Node, Disk]] = []
     for node in cluster.nodes.values():
         if not (node.ready and node.schedulable and node.allow_scheduling) or node.deleting:
             continue
@@ -64,4 +65,5 @@ def _eligible_disks(cluster: Cluster, image: BackingImage) -> Iterator[tuple[Nod
             if not usable or disk.eviction_requested or disk.spec_type != disk_type or disk.uuid in image.disks:
                 continue
             if selectors_match(disk.tags, image.disk_selector, settings.allow_empty_disk_selector_volume):
-                yield node, disk
+                disks.append((node, disk))
+    return disks

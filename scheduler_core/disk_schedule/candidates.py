@@ -5,7 +5,7 @@ grant the request, together with the backing image that the replica needs there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,24 +60,18 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
     needs = _Needs(view, volume, replica)
     hosts = {each.node_id for each in volume_replicas if each.node_id}
     best = None
-    for nodes in _evaluated_nodes(view, needs, hosts):
-        result = schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
-        options = [choice.candidate for choice in result.choices]
-        best = min(options, key=lambda option: _rank(option, view.space), default=None)
-        if best is not None and _is_first_choice(view.cluster, nodes, hosts, best):
-            break
-    return DiskChoice(best) if best is not None else needs.explain()
-
-
-def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]) -> Iterator[Mapping[str, Node]]:
-    """Yields the nodes to evaluate: first few, then more, then all that would grant the request."""
-    # As in kube-scheduler (percentageOfNodesToScore), few nodes suffice, those with the most space left first.
+    # As in kube-scheduler (percentageOfNodesToScore), few nodes suffice, those with the most space left first. Then come more, and in
+    # the end all that would grant the request.
     for limit in _EVALUATED_NODES:
         names, complete = _roomiest_nodes(view, needs, hosts, limit)
         # Anti-affinity depends on the nodes of the volume's replicas.
-        yield needs.closed_nodes(hosts | names)
-        if complete:
-            return
+        nodes = needs.closed_nodes(hosts | names)
+        result = schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
+        options = [choice.candidate for choice in result.choices]
+        best = min(options, key=lambda option: _rank(option, view.space), default=None)
+        if complete or (best is not None and _is_first_choice(view.cluster, nodes, hosts, best)):
+            break
+    return DiskChoice(best) if best is not None else needs.explain()
 
 
 def _roomiest_nodes(
@@ -155,20 +149,21 @@ class _Needs:
         # The answer looks like a grant: placed there again, the replica could start before the new request is written.
         return schedule is not None and self._replica.name in schedule.status.replicas
 
-    def _close(self, node: Node) -> Iterator[Disk]:
-        """Yields a node's disks, closed if their DiskSchedule would not grant the request."""
-        for disk in node.disks:
-            space = self._view.space.get(disk.uuid)
-            # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
-            # refused, and the replica would choose it again and again.
-            able = space is not None and (space.node, space.disk) == (node.name, disk.name) and self.grants(disk.uuid)
-            yield disk if able else replace(disk, allow_scheduling=False)
+    def _close(self, name: str, disk: Disk) -> Disk:
+        """Returns a node's disk, closed if its DiskSchedule would not grant the request."""
+        space = self._view.space.get(disk.uuid)
+        # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
+        # refused, and the replica would choose it again and again.
+        able = space is not None and (space.node, space.disk) == (name, disk.name) and self.grants(disk.uuid)
+        return disk if able else replace(disk, allow_scheduling=False)
 
     def closed_nodes(self, names: AbstractSet[str]) -> dict[str, Node]:
         """Returns these nodes, in order of their names, with every disk closed that would reject the request."""
         nodes = self._view.cluster.nodes
         return {
-            name: replace(nodes[name], disks=tuple(self._close(nodes[name]))) for name in sorted(names) if name in nodes
+            name: replace(nodes[name], disks=tuple(self._close(name, disk) for disk in nodes[name].disks))
+            for name in sorted(names)
+            if name in nodes
         }
 
     def explain(self) -> DiskChoice:

@@ -7,8 +7,9 @@ the next, and computes it again for the disks that changed.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from scheduler_core.disk_schedule.allocation import taken_bytes
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
@@ -63,12 +64,10 @@ class DiskSpaces(Mapping[str, DiskSpace]):
             self._spaces[uuid] = space
             insort(self._ranking, _rank(uuid, space))
 
-    def roomiest(self, size: int) -> Iterator[tuple[str, str]]:
-        """Yields node and UUID of disks with at least `size` free bytes, most free bytes first, ties by node and UUID."""
-        for free, node, uuid in self._ranking:
-            if -free < size:
-                return
-            yield node, uuid
+    def roomiest(self, size: int) -> Iterable[tuple[str, str]]:
+        """Returns node and UUID of disks with at least `size` free bytes, most free bytes first, ties by node and UUID."""
+        # The caller takes the first few of them.
+        return (rank[1:] for rank in takewhile(lambda rank: -rank[0] >= size, self._ranking))
 
 
 def _rank(uuid: str, space: DiskSpace) -> tuple[int, str, str]:

@@ -125,7 +125,7 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
         if entry.stage is Stage.UNREQUESTED
     )
     placement = _place_next_replica(snapshot, allocations)
-    contradictions = tuple(_contradictions(snapshot, allocations))
+    contradictions = _contradictions(snapshot, allocations)
     condition = growth.condition or _condition(snapshot, allocations, placement, contradictions)
     strays = _stray_withdrawals(snapshot, allocations)
     unresolved = bool(placement.without_disk or contradictions)
@@ -252,8 +252,9 @@ def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
     return entry.stage is Stage.UNPLACED and waits_for_attachment(volume)
 
 
-def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> Iterable[str]:
-    """Yields replicas whose node is not their disk's node, as sentences."""
+def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> list[str]:
+    """Returns replicas whose node is not their disk's node, as sentences."""
+    sentences: list[str] = []
     for entry in allocations:
         replica = entry.replica
         schedule = snapshot.schedules.get(replica.disk_id)
@@ -261,14 +262,15 @@ def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAlloc
         if schedule is not None and not moves and replica.node_id != schedule.spec.node:
             # The place was edited by hand, or the disk was moved. It is only reported: the disk is where the data is.
             disk = f"disk {replica.disk_id} is on node {schedule.spec.node}"
-            yield f"replica {entry.name} is said to be on node {replica.node_id}, but its {disk}"
+            sentences.append(f"replica {entry.name} is said to be on node {replica.node_id}, but its {disk}")
+    return sentences
 
 
 def _condition(
     snapshot: VolumeSnapshot,
     allocations: Sequence[ReplicaAllocation],
     placement: _Placement,
-    contradictions: tuple[str, ...],
+    contradictions: Sequence[str],
 ) -> Condition:
     """Returns the condition DiskAllocation of a volume that does not grow."""
     # True only if every replica holds its size on a disk that is there, together with the volume's backing image.

@@ -13,7 +13,7 @@ it would block every pod.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
@@ -299,14 +299,6 @@ def by_certainty(demands: Iterable[Demand], volumes_by_offer: VolumesByOffer) ->
     return CompetingVolumes(demanded, offered, held)
 
 
-def offer_parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:
-    """Yields the parts of offers that count as a whole."""
-    for volumes in offers:
-        yield [volume for volume in volumes if volume.local]
-        # A volume that only prefers the pod's node may go to another node alone.
-        yield from ([volume] for volume in volumes if not volume.local)
-
-
 VolumesFit = Callable[[Sequence[PodVolume]], bool]
 """Whether volumes fit on the node together."""
 
@@ -341,10 +333,13 @@ def fitting_volumes(competing: CompetingVolumes, volumes_fit: VolumesFit) -> Fit
             if volumes_fit([*fitting.values(), volume]):
                 fitting[key] = volume
     volumes = dict(fitting)
-    for part in offer_parts((*competing.offered, *competing.held)):
-        trial = volumes | _by_identity(part)
-        if volumes_fit(list(trial.values())):
-            volumes = trial
+    for offered in (*competing.offered, *competing.held):
+        # What counts as a whole: a volume that only prefers the pod's node may go to another node alone.
+        local = [volume for volume in offered if volume.local]
+        for part in (local, *([volume] for volume in offered if not volume.local)):
+            trial = volumes | _by_identity(part)
+            if volumes_fit(list(trial.values())):
+                volumes = trial
     left_out = [volume for key, volume in candidates.volumes.items() if key not in volumes]
     held = _by_identity(*competing.held)
     fitting = fitting | {key: volume for key, volume in volumes.items() if key in held}

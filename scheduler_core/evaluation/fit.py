@@ -120,7 +120,7 @@ def _find_packing(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
 ) -> PackingAnswer:
     undecided = False
-    for count, variant in enumerate(_affordable_variants(required, profile, budget, allowed)):
+    for count, variant in enumerate(_packing_variants(required, profile, budget, allowed)):
         if variant is None:
             return PackingAnswer.UNDECIDED
         answer = fits(required.items, *variant, budget)
@@ -130,18 +130,6 @@ def _find_packing(
             return PackingAnswer.NO
         undecided |= answer is PackingAnswer.UNDECIDED
     return PackingAnswer.UNDECIDED if undecided else PackingAnswer.NO
-
-
-def _affordable_variants(
-    required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None
-) -> Iterator[Variant | None]:
-    """Yields packing variants within the budget, then None."""
-    for count, variant in enumerate(packing_variants(required, profile, allowed)):
-        # Even a variant that needs no search costs steps, because there may be thousands.
-        if count and not budget.spend(_STEPS_PER_VARIANT):
-            yield None
-            return
-        yield variant
 
 
 def _cannot_pack(required: Requirements, profile: Profile, allowed: AllowedDisks | None, budget: Budget) -> bool:
@@ -213,11 +201,9 @@ def plan(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
 ) -> tuple[int, ...] | None:
     """Returns the index of a disk for each required volume, or None without a plan within the budget."""
-    for variant in _affordable_variants(required, profile, budget, allowed):
-        if variant is None:
-            continue
-        assignment = assign(required.items, *variant, budget)
-        if not isinstance(assignment, PackingAnswer):
+    for variant in _packing_variants(required, profile, budget, allowed):
+        assignment = None if variant is None else assign(required.items, *variant, budget)
+        if isinstance(assignment, tuple):
             return assignment
     return None
 
@@ -302,11 +288,11 @@ def optional_items(required: Requirements, profile: Profile, allowed: AllowedDis
     return replace(required.optional_items, allowed=tuple(masks))
 
 
-def packing_variants(
-    required: Requirements, profile: Profile, allowed: AllowedDisks | None = None
+def _packing_variants(
+    required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None
 ) -> Iterator[Variant | None]:
     """Yields packing problems, one of which must be solvable: one for each choice of disks to copy missing backing
-    images to. A final None means that there are more choices than are tried.
+    images to. A final None means that there are more choices than are tried, or than the budget allows.
     """
     if required.uniform and not allowed:
         yield profile.free, None
@@ -321,7 +307,8 @@ def packing_variants(
         return
     choices = [_copy_choices(disks, required.images.count(image)) for image, disks in zip(images, missing, strict=True)]
     for count, copied in enumerate(product(*choices)):
-        if count == MAX_VARIANTS:
+        # Even a variant that needs no search costs steps, because there may be thousands.
+        if (count and not budget.spend(_STEPS_PER_VARIANT)) or count == MAX_VARIANTS:
             yield None
             return
         yield _with_copies(required, profile, masks, dict(zip(images, zip(missing, copied, strict=True), strict=True)))

@@ -9,7 +9,7 @@ which keeps the result a proven lower bound.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Final
@@ -239,18 +239,15 @@ def nearest_disk(view: View, volume: PodVolume) -> str:
     return nearest.detail if nearest is not None else "the cluster has no Longhorn disk"
 
 
-def _refused_places(view: View, volume: PodVolume, node: Node) -> Iterator[_RefusedPlace | None]:
-    """Yields the disks of a node that refuse a volume, or the node; None for a disk that takes the volume."""
+def _refused_places(view: View, volume: PodVolume, node: Node) -> list[_RefusedPlace | None]:
+    """Returns the disks of a node that refuse a volume, or the node; None for a disk that takes the volume."""
     evicting = new_replica_refusal(view, node.name)
     if evicting is not None:
-        yield _RefusedPlace(closeness(Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), evicting.detail)
-        return
+        return [_RefusedPlace(closeness(Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), evicting.detail)]
     refusal = node_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node)
     if refusal is not None:
-        yield _RefusedPlace(closeness(refusal.rule), 0, (node.name, ""), refusal.detail)
-        return
-    for disk in node.disks:
-        yield _refused_disk(view, volume, node, disk)
+        return [_RefusedPlace(closeness(refusal.rule), 0, (node.name, ""), refusal.detail)]
+    return [_refused_disk(view, volume, node, disk) for disk in node.disks]
 
 
 def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _RefusedPlace | None:

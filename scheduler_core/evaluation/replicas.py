@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -111,18 +111,18 @@ def has_disk_for(profile: Profile, size: int, written: int) -> bool:
     return not written or any(free >= size and written < headroom for free, headroom in pairs)
 
 
-def open_disks(view: View, need: ReplicaNeed, name: str) -> Iterator[OpenDisk]:
-    """Yields the disks of a node that can take one more replica. The replica is looked at as if it were the only
+def open_disks(view: View, need: ReplicaNeed, name: str) -> list[OpenDisk]:
+    """Returns the disks of a node that can take one more replica. The replica is looked at as if it were the only
     volume.
     """
     disks = profile_node(view, need.required.classes, name)
-    if isinstance(disks, Refused):
-        return
     volume = need.volume.volume
-    for disk in disks:
-        size = volume.size + sum(size for _, size in disk.copies)
-        if size <= disk.free and (not volume.actual_size or volume.actual_size < disk.headroom):
-            yield disk
+    return [
+        disk
+        for disk in (() if isinstance(disks, Refused) else disks)
+        if volume.size + sum(size for _, size in disk.copies) <= disk.free
+        and (not volume.actual_size or volume.actual_size < disk.headroom)
+    ]
 
 
 def used_disks(need: ReplicaNeed) -> frozenset[str]:

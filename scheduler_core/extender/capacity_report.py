@@ -4,7 +4,7 @@ them shows what kube-scheduler is answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -75,10 +75,11 @@ class CapacityReport:
         )
 
 
-def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
-    """Yields the space of a node's disks, by name."""
+def disk_usages(view: View, node: longhorn.Node) -> tuple[DiskUsage, ...]:
+    """Returns the space of a node's disks, by name."""
     free_space = view.free_space(node.name)
     of_node: dict[str, Refused | None] = {}
+    usages: list[DiskUsage] = []
     for disk in node.disks:
         request = _REQUEST_BY_DISK_TYPE.get(disk.spec_type)
         space = free_space[disk.name]
@@ -87,7 +88,7 @@ def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
             if disk.spec_type not in of_node:
                 of_node[disk.spec_type] = _node_refusal(view, request, node)
             refused = of_node[disk.spec_type] or _disk_refusal(view, request, disk, space)
-        yield DiskUsage(
+        usage = DiskUsage(
             node=node.name,
             disk=disk.name,
             maximum=disk.storage_maximum,
@@ -98,6 +99,8 @@ def disk_usages(view: View, node: longhorn.Node) -> Iterator[DiskUsage]:
             written=disk.storage_maximum - disk.storage_available,
             closed_by=refused,
         )
+        usages.append(usage)
+    return tuple(usages)
 
 
 def _node_refusal(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refused | None:

@@ -220,14 +220,13 @@ def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
     return tuple(volume for volume in resolution.volumes if volume.persistent_volume or is_local(volume.volume))
 
 
-def node_constraints(resolution: Resolution) -> Iterable[tuple[frozenset[str], Reason]]:
-    """Yields sets of nodes that the pod is limited to, each with the reason of all other nodes."""
-    for volume in resolution.volumes:
-        # An exclusive claim stays where another live pod uses it.
-        if volume.in_use_on:
-            yield volume.in_use_on, Reason.CLAIM_IN_USE
+def node_constraints(resolution: Resolution) -> list[tuple[frozenset[str], Reason]]:
+    """Returns sets of nodes that the pod is limited to, each with the reason of all other nodes."""
+    # An exclusive claim stays where another live pod uses it.
+    limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in resolution.volumes if volume.in_use_on]
     for volume in resolution.local:
         placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
         # A strict-local volume stays where its replica is.
         if volume.volume.data_locality == STRICT_LOCAL and placed:
-            yield placed, Reason.STRICT_LOCAL_ELSEWHERE
+            limits.append((placed, Reason.STRICT_LOCAL_ELSEWHERE))
+    return limits

@@ -16,12 +16,14 @@ class Check:
 
     name: str  # in lower case with hyphens
     success: str  # what is true if the check finds nothing
-    run: Callable[[Installation], Iterable[Finding]]  # yields what is wrong
+    run: Callable[[Installation], list[Finding]]  # returns what is wrong
 
 
-def _check_facts(facts: Installation) -> Iterable[Finding]:
-    for problem in facts.unknown:
-        yield Finding("facts", Severity.WARNING, f"could not be read: {problem}", "", advice_about(problem))
+def _check_facts(facts: Installation) -> list[Finding]:
+    return [
+        Finding("facts", Severity.WARNING, f"could not be read: {problem}", "", advice_about(problem))
+        for problem in facts.unknown
+    ]
 
 
 INSTALLED: Final = (
@@ -63,7 +65,7 @@ def diagnose(facts: Installation, checks: Iterable[Check] = INSTALLED) -> list[F
     """Runs the checks in order. A check that finds nothing has one finding that says so."""
     findings: list[Finding] = []
     for check in checks:
-        findings += list(check.run(facts)) or [Finding(check.name, Severity.OK, check.success)]
+        findings += check.run(facts) or [Finding(check.name, Severity.OK, check.success)]
     return findings
 
 

@@ -19,7 +19,7 @@ The steps from the constrained nodes on are the stages of `filter_stages.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -143,15 +143,17 @@ def filter_nodes(
     return add_profiles(request, decision)
 
 
-def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterator[PodVolume]:
-    """Yields the volumes of other pods' offers, as they are on offered nodes."""
-    if not isinstance(contenders, Competing):
-        return
-    for offer in contenders.ledger.offers.values():
-        volumes: tuple[Any, ...] = offer.volumes if offer.uid != pod.uid else ()
-        for volume in volumes:
-            if volume.nodes is None or not offer.nodes.isdisjoint(volume.nodes):
-                yield volume
+def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterable[PodVolume]:
+    """Returns the volumes of other pods' offers, as they are on offered nodes."""
+    offers: Iterable[Any] = contenders.ledger.offers.values() if isinstance(contenders, Competing) else ()
+    # Most pods have no claim that an existing volume may match, so that the offers are not even looked at.
+    return (
+        volume
+        for offer in offers
+        if offer.uid != pod.uid
+        for volume in offer.volumes
+        if volume.nodes is None or not offer.nodes.isdisjoint(volume.nodes)
+    )
 
 
 def _decide_by_match(

@@ -1,8 +1,7 @@
-"""Checks of Longhorn: settings and StorageClasses that undo what the extender decides. Each yields what is wrong."""
+"""Checks of Longhorn: settings and StorageClasses that undo what the extender decides. Each returns what is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from scheduler_core.extender.finding import Finding, Installation, Severity
@@ -21,47 +20,39 @@ _OVER_PROVISIONING: Final = "storage-over-provisioning-percentage"
 _MINIMAL_AVAILABLE: Final = "storage-minimal-available-percentage"
 
 
-def check_settings(facts: Installation) -> Iterator[Finding]:
+def check_settings(facts: Installation) -> list[Finding]:
     """Whether Longhorn's settings keep what is promised available."""
     settings = Settings.read(facts.settings)
+    findings: list[Finding] = []
     for name, fault in sorted(settings.faults.items()):
-        yield _setting_finding(
-            facts, name, Severity.ERROR, f"cannot be read, so Longhorn places nothing: {fault}", "VALUE"
-        )
-    if settings.storage_over_provisioning_percentage > _FULL:
-        percentage = settings.storage_over_provisioning_percentage
-        yield _setting_finding(
-            facts,
-            _OVER_PROVISIONING,
-            Severity.WARNING,
-            f"is {percentage}: more than a disk holds is promised, so that volumes may fill it",
-            str(_FULL),
-        )
+        what = f"cannot be read, so Longhorn places nothing: {fault}"
+        findings.append(_setting_finding(facts, name, Severity.ERROR, what, "VALUE"))
+    percentage = settings.storage_over_provisioning_percentage
+    if percentage > _FULL:
+        what = f"is {percentage}: more than a disk holds is promised, so that volumes may fill it"
+        findings.append(_setting_finding(facts, _OVER_PROVISIONING, Severity.WARNING, what, str(_FULL)))
     if settings.storage_minimal_available_percentage <= 0:
-        yield _setting_finding(
-            facts,
-            _MINIMAL_AVAILABLE,
-            Severity.WARNING,
-            "is 0: volumes are placed on disks without available space",
-            "25",
-        )
+        what = "is 0: volumes are placed on disks without available space"
+        findings.append(_setting_finding(facts, _MINIMAL_AVAILABLE, Severity.WARNING, what, "25"))
+    return findings
 
 
-def check_capacity_tracking(facts: Installation) -> Iterator[Finding]:
+def check_capacity_tracking(facts: Installation) -> list[Finding]:
     """Whether kube-scheduler drops nodes before it calls the extender."""
     setting = facts.settings.get(CAPACITY_TRACKING)
     drops = "kube-scheduler drops nodes by older figures before it calls the extender"
     if setting == "true":
-        yield _setting_finding(facts, CAPACITY_TRACKING, Severity.WARNING, f"is true: {drops}", "false")
-    elif facts.tracks_capacity:
-        because = f"although the setting {CAPACITY_TRACKING} is {setting}"
-        command = f"{facts.kubectl} rollout restart deployment longhorn-driver-deployer, which writes it by the setting"
-        if setting is None:
-            # From v1.10.0 on; the setting is off by default since v1.11.2.
-            because = "as this version of Longhorn always writes it"
-            command = f"upgrade Longhorn to v1.11.2 or newer, where the setting {CAPACITY_TRACKING} decides, and is off"
-        what = f"storageCapacity is true, {because}: {drops}"
-        yield Finding("capacity-tracking", Severity.WARNING, what, f"csidriver/{DRIVER}", command)
+        return [_setting_finding(facts, CAPACITY_TRACKING, Severity.WARNING, f"is true: {drops}", "false")]
+    if not facts.tracks_capacity:
+        return []
+    because = f"although the setting {CAPACITY_TRACKING} is {setting}"
+    command = f"{facts.kubectl} rollout restart deployment longhorn-driver-deployer, which writes it by the setting"
+    if setting is None:
+        # From v1.10.0 on; the setting is off by default since v1.11.2.
+        because = "as this version of Longhorn always writes it"
+        command = f"upgrade Longhorn to v1.11.2 or newer, where the setting {CAPACITY_TRACKING} decides, and is off"
+    what = f"storageCapacity is true, {because}: {drops}"
+    return [Finding("capacity-tracking", Severity.WARNING, what, f"csidriver/{DRIVER}", command)]
 
 
 def _setting_finding(facts: Installation, name: str, severity: Severity, what: str, value: str) -> Finding:
@@ -71,49 +62,38 @@ def _setting_finding(facts: Installation, name: str, severity: Severity, what: s
     return Finding(check, severity, what, f"setting.longhorn.io/{name}", command)
 
 
-def check_storage_classes(facts: Installation) -> Iterator[Finding]:
+def check_storage_classes(facts: Installation) -> list[Finding]:
     """Whether volumes wait until their pod has a node."""
     static = facts.settings.get(_STATIC_CLASS, "longhorn-static")
+    what = "binds at once: Longhorn places its volumes before their pods, and the extender cannot help"
+    findings: list[Finding] = []
     for entry in _longhorn_classes(facts):
         places_nothing = entry.name == static != _CHARTS_CLASS
         if not entry.waits_for_consumer and not places_nothing:
-            yield Finding(
-                "storage-classes",
-                Severity.WARNING,
-                "binds at once: Longhorn places its volumes before their pods, and the extender cannot help",
-                f"storageclass/{entry.name}",
-                _create_again(entry, "volumeBindingMode: WaitForFirstConsumer", "volumeBindingMode"),
-            )
+            command = _create_again(entry, "volumeBindingMode: WaitForFirstConsumer", "volumeBindingMode")
+            findings.append(Finding("storage-classes", Severity.WARNING, what, f"storageclass/{entry.name}", command))
+    return findings
 
 
-def check_tags(facts: Installation) -> Iterator[Finding]:
+def check_tags(facts: Installation) -> list[Finding]:
     """Whether nodes and disks have the tags that StorageClasses select."""
     node_tags = {tag for node in facts.longhorn_nodes for tag in node.tags}
     disk_tags = {tag for node in facts.longhorn_nodes for disk in node.disks for tag in disk.tags}
+    findings: list[Finding] = []
     for entry in _longhorn_classes(facts):
-        where = f"storageclass/{entry.name}"
         for key, kind, tags in (("nodeSelector", "node", node_tags), ("diskSelector", "disk", disk_tags)):
             for tag in parameter_tags(entry.parameters, key):
-                if not is_tag(tag):
-                    yield Finding(
-                        "tags",
-                        Severity.WARNING,
-                        f"{key} has the tag {tag!r}, which no {kind} can have: its volumes fit nowhere",
-                        where,
-                        _create_again(
-                            entry,
-                            f"a {key} that has neither blanks nor empty tags",
-                            f"default{key[0].upper()}{key[1:]}.selector",
-                        ),
-                    )
-                elif tag not in tags:
-                    yield Finding(
-                        "tags",
-                        Severity.WARNING,
-                        f"{key} has the tag {tag!r}, which no {kind} has: its volumes fit nowhere",
-                        where,
-                        f"add the tag to a {kind}: {facts.kubectl} edit nodes.longhorn.io NODE",
-                    )
+                valid = is_tag(tag)
+                if valid and tag in tags:
+                    continue
+                command = f"add the tag to a {kind}: {facts.kubectl} edit nodes.longhorn.io NODE"
+                if not valid:
+                    value = f"default{key[0].upper()}{key[1:]}.selector"
+                    command = _create_again(entry, f"a {key} that has neither blanks nor empty tags", value)
+                which = f"no {kind} {'has' if valid else 'can have'}"
+                what = f"{key} has the tag {tag!r}, which {which}: its volumes fit nowhere"
+                findings.append(Finding("tags", Severity.WARNING, what, f"storageclass/{entry.name}", command))
+    return findings
 
 
 def _create_again(entry: StorageClass, correct: str, value: str) -> str:

@@ -13,7 +13,7 @@ kube-scheduler retry it at once. Pure values, times in seconds on the caller's c
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -85,14 +85,16 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
     return local.key, requirements(resolution.remote, ()).key, replicas, pod.priority
 
 
-def previously_refused_pods(view: View) -> Iterator[Pod]:
-    """Yields waiting pods that an extender refused on some node, by the message of condition PodScheduled."""
+def previously_refused_pods(view: View) -> list[Pod]:
+    """Returns waiting pods that an extender refused on some node, by the message of condition PodScheduled."""
     texts = [reason.text for reason in Reason if not reason.fits]
-    for pod in view.snapshot.pods.values():
-        # The condition remains until a pod is bound, so a decided node is mostly newer. After a failed binding it is
-        # older, which nothing in the cluster shows.
-        if pod.live and any(text in pod.unschedulable for text in texts) and not decided_node(pod, view):
-            yield pod
+    # The condition remains until a pod is bound, so a decided node is mostly newer. After a failed binding it is
+    # older, which nothing in the cluster shows.
+    return [
+        pod
+        for pod in view.snapshot.pods.values()
+        if pod.live and any(text in pod.unschedulable for text in texts) and not decided_node(pod, view)
+    ]
 
 
 class PendingNudges:

@@ -19,7 +19,7 @@ Objects have no time at which a problem began, so its age counts from the first 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -171,9 +171,8 @@ class PlacementReport:
             new_misplacements += new
         return PlacementReport(now, by_source, tuple(new_misplacements), roaming, nodes, problems)
 
-    def _reports_with_problems(self) -> Iterator[_NodeReport]:
-        for name in sorted(self._problems):
-            yield self._problems[name]
+    def _reports_with_problems(self) -> list[_NodeReport]:
+        return [self._problems[name] for name in sorted(self._problems)]
 
     def _node_report(self, name: str) -> _NodeReport:
         return self._nodes.get(name) or _NO_REPORT

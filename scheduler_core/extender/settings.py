@@ -11,7 +11,7 @@ ignored, so a ConfigMap may hold more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -154,10 +154,11 @@ class SettingsHistory:
         return self._good.get((source.name, name))
 
 
-def _unknown_keys(source: SettingsSource) -> Iterator[str]:
+def _unknown_keys(source: SettingsSource) -> list[str]:
+    problems: list[str] = []
     for key in source.values:
-        if key in _SETTINGS or not key.startswith(_PREFIXES):
-            continue
-        close = get_close_matches(key, _SETTINGS, n=1, cutoff=0.85)
-        meant = f", {close[0]} is meant?" if close else ""
-        yield f"{source.name}: {key[:64]}: there is no such setting{meant}"
+        if key not in _SETTINGS and key.startswith(_PREFIXES):
+            close = get_close_matches(key, _SETTINGS, n=1, cutoff=0.85)
+            meant = f", {close[0]} is meant?" if close else ""
+            problems.append(f"{source.name}: {key[:64]}: there is no such setting{meant}")
+    return problems

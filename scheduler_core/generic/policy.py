@@ -8,7 +8,7 @@ accepted but that is hardly ever meant is accepted with a warning.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -110,7 +110,7 @@ def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
         document = read_policy_file(text, plugins)
     except WrongShapeError as error:
         raise PolicyError(PolicyStage.DECODE, [str(error)]) from error
-    weight_faults = [fault for entry in document.priorities for fault in _weight_faults(entry)]
+    weight_faults = [fault for entry in document.priorities if (fault := _weight_fault(entry))]
     if weight_faults:
         raise PolicyError(PolicyStage.VALIDATE, weight_faults)
     predicates = _Section(plugins.predicate_registry())
@@ -119,7 +119,7 @@ def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
         fault
         for section, entries in ((predicates, document.predicates), (priorities, document.priorities))
         for entry in entries
-        for fault in section.register(entry)
+        if (fault := section.register(entry))
     ]
     if faults:
         raise PolicyError(PolicyStage.BUILD, faults)
@@ -134,18 +134,20 @@ def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
     )
 
 
-def _weight_faults(entry: PolicyEntry) -> Iterable[str]:
-    if not entry.has_weight:
-        yield f"{entry.location}: weight is missing; a positive whole number is required{entry.place}"
-    elif entry.weight <= 0:
-        yield f"{entry.location}: weight is {entry.weight}; a positive whole number is required{entry.place}"
+def _weight_fault(entry: PolicyEntry) -> str:
+    if entry.has_weight and entry.weight > 0:
+        return ""
+    weight = entry.weight if entry.has_weight else "missing"
+    return f"{entry.location}: weight is {weight}; a positive whole number is required{entry.place}"
 
 
-def _empty_section_warnings(document: PolicyDocument) -> Iterable[str]:
-    if not document.predicates:
-        yield "policy: there are no predicates, so every ready node fits; a policy replaces the default one as a whole"
-    if not document.priorities:
-        yield "policy: there are no priorities, so all nodes that fit are equal; a policy replaces the default one as a whole"
+def _empty_section_warnings(document: PolicyDocument) -> list[str]:
+    effects = (
+        (document.predicates, "predicates, so every ready node fits"),
+        (document.priorities, "priorities, so all nodes that fit are equal"),
+    )
+    empty = [effect for entries, effect in effects if not entries]
+    return [f"policy: there are no {effect}; a policy replaces the default one as a whole" for effect in empty]
 
 
 class _Section:
@@ -156,14 +158,13 @@ class _Section:
         self.registered: dict[str, tuple[PolicyEntry, str, object]] = {}
         self.warnings: list[str] = []
 
-    def register(self, entry: PolicyEntry) -> Iterable[str]:
-        """Registers an entry, or yields what is wrong with it."""
+    def register(self, entry: PolicyEntry) -> str:
+        """Registers an entry, or returns what is wrong with it, "" for nothing."""
         previous = self.registered.get(entry.name)
         if entry.arguments is not None:
             fault = self._argument_fault(entry)
             if fault:
-                yield f"{entry.location}: {fault}{entry.place}"
-                return
+                return f"{entry.location}: {fault}{entry.place}"
             rule, argument = next(iter(entry.arguments.items()))
             self._warn_about_argument(entry, rule, argument)
         elif previous is not None:
@@ -172,11 +173,11 @@ class _Section:
             rule = entry.name
             argument = NO_ARGUMENT
         else:
-            yield f"{entry.location}: {self._unknown_name_fault(entry.name)}{entry.place}"
-            return
+            return f"{entry.location}: {self._unknown_name_fault(entry.name)}{entry.place}"
         if previous is not None:
             self.warnings.append(f"{entry.location}: the name was used before; the last entry wins, and counts once")
         self.registered[entry.name] = (entry, rule, argument)
+        return ""
 
     def _argument_fault(self, entry: PolicyEntry) -> str:
         arguments = entry.arguments or {}

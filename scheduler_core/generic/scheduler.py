@@ -6,9 +6,9 @@ The order of the nodes changes nothing but the order of the result. Source: Kube
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import itemgetter, mul
 from typing import Final
 
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -200,11 +200,10 @@ class BoundPredicates:
         fits = (FITS,) * len(self.local)
         return [(*(local or fits), *row) if local or any(row) else () for local, row in zip(texts, rows, strict=True)]
 
-    def _check_locally(self, node_infos: Sequence[NodeInfo]) -> Iterator[tuple[str, ...]]:
+    def _check_locally(self, node_infos: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
         checks = list(self.local.values())
-        for node_info in node_infos:
-            texts = tuple([check(node_info) for check in checks])
-            yield texts if any(texts) else ()
+        rows = (tuple([check(node_info) for check in checks]) for node_info in node_infos)
+        return [texts if any(texts) else () for texts in rows]
 
 
 def _bind_predicates(
@@ -293,11 +292,10 @@ def _score(
 def _score_locally(
     cycle_state: CycleState, entries: Sequence[PolicyPriority], node_infos: Sequence[NodeInfo]
 ) -> list[tuple[int, ...]]:
-    def evaluate(missing: Sequence[NodeInfo]) -> Iterator[tuple[int, ...]]:
+    def evaluate(missing: Sequence[NodeInfo]) -> list[tuple[int, ...]]:
         columns = [PRIORITIES[entry.rule](cycle_state, entry.argument, missing) for entry in entries]
-        for index in range(len(missing)):
-            row = [column[index] for column in columns]
-            yield (*row, sum(entry.weight * score for entry, score in zip(entries, row, strict=True)))
+        weights = [entry.weight for entry in entries]
+        return [(*row, sum(map(mul, weights, row))) for row in zip(*columns, strict=True)]
 
     rules = ("priorities", tuple((entry.rule, entry.argument, entry.weight) for entry in entries))
     return cycle_state.cluster.results.get(rules, cycle_state.pod, node_infos, evaluate)

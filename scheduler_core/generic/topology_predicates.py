@@ -8,7 +8,7 @@ label, the topology key. Finished pods never count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -36,11 +36,12 @@ def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
     pod = cycle_state.pod
     affinity = [_with_namespaces(term, cycle_state) for term in pod.constraints.pod_affinity]
     anti_affinity = [_with_namespaces(term, cycle_state) for term in pod.constraints.pod_anti_affinity]
-    excluded = frozenset(closed_domains(cycle_state))
+    excluded = closed_domains(cycle_state)
     attracting: set[_Domain] = set()
     repelling: set[_Domain] = set()
     if affinity or anti_affinity:
-        for node, existing in _running_pods(cycle_state):
+        placed = ((each.node, pod) for each in cycle_state.cluster.nodes.values() for pod in each.pods)
+        for node, existing in ((node, pod) for node, pod in placed if not pod.finished):
             if affinity and _matches_all(affinity, existing):
                 attracting.update(_domains(affinity, node))
             repelling.update(_domains([term for term in anti_affinity if _matches(term, existing)], node))
@@ -72,23 +73,18 @@ def _with_namespaces(term: PodAffinityTerm, cycle_state: CycleState) -> PodAffin
     return replace(term, namespaces=term.namespaces | names)
 
 
-def closed_domains(cycle_state: CycleState) -> Iterator[_Domain]:
+def closed_domains(cycle_state: CycleState) -> frozenset[_Domain]:
     """The domains that existing pods' anti-affinity closes to the pod."""
     pod = cycle_state.pod
     namespace_labels = cycle_state.cluster.namespaces.get(pod.namespace, frozenset())
     cluster = cycle_state.cluster
+    closed: set[_Domain] = set()
     for node_info in map(cluster.nodes.__getitem__, cluster.constrained_nodes):
         for existing in node_info.anti_affinity_pods:
             terms = existing.constraints.pod_anti_affinity
             matching = [term for term in terms if term.matches(pod.namespace, namespace_labels, pod.labels)]
-            yield from _domains(matching, node_info.node)
-
-
-def _running_pods(cycle_state: CycleState) -> Iterator[tuple[Node, Pod]]:
-    for node_info in cycle_state.cluster.nodes.values():
-        for pod in node_info.pods:
-            if not pod.finished:
-                yield node_info.node, pod
+            closed.update(_domains(matching, node_info.node))
+    return frozenset(closed)
 
 
 def _matches(term: PodAffinityTerm, pod: Pod) -> bool:

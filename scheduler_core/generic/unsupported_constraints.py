@@ -84,7 +84,7 @@ def _closed_nodes(
 ) -> dict[str, UnsupportedConstraint]:
     rules = _rules(policy)
     closed: dict[str, UnsupportedConstraint] = {}
-    domains = frozenset() if POD_AFFINITY_RULE in rules else frozenset(closed_domains(CycleState(pod, cluster)))
+    domains = frozenset() if POD_AFFINITY_RULE in rules else closed_domains(CycleState(pod, cluster))
     tolerates = taint_test(pod)
     reads_taints = TAINT_RULE in rules
     for name in names if domains else sorted(cluster.constrained_nodes.intersection(names)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,7 +63,7 @@ def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]
     if waits_for_attachment(volume):
         return {VolumeOutcome((), volume.number_of_replicas, volume.number_of_replicas, ScheduledCondition()): False}
     outcomes: dict[VolumeOutcome, bool] = {}
-    for end in _reachable_ends(cluster, volume, _Progress()):
+    for end in _reachable_ends(cluster, volume):
         outcome = _outcome(cluster, volume, end)
         outcomes[outcome] = outcomes.get(outcome, False) or end.chance
     return outcomes
@@ -75,16 +74,17 @@ def waits_for_attachment(volume: Volume) -> bool:
     return volume.data_locality in (BEST_EFFORT, STRICT_LOCAL) and not volume.node_id
 
 
-def _reachable_ends(cluster: Cluster, volume: Volume, start: _Progress) -> Iterator[_Progress]:
+def _reachable_ends(cluster: Cluster, volume: Volume) -> list[_Progress]:
     """Every end that some sequence of choices reaches."""
-    level = {start.places: start}
+    ends: list[_Progress] = []
+    level: dict[tuple[Place, ...], _Progress] = {(): _Progress()}
     for _ in range(volume.number_of_replicas):
         next_level: dict[tuple[Place, ...], _Progress] = {}
         for state in level.values():
             schedule = _schedule_next(cluster, volume, state.placed)
             if not schedule.choices:
                 # Nothing changes for the remaining replicas, so they fail alike.
-                yield replace(state, reasons=schedule.reasons)
+                ends.append(replace(state, reasons=schedule.reasons))
             for choice in schedule.choices:
                 reached = _place_replica(volume, state, choice)
                 same = next_level.get(reached.places)
@@ -93,7 +93,7 @@ def _reachable_ends(cluster: Cluster, volume: Volume, start: _Progress) -> Itera
                     reached, chance=reached.chance or (same is not None and same.chance)
                 )
         level = next_level
-    yield from level.values()
+    return [*ends, *level.values()]
 
 
 def _schedule_next(cluster: Cluster, volume: Volume, placed: tuple[Replica, ...]) -> PlacementResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -55,23 +54,17 @@ def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> boo
     return bool(default) and all(manager.state == RUNNING or manager.deleting for manager in default)
 
 
-def one_manager_per_node(cluster: Cluster) -> Iterator[Cluster]:
+def one_manager_per_node(cluster: Cluster) -> list[Cluster]:
     """The clusters Longhorn may see: where a node has several v1 instance managers with the default image, it picks one
     at random.
     """
     managers = cluster.instance_managers
-    ambiguous = (
-        []
-        if managers is None
-        else [
-            (key, _with_default_image(cluster, group))
-            for key, group in sorted(managers.items())
-            if not is_v2(key[1]) and len(_with_default_image(cluster, group)) > 1
-        ]
-    )
-    for pick in product(*(group for _, group in ambiguous)):
-        chosen = {key: (manager,) for (key, _), manager in zip(ambiguous, pick, strict=True)}
-        yield replace(cluster, instance_managers={**managers, **chosen}) if managers is not None else cluster
+    if managers is None:
+        return [cluster]
+    v1 = {key: _with_default_image(cluster, group) for key, group in sorted(managers.items()) if not is_v2(key[1])}
+    choices = {key: [(manager,) for manager in group] for key, group in v1.items() if len(group) > 1}
+    picks = (dict(zip(choices, pick, strict=True)) for pick in product(*choices.values()))
+    return [replace(cluster, instance_managers={**managers, **pick}) for pick in picks]
 
 
 def _with_default_image(cluster: Cluster, managers: tuple[InstanceManager, ...]) -> tuple[InstanceManager, ...]:

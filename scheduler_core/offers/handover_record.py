@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
@@ -139,7 +139,7 @@ class RecordEncoder:
         if not offers:
             # Names of nodes that no longer exist must not add up.
             self._positions = {}
-        fitting = list(_within_limit(readable))
+        fitting = _within_limit(readable)
         while True:
             complete = len(fitting) == len(offers)
             data = self._encode(fitting, ledger.offers_made, replace(head, complete=complete), now)
@@ -240,7 +240,7 @@ def _decode_sets(wire: _WireRecord) -> list[frozenset[str]]:
     sets: list[frozenset[str]] = []
     members = 0
     for entry in wire.sets:
-        positions = entry if isinstance(entry, list) else list(_bit_positions(entry, len(names)))
+        positions = entry if isinstance(entry, list) else _bit_positions(entry, len(names))
         members += len(positions)
         if members > MAX_SET_MEMBERS:
             raise RecordError(f"the record of offers has more than {MAX_SET_MEMBERS} nodes in all sets together")
@@ -250,18 +250,15 @@ def _decode_sets(wire: _WireRecord) -> list[frozenset[str]]:
     return sets
 
 
-def _bit_positions(text: str, count: int) -> Iterator[int]:
-    """Yields the positions of the bits in a bit set, and one too high if there are more than `count` bits."""
+def _bit_positions(text: str, count: int) -> list[int]:
+    """Returns the positions of the bits in a bit set, and one too high if there are more than `count` bits."""
     try:
         bits = b64decode(text, validate=True)
     except ValueError as error:
         raise RecordError(f"the record of offers has a set that cannot be read: {error}") from error
     if len(bits) > count // 8 + 1:
         raise RecordError("the record of offers has a set that is too long")
-    for index, byte in enumerate(bits):
-        for bit in range(8) if byte else ():
-            if byte >> bit & 1:
-                yield index * 8 + bit
+    return [index * 8 + bit for index, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1]
 
 
 def _is_readable(offer: Offer) -> bool:
@@ -272,17 +269,17 @@ def _is_readable(offer: Offer) -> bool:
     return all(len(name) <= _MAX_NAME for name in names)
 
 
-def _within_limit(offers: Iterable[Offer]) -> Iterator[Offer]:
-    """Yields offers until their sets have too many nodes."""
+def _within_limit(offers: Sequence[Offer]) -> Sequence[Offer]:
+    """Returns the offers before the first one with which their sets have too many nodes."""
     counted: set[frozenset[str]] = set()
     members = 0
-    for offer in offers:
+    for index, offer in enumerate(offers):
         if offer.nodes not in counted:
             counted.add(offer.nodes)
             members += len(offer.nodes)
         if members > MAX_SET_MEMBERS:
-            return
-        yield offer
+            return offers[:index]
+    return offers
 
 
 def _wire_offer(offer: Offer, nodes: int, now: float) -> _WireOffer:

@@ -329,7 +329,7 @@ def minimum_bin_slack(problem: PackingProblem, budget: Budget) -> list[int] | No
     return None
 
 
-def _strategies(problem: PackingProblem) -> Iterator[tuple[Order, Order]]:
+def _strategies(problem: PackingProblem) -> list[tuple[Order, Order]]:
     """Orders of disks and volumes, the preferred volumes last."""
     smallest_first = sorted(range(len(problem.capacities)), key=lambda disk: problem.capacities[disk])
     fewest_volumes_first = sorted(smallest_first, key=lambda disk: len(problem.admissible(disk)))
@@ -343,10 +343,8 @@ def _strategies(problem: PackingProblem) -> Iterator[tuple[Order, Order]]:
     if problem.is_restricted:
         disk_orders = [fewest_volumes_first, *disk_orders]
         volume_orders = [most_restricted_last, *volume_orders]
-    for volumes in volume_orders:
-        for disks in disk_orders:
-            yield disks, volumes
-    yield smallest_first, largest_last[::-1]
+    combined = [(disks, volumes) for volumes in volume_orders for disks in disk_orders]
+    return [*combined, (smallest_first, largest_last[::-1])]
 
 
 def _fill_disks(problem: PackingProblem, disks: Order, volumes: Order, budget: Budget) -> list[int]:

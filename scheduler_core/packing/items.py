@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -85,19 +85,15 @@ def reachable_sums(sizes: Sequence[int]) -> list[int]:
     ... and a remainder, which have the same sums as the sizes one by one.
     """
     sums = {0}
-    for size in _group_sizes(sizes):
-        sums |= {smaller + size for smaller in sums}
-        if len(sums) > MAX_SUBSET_SUMS:
-            return []
-    return sorted(sums)
-
-
-def _group_sizes(sizes: Sequence[int]) -> Iterator[int]:
     for size, count in Counter(sizes).items():
         remaining = count
         group = 1
         while remaining:
             group = min(group, remaining)
-            yield group * size
+            together = group * size
+            sums |= {smaller + together for smaller in sums}
+            if len(sums) > MAX_SUBSET_SUMS:
+                return []
             remaining -= group
             group *= 2
+    return sorted(sums)

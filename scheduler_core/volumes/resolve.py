@@ -8,7 +8,7 @@ other drivers are left out. An object that is named but does not exist is a `Mis
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -269,12 +269,14 @@ def has_tied_volume(pod: kube.Pod, view: View) -> bool:
     return any(entry is not None and entry.provisioner == DRIVER and is_tied(entry.parameters) for entry in classes)
 
 
-def _unbound_specs(pod: kube.Pod, view: View) -> Iterator[kube.ClaimSpec]:
+def _unbound_specs(pod: kube.Pod, view: View) -> list[kube.ClaimSpec]:
+    specs: list[kube.ClaimSpec] = []
     for mount in pod.volumes:
         claim = view.snapshot.claims.get((pod.namespace, mount.claim))
         spec = claim.spec if claim else mount.template
         if spec and not spec.volume_name:
-            yield spec
+            specs.append(spec)
+    return specs
 
 
 def domain_of_node(name: str, view: View) -> TopologyTerm:

@@ -17,7 +17,7 @@ caller must count with each. The same holds for volumes that other pods' offers 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Final, NamedTuple
@@ -75,7 +75,7 @@ class _UnboundClaim(NamedTuple):
 
 def may_match(pod: kube.Pod, view: View) -> bool:
     """Whether there are free volumes for one of the pod's claims, matching or not."""
-    return any(True for _ in _claims_with_volumes(pod, view))
+    return bool(_claims_with_volumes(pod, view))
 
 
 def match_volumes(
@@ -87,7 +87,7 @@ def match_volumes(
     Raises:
         ResolutionError: a claim's selector is invalid, or too many volumes are equal
     """
-    claims = list(_claims_with_volumes(pod, view))
+    claims = _claims_with_volumes(pod, view)
     if not claims:
         return ()
     taken = _volumes_of_offers(offered)
@@ -114,13 +114,12 @@ def match_volumes(
     )
 
 
-def _claims_with_volumes(pod: kube.Pod, view: View) -> Iterator[_UnboundClaim]:
-    """Yields the claims to match, in the order of the pod."""
+def _claims_with_volumes(pod: kube.Pod, view: View) -> list[_UnboundClaim]:
+    """Returns the claims to match, in the order of the pod."""
     # A class without free volumes, or with those of other drivers only, leaves nothing to match.
     available = view.indexes.available_volumes
-    if not available:
-        return
-    for mount in pod.volumes:
+    claims: list[_UnboundClaim] = []
+    for mount in pod.volumes if available else ():
         claim = view.snapshot.claims.get((pod.namespace, mount.claim))
         spec = claim.spec if claim is not None else mount.template
         if spec is None or spec.volume_name:
@@ -132,7 +131,8 @@ def _claims_with_volumes(pod: kube.Pod, view: View) -> Iterator[_UnboundClaim]:
             continue
         volumes = available[storage_class.name]
         if storage_class.provisioner == DRIVER or any(volume.driver == DRIVER for volume in volumes):
-            yield _UnboundClaim(mount.claim, spec, volumes)
+            claims.append(_UnboundClaim(mount.claim, spec, volumes))
+    return claims
 
 
 def _with_fitting_volumes(claim: _UnboundClaim, namespace: str, taken: _Taken) -> _UnboundClaim:
@@ -265,19 +265,18 @@ def _volumes_for_node(
     )
 
 
-def _choices(
-    volumes: Sequence[kube.PersistentVolume], taken: _Taken, view: View
-) -> Iterator[kube.PersistentVolume | None]:
-    """Yields the volumes of which kube-scheduler takes one, or None."""
+def _choices(volumes: Sequence[kube.PersistentVolume], taken: _Taken, view: View) -> list[kube.PersistentVolume | None]:
+    """Returns the volumes of which kube-scheduler takes one, or None."""
     # They are the smallest, and the first of those that are judged alike.
+    choices: list[kube.PersistentVolume | None] = []
     for _, group in groupby(volumes, key=lambda volume: volume.available.capacity if volume.available else 0):
         equal = list(group)
-        yield from {_kind(volume, view): volume for volume in reversed(equal)}.values()
+        choices += {_kind(volume, view): volume for volume in reversed(equal)}.values()
         # If other pods may take all of these, the next larger ones may be taken too, and in the end none.
         names = {volume.name for volume in equal}
         if len(equal) > sum(not choice.isdisjoint(names) for choice in taken.choices):
-            return
-    yield None
+            return choices
+    return [*choices, None]
 
 
 def _kind(volume: kube.PersistentVolume, view: View) -> object:

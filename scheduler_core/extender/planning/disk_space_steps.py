@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -108,9 +108,10 @@ def needs_of_one_volume(
 
 def space_questions(
     cluster: PredictedCluster, node: longhorn.Node, needs: Mapping[str, DiskNeeds]
-) -> Iterator[SpaceQuestion]:
-    """Yields the questions about a node's disks."""
+) -> list[SpaceQuestion]:
+    """Returns the questions about a node's disks."""
     settings = cluster.state.view.settings
+    questions: list[SpaceQuestion] = []
     for disk in node.disks:
         settled = with_schedulable_condition(cluster, disk).schedulable == disk.schedulable
         # Longhorn is about to change the condition Schedulable of a disk whose numbers lead to another one.
@@ -121,7 +122,8 @@ def space_questions(
             if guesses and guesses[0] <= most:
                 # Where a bound is proven, it is the first guess.
                 least = guesses[0] if needs[disk.name].least or kind is RemedyKind.FREE_AVAILABLE else 1
-                yield SpaceQuestion(kind, node.name, disk, least, guesses, most)
+                questions.append(SpaceQuestion(kind, node.name, disk, least, guesses, most))
+    return questions
 
 
 def _most(disk: longhorn.Disk) -> dict[RemedyKind, int]:

@@ -9,7 +9,6 @@ continued that free most space on one disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -155,9 +154,10 @@ class _Search:
         ranked = sorted(longer.values(), key=lambda entry: (-entry[0], entry[1].copied_bytes))
         return [sequence for _, sequence in ranked[:_BEAM_WIDTH]]
 
-    def _candidates(self, sequence: MoveSequence, moves: int) -> Iterator[_Candidate]:
-        """Yields the replicas of all disks as candidates, each with the space that up to `moves` moves free."""
+    def _candidates(self, sequence: MoveSequence, moves: int) -> list[_Candidate]:
+        """Returns the replicas of all disks as candidates, each with the space that up to `moves` moves free."""
         cluster = sequence.clusters[0]
+        candidates: list[_Candidate] = []
         for node in cluster.state.view.cluster.nodes.values():
             free_space = cluster.state.view.free_space(node.name)
             for disk in node.disks:
@@ -165,7 +165,9 @@ class _Search:
                 free = free_space[disk.name].free
                 for replica in replicas:
                     others = [other.size for other in replicas[:moves] if other is not replica]
-                    yield _Candidate(replica, free + replica.size, free + replica.size + sum(others[: moves - 1]))
+                    freed = free + replica.size
+                    candidates.append(_Candidate(replica, freed, freed + sum(others[: moves - 1])))
+        return candidates
 
     def _copied_bytes(self, replica: longhorn.Replica) -> int:
         volume = self._baseline.cluster.snapshot.volumes.get(replica.volume)

@@ -8,7 +8,7 @@ is attached.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler_core.extender.decision import FilterOptions
@@ -69,8 +69,8 @@ def _with_claims(lost: Situation) -> Situation:
     return replace(lost, pods=tuple(entry for entry in lost.pods if pods[entry.key].volumes), waiting=waiting)
 
 
-def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> Iterator[str]:
-    """Yields what goes wrong in one order; `before` has the node."""
+def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> list[str]:
+    """Returns what goes wrong in one order; `before` has the node."""
     cluster = result.cluster
     moved = {volume.name for entry in lost.pods for volume in before.volumes_of(before.snapshot.pods[entry.key])}
     volumes = [(name, cluster.snapshot.volumes.get(name)) for name in sorted(lost.degraded | moved)]
@@ -79,26 +79,32 @@ def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) ->
         for name, volume in volumes
         if volume and not any(holds_data(cluster, replica) for replica in cluster.state.view.replicas_of(name))
     }
-    yield from (f"volume {name} loses its data" for name in sorted(faulted))
-    yield from _pod_problems(before, lost, result, faulted)
-    for name, volume in volumes:
-        if volume is not None and name not in faulted and volume.node_id and name in result.incomplete:
-            yield f"volume {name} lacks a replica: {result.incomplete[name]}"
+    return [
+        *(f"volume {name} loses its data" for name in sorted(faulted)),
+        *_pod_problems(before, lost, result, faulted),
+        *(
+            f"volume {name} lacks a replica: {result.incomplete[name]}"
+            for name, volume in volumes
+            if volume is not None and name not in faulted and volume.node_id and name in result.incomplete
+        ),
+    ]
 
 
 def _pod_problems(
     before: PredictedCluster, lost: Situation, result: OrderResult, faulted: Collection[str]
-) -> Iterator[str]:
+) -> list[str]:
+    problems: list[str] = []
     for name, _ in lost.gone_pods:
         namespace, _, own_name = name.partition("/")
         if before.volumes_of(before.snapshot.pods[namespace, own_name]):
-            yield f"nothing creates pod {name} again"
+            problems.append(f"nothing creates pod {name} again")
     for entry in lost.pods:
         problem = pod_problem(entry.key, result)
         volumes = before.volumes_of(before.snapshot.pods[entry.key])
         # A pod only waits because its volume is faulted, which is the problem.
         if problem and volumes and not any(volume.name in faulted for volume in volumes):
-            yield problem
+            problems.append(problem)
+    return problems
 
 
 def pod_problem(key: PodKey, result: OrderResult) -> str:

@@ -7,7 +7,6 @@ there again after the maintenance, unless Longhorn has rebuilt them elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from scheduler_core.extender.decision import FilterOptions
@@ -60,7 +59,7 @@ def maintain_node(
     """
     drained = Drain((node,)).apply(Situation(cluster, parallel=parallel))
     result = run_order(drained, options, choose)
-    problems = tuple(_problems(cluster, drained, result, node))
+    problems = _problems(cluster, drained, result, node)
     if problems:
         return Maintenance(result.cluster, problems=problems)
     returned = _return_node(cluster, result.cluster, node)
@@ -73,18 +72,19 @@ def maintain_node(
     )
 
 
-def _problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> Iterator[str]:
-    yield from result.blockers.get(node, ())
+def _problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> tuple[str, ...]:
+    problems = [*result.blockers.get(node, ())]
     cluster = result.cluster
     for entry in (*drained.pods, *drained.evictions):
         problem = pod_problem(entry.key, result)
         # The blockers name the pods that may not be evicted.
         if problem and cluster.snapshot.pods[entry.key].node_name != node:
-            yield problem
+            problems.append(problem)
     for name in sorted({replica.volume for replica in replicas_on_node(before, node)}):
         volume = cluster.snapshot.volumes.get(name)
         if volume is not None and volume.node_id and not _has_data(cluster, name) and _has_data(before, name):
-            yield f"volume {name} has no healthy replica meanwhile"
+            problems.append(f"volume {name} has no healthy replica meanwhile")
+    return tuple(problems)
 
 
 def _has_data(cluster: PredictedCluster, volume: str) -> bool:

@@ -251,20 +251,20 @@ def _shortage(cluster: PredictedCluster, start: _Start) -> DomainShortage | None
     return domain_shortage(cluster.state, replica_needs(decision.resolution, cluster.state.view))
 
 
-def _setting_steps(cluster: PredictedCluster, start: _Start) -> Iterator[Step]:
+def _setting_steps(cluster: PredictedCluster, start: _Start) -> list[Step]:
     names = sorted({*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}) if start.node is None else (start.node,)
-    for name in names:
-        yield from uncordon_steps(cluster, name)
+    steps = [step for name in names for step in uncordon_steps(cluster, name)]
     for candidate in _candidates(cluster, start):
         reason = candidate.reason
         if reason is None or reason in _NODE_ALLOWED:
-            yield from allow_node_steps(candidate.node)
+            steps += allow_node_steps(candidate.node)
         # Of volumes of several classes, one may lack a disk, and another one the node's tag.
         if reason is None or reason is Reason.NODE_TAGS or reason in _DISKS:
-            yield from tag_node_steps(cluster, candidate.resolution, candidate.node)
+            steps += tag_node_steps(cluster, candidate.resolution, candidate.node)
         if reason is None or reason in _DISKS:
-            yield from allow_disk_steps(candidate.node)
-            yield from tag_disk_steps(cluster, candidate.resolution, candidate.node)
+            steps += allow_disk_steps(candidate.node)
+            steps += tag_disk_steps(cluster, candidate.resolution, candidate.node)
+    return steps
 
 
 @dataclass(frozen=True, slots=True)

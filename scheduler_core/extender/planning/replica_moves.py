@@ -16,8 +16,9 @@ The old replica still counts while Longhorn chooses, so the new one goes to anot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, NamedTuple
 
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, WhatIfError
@@ -61,15 +62,13 @@ class ReplicaMove:
     copied_bytes: int  # the data that Longhorn copies (status.actualSize of the volume)
 
 
-def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = None) -> Iterator[ReplicaMove]:
-    """Yields every move that is possible now, by volume and replica; `volumes` are the names of the volumes to look at,
-    all by default.
+def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = None) -> Iterable[ReplicaMove]:
+    """Returns every move that is possible now, by volume and replica, each once the caller takes it; `volumes` are the
+    names of the volumes to look at, all by default.
     """
     shared = _linked_clone_sources(cluster)
-    for name in sorted(cluster.snapshot.volumes) if volumes is None else volumes:
-        replicas = movable_replicas(cluster, name)
-        if replicas and name not in shared:
-            yield from _moves_of_volume(cluster, cluster.snapshot.volumes[name], replicas)
+    names = sorted(cluster.snapshot.volumes) if volumes is None else volumes
+    return chain.from_iterable(_moves_of_volume(cluster, name) for name in names if name not in shared)
 
 
 def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Replica, ...]:
@@ -118,27 +117,25 @@ def _is_local(volume: longhorn.Volume, replica: longhorn.Replica) -> bool:
     return replica.node_id == volume.current_node_id
 
 
-def _moves_of_volume(
-    cluster: PredictedCluster, volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]
-) -> Iterator[ReplicaMove]:
+def _moves_of_volume(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]:
+    replicas = movable_replicas(cluster, name)
+    if not replicas:
+        return ()
+    volume = cluster.snapshot.volumes[name]
     choices = new_replica_placement(cluster, _volume_while_moving(volume)).choices
     candidates = tuple(choice.candidate for choice in choices)
     if not candidates or not _has_backing_image(cluster, volume, candidates):
-        return
+        return ()
     targets = tuple(DiskPlace(candidate.node.name, candidate.disk.name) for candidate in candidates)
-    for replica in replicas:
-        place = cluster.disk_of(replica)
-        if place is None:
-            continue
-        origin = DiskPlace(place[0].name, place[1].name)
-        move = ReplicaMove(volume.name, replica.name, origin, targets, replica.size, volume.actual_size)
-        if all(_is_steady(apply_move(cluster, move, target), volume) for target in _targets_to_check(cluster, move)):
-            yield move
-
-
-def _targets_to_check(cluster: PredictedCluster, move: ReplicaMove) -> tuple[DiskPlace, ...]:
-    """Returns the targets after which auto-balance might add a replica, none while it is disabled."""
-    return move.targets if is_auto_balanced(cluster, cluster.snapshot.volumes[move.volume]) else ()
+    # Auto-balance might add a replica after the move.
+    checked = targets if is_auto_balanced(cluster, volume) else ()
+    places = ((replica, cluster.disk_of(replica)) for replica in replicas)
+    origins = ((replica, DiskPlace(place[0].name, place[1].name)) for replica, place in places if place is not None)
+    moves = (
+        ReplicaMove(name, replica.name, origin, targets, replica.size, volume.actual_size)
+        for replica, origin in origins
+    )
+    return (move for move in moves if all(_is_steady(apply_move(cluster, move, target), volume) for target in checked))
 
 
 def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:

@@ -127,7 +127,7 @@ def node_rows(state: ClusterState) -> tuple[NodeRow, ...]:
 
 
 def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
-    disks = tuple(disk_usages(state.view, node))
+    disks = disk_usages(state.view, node)
     closed = [usage.closed_by for usage in disks if usage.closed_by is not None]
     demands = state.demand.by_node.get(node.name) or ()
     return NodeRow(

@@ -83,9 +83,14 @@ def _answer_candidates(cluster: Cluster, vector: Json) -> Answers:
 def _read_candidates(decision: Json) -> Iterable[Answer]:
     result = decision["result"]
     cordons = sorted((name, entry["status"]) for name, entry in result.get("nodeSchedulable", {}).items())
-    for outcome in result.get("outcomes", [{**result, "reasons": decision["errors"]}]):
-        disks = sorted((each["node"], each["disk"], each["diskUUID"]) for each in outcome["candidates"])
-        yield tuple(disks), frozenset(outcome["reasons"]), tuple(cordons)
+    return [
+        (
+            tuple(sorted((each["node"], each["disk"], each["diskUUID"]) for each in outcome["candidates"])),
+            frozenset(outcome["reasons"]),
+            tuple(cordons),
+        )
+        for outcome in result.get("outcomes", [{**result, "reasons": decision["errors"]}])
+    ]
 
 
 def _texts(reasons: Reasons) -> frozenset[str]:
@@ -106,10 +111,10 @@ def _place(choice: Choice) -> Answer:
 
 
 def _read_schedule(decision: Json) -> Iterable[Answer]:
-    for outcome in decision["result"]["outcomes"]:
-        keys = ("node", "disk", "diskUUID", "diskPath")
-        place = tuple(outcome[key] for key in keys) if outcome["scheduled"] else None
-        yield place, frozenset(decision["errors"])
+    keys = ("node", "disk", "diskUUID", "diskPath")
+    outcomes = decision["result"]["outcomes"]
+    places = (tuple(outcome[key] for key in keys) if outcome["scheduled"] else None for outcome in outcomes)
+    return [(place, frozenset(decision["errors"])) for place in places]
 
 
 def _answer_disk(cluster: Cluster, vector: Json) -> Answers:
@@ -211,7 +216,7 @@ def _read_node_status(decision: Json) -> Iterable[Answer]:
     result = decision["result"]
     disks = frozenset(_recorded_disk(name, entry) for name, entry in result["disks"].items())
     verdicts = (_recorded_verdict(result[key]) for key in ("ready", "schedulable"))
-    yield (*verdicts, result["zone"], result["region"], disks)
+    return [(*verdicts, result["zone"], result["region"], disks)]
 
 
 def _recorded_disk(name: str, entry: Json) -> Answer:
@@ -240,10 +245,15 @@ def _answer_volume(cluster: Cluster, vector: Json) -> Answers:
 
 
 def _read_volume(decision: Json) -> Iterable[Answer]:
-    for outcome in decision["result"]["outcomes"]:
-        places = tuple(sorted((node, disk) for node, disk in outcome["placements"]))
-        scheduled = (outcome["scheduled"]["status"] == "True", outcome["scheduled"]["reason"])
-        yield places, outcome["replicas"], outcome["unscheduled"], scheduled
+    return [
+        (
+            tuple(sorted((node, disk) for node, disk in outcome["placements"])),
+            outcome["replicas"],
+            outcome["unscheduled"],
+            (outcome["scheduled"]["status"] == "True", outcome["scheduled"]["reason"]),
+        )
+        for outcome in decision["result"]["outcomes"]
+    ]
 
 
 def _answer_replenish(cluster: Cluster, vector: Json) -> Answers:
@@ -277,8 +287,8 @@ def _answer_expand(cluster: Cluster, vector: Json) -> Answers:
 
 
 def _read_expand(decision: Json) -> Iterable[Answer]:
-    for outcome in decision["result"]["outcomes"]:
-        yield outcome["allowed"], next(iter(outcome["reasons"]), None)
+    outcomes = decision["result"]["outcomes"]
+    return [(outcome["allowed"], next(iter(outcome["reasons"]), None)) for outcome in outcomes]
 
 
 QUESTIONS: Final[dict[Any, RecordedQuestion]] = {
