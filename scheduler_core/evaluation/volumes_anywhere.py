@@ -273,7 +273,7 @@ def volumes_roaming_from(
     volumes_by_offer: VolumesByOffer,
     competitors: Competitors,
 ) -> Iterator[RoamingVolume]:
-    """Yields the volumes of demand and offers that roam from a node."""
+    """Returns the volumes of demand and offers that roam from a node."""
     fitting = frozenset(map(identity, competitors.volumes))
     volumes = [RoamingVolume(demand.volume) for demand in demands]
     # A hold is not placed yet: kube-scheduler has not decided for the node.

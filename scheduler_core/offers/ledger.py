@@ -129,7 +129,7 @@ class Ledger:
         return tuple(sorted(offers, key=_BY_AGE) if len(offers) > 1 else offers)
 
     def holds_below(self, priority: int) -> Iterator[Offer]:
-        """Yields the holds that do not count against a pod of this priority."""
+        """Returns the holds that do not count against a pod of this priority."""
         return (self.offers[uid] for uid in self.holds if not self.offers[uid].counts_against(priority))
 
     @property

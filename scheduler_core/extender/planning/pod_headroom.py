@@ -103,7 +103,7 @@ def fill_with_pods(
 
 
 def _unused_numbers(cluster: PredictedCluster, template: Workload) -> Iterator[int]:
-    """Yields numbers for new pods, which no pod of the cluster has."""
+    """Returns numbers for new pods, which no pod of the cluster has."""
     pods = cluster.snapshot.pods
     return (number for number in count() if (template.namespace, template.pod_name(number)) not in pods)
 
