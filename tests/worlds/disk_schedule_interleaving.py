@@ -32,6 +32,7 @@ from scheduler_core.disk_schedule.writes import (
     Write,
 )
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     DiskSchedule,
@@ -47,6 +48,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIME = "2026-01-01T00:00:00Z"
 # Only storageAvailable decides.
 SETTINGS = {"storage-minimal-available-percentage": "0"}
+_PARSED_SETTINGS = Settings.parse(SETTINGS)
 Actor = Generator[None, None, None]
 Key = tuple[str, str]
 
@@ -225,7 +227,7 @@ def cluster_of(api: World) -> Cluster:
         },
         settings=SETTINGS,
     )
-    return Cluster.of(snapshot, NOW)
+    return Cluster.of(snapshot, NOW, _PARSED_SETTINGS)
 
 
 def volume_controller(api: World, name: str) -> Actor:
