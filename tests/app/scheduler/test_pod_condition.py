@@ -63,8 +63,11 @@ async def test_the_condition_has_the_message_of_the_event(tmp_path: Path) -> Non
     assert api.condition("big", "Ready") == NOT_READY
 
 
-async def test_only_a_changed_message_is_written_and_the_transition_time_stays(tmp_path: Path) -> None:
+async def test_only_a_changed_message_is_written_and_the_transition_time_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attempts with an equal result neither read nor write the pod."""
+    monkeypatch.setattr("app.scheduler.scheduling_queue._BACKOFF", Backoff(0.1, 0.3))
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path) as scheduler:
         await until("the condition", lambda: api.condition("big"))
@@ -197,8 +200,9 @@ async def test_a_refused_write_is_logged_and_does_not_stop_scheduling(tmp_path: 
     assert "/namespaces/shop/pods/big/status" in refusal["problem"]
 
 
-async def test_an_unanswered_write_is_repeated(tmp_path: Path) -> None:
+async def test_an_unanswered_write_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each failure is counted, but only the first is logged."""
+    monkeypatch.setattr("app.scheduler.api_dispatcher._BACKOFF", Backoff(0.1, 0.3))
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(503, "etcd is away")] * 2
     with capture_logs() as logs:
