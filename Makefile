@@ -43,8 +43,7 @@ controlplane: .venv/dev ## build etcd, Kubernetes, kwok and helm, once (five to 
 	@$(BIN)/python -m devcluster build --with-helm
 
 check: .venv/dev ## format, lint, types, architecture, unit tests and known vulnerabilities
-	@$(MAKE) --no-print-directory -j2 lint unit
-	@$(MAKE) --no-print-directory audit
+	@$(MAKE) --no-print-directory -j3 lint unit audit
 
 audit: .venv/dev ## look for known vulnerabilities of the locked dependencies (asks the package index)
 	@$(BIN)/python .ci/audit.py .ci/requirements/runtime.lock .ci/requirements/dev.lock
