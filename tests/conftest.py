@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Garbage collection was a twelfth of the CPU time of the unit tests.
 gc.set_threshold(20_000, 50, 50)
+
+# Reading the machine's authorities takes each client of an API server 80 ms, and no test talks to a server that one of them vouches for.
+ssl.SSLContext.load_default_certs = lambda *_: None  # type: ignore[method-assign]
 
 # Each worker, and each program that a test starts, would compile hundreds of modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
