@@ -27,10 +27,10 @@ _TESTS_FAILED: Final = 1
 _STALLED: Final = -1
 # More failures than these are no chance: running them again, one at a time, would only take long.
 _MOST_RETRIED: Final = 20
-# Many unit tests wait for timers, so more of them than there are processors keep these busy. The end-to-end tests run a cluster each,
-# and have time bounds, which hold with one test per processor.
+# Some unit tests wait for timers, so one more of them than there are processors keeps these busy; each further worker loads all files
+# again, ten seconds. The end-to-end tests run a cluster each, and have time bounds, which hold with one test per processor.
 _PROCESSORS: Final = os.cpu_count() or 1
-_UNIT_WORKERS: Final = str(2 * _PROCESSORS)
+_UNIT_WORKERS: Final = str(_PROCESSORS + 1)
 
 # A test that its own time-out (pyproject.toml) cannot end prints where each thread stands.
 _STACKS: Final = ("-o", "faulthandler_timeout=180")
@@ -120,7 +120,18 @@ def soak(minutes: float, first_seed: int) -> int:
     A campaign that has begun is finished.
     """
     end = time.monotonic() + 60 * minutes
-    fuzzing = [*PYTEST, "-n", _UNIT_WORKERS, "-q", "tests/fuzz", "tests/property/test_classic_rules.py"]
+    fuzzing = [
+        *PYTEST,
+        "-n",
+        _UNIT_WORKERS,
+        "-q",
+        "-o",
+        "timeout=3600",
+        "-m",
+        "not e2e",
+        "tests/fuzz",
+        "tests/property",
+    ]
     [campaigns] = _end_to_end("campaign", "campaign")
     failures: list[str] = []
     rounds = 0
@@ -128,7 +139,7 @@ def soak(minutes: float, first_seed: int) -> int:
         seed = str(first_seed + rounds // 2)
         name, command = [("fuzzing", [*fuzzing, f"--hypothesis-seed={seed}"]), ("campaigns", campaigns)][rounds % 2]
         _say(f"{name}, seed {seed}: {max(0, end - time.monotonic()) / 60:.0f} minutes are left")
-        environment = {**os.environ, "SOAK_SEED": seed, "FUZZ_EXAMPLES": os.environ.get("FUZZ_EXAMPLES", "1000")}
+        environment = {"FUZZ_EXAMPLES": "1000", "EXAMPLES_FACTOR": "10", **os.environ, "SOAK_SEED": seed}
         if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:  # no shell
             failures.append(f"{name}, seed {seed}")
         rounds += 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.builders import disk
+from tests.examples import examples
 from tests.worlds.claim_clusters import CLAIM_VALUES, DISK_VALUES, FREE_VALUES, NODE_TAGS, Claim, Cluster
 
 CLAIMS = st.builds(Claim, **{name: st.sampled_from(values) for name, values in CLAIM_VALUES.items()})
@@ -39,7 +40,7 @@ CLONED = Claim(
 )
 
 
-@settings(max_examples=300)
+@examples(150)
 @given(CLUSTERS, st.permutations(range(4)))
 @example(Cluster([([disk(40)], ())], [CLONED, replace(CLONED, node_selector="db")], [], 2), [1, 0, 2, 3])
 def test_renamed_claims_change_no_answer(cluster: Cluster, order: list[int]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler_core.evaluation.contention import Contention
@@ -19,6 +19,7 @@ from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import GI, Object
+from tests.examples import examples
 from tests.worlds.offers import ledger_with_offers, with_offer
 
 NODES = ("a", "b", "c")
@@ -158,7 +159,7 @@ class _OtherVolumes:
         return roaming
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(layouts, other_pods, requests, st.lists(st.sampled_from((None, 0, 1)), min_size=4, max_size=4))
 @example(
     [[4], [4], [4]],
@@ -192,7 +193,7 @@ def test_a_hold_counts_against_pods_of_at_most_its_priority(
         assert [reason.fits for reason in decision.reasons] == _expected(layout, counting, requested, holding=holding)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(200)
 @given(layouts, other_pods, requests)
 def test_a_pod_fits_where_its_volumes_pack_together_with_demand_and_offers(
     layout: Layout, others: list[OtherPod], requested: list[int]
@@ -213,7 +214,7 @@ def test_a_pod_fits_where_its_volumes_pack_together_with_demand_and_offers(
     )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(layouts, other_pods, requests)
 def test_cached_competitors_are_computed_again_when_their_node_changes(
     layout: Layout, others: list[OtherPod], requested: list[int]
@@ -313,7 +314,7 @@ def _expected_with_shared_claim(layout: Layout, others: Sequence[SharingPod], re
     return [fit and (not users or name in users) for name, fit in zip(NODES, fits, strict=True)]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(layouts, sharing_pods, st.lists(volume_sizes, max_size=1), st.booleans())
 def test_a_claim_that_several_pods_mount_counts_once(
     layout: Layout, others: list[SharingPod], requested: list[int], provisioned: bool

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.decision import FilterOptions, Packing
@@ -16,6 +16,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.volumes.volume_binding import match_volumes
 from tests import builders as make
 from tests.builders import Object, as_pod
+from tests.examples import examples
 
 NODES = ("a", "b", "c")
 OPTIONS = FilterOptions(packing=Packing.EXACT)
@@ -55,7 +56,7 @@ def _bound(objects: list[Object], match: dict[str, str]) -> list[Object]:
     return bound
 
 
-@settings(max_examples=300)
+@examples(150)
 @given(
     st.fixed_dictionaries({name: st.integers(10, 60) for name in NODES}),
     st.dictionaries(st.sampled_from(["x", "y"]), st.sampled_from([5, 10, 20]), min_size=1),

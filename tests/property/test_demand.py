@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
@@ -10,6 +10,7 @@ from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.demand.index import DemandIndex
 from tests import builders as make
 from tests.builders import NOW, Object
+from tests.examples import examples
 
 NODES = ("a", "b")
 NAMES = ("x", "y")
@@ -112,7 +113,7 @@ BASE: list[Object] = [
 ]
 
 
-@settings(max_examples=400)
+@examples(200)
 @given(st.lists(st.tuples(changes, st.sampled_from([False, False, True]), st.booleans()), min_size=3, max_size=14))
 def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
     history: list[tuple[Object | list[Object], bool, bool]],

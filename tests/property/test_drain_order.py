@@ -6,10 +6,12 @@ They are checked against every permutation and against `what-if`.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.planning.node_maintenance import maintain_node, settle_cluster
@@ -20,6 +22,7 @@ from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Situation
 from tests.builders import Object, pod
 from tests.core.extender.test_drain_order import NONE, choose, names, order_of
+from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS, after, node, owned_pod, replica_name, running, situation
 
 POLICIES = ("block-if-contains-last-replica", "always-allow", "block-for-eviction", "allow-if-replica-is-stopped")
@@ -63,26 +66,31 @@ def worlds(draw: st.DrawFn) -> World:
     return World(after(situation(listed, objects), SetSetting("node-drain-policy", chance.choice(POLICIES))), nodes)
 
 
-def _drained_count(world: World, order: tuple[str, ...]) -> int:
-    """How many nodes of an order are drained in a row.
+def _drain_counts(world: World) -> Callable[[tuple[str, ...]], int]:
+    """Returns a function: how many nodes of an order are drained in a row.
 
     It is the least number of all courses.
     """
-    counts = []
-    for course in range(COURSES):
-        cluster = settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, "")).cluster
-        count = 0
-        for name in order:
-            result = maintain_node(cluster, name, NONE, OPTIONS, choose(course, name))
-            if result.problems:
-                break
-            cluster = result.cluster
-            count += 1
-        counts.append(count)
-    return min(counts)
+
+    # Orders begin alike: the clusters in between are kept.
+    @cache
+    def drain(order: tuple[str, ...], course: int) -> PredictedCluster | None:
+        if not order:
+            return settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, "")).cluster
+        cluster = drain(order[:-1], course)
+        if cluster is None:
+            return None
+        result = maintain_node(cluster, order[-1], NONE, OPTIONS, choose(course, order[-1]))
+        return None if result.problems else result.cluster
+
+    def count(order: tuple[str, ...]) -> int:
+        parts = [order[:length] for length in range(1, len(order) + 1)]
+        return min(sum(drain(part, course) is not None for part in parts) for course in range(COURSES))
+
+    return count
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(worlds())
 def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
     """It is as long as the longest of all orders.
@@ -90,16 +98,17 @@ def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
     Blocked nodes are in none.
     """
     order = order_of(world.start, *world.nodes, courses=COURSES)
-    best = max(_drained_count(world, each) for each in permutations(world.nodes))
+    count = _drain_counts(world)
+    best = max(map(count, permutations(world.nodes)))
     assert order.exhaustive
     assert len(order.steps) == best
     assert order.complete == (best == len(world.nodes))
     assert {*names(order), *order.blocked, *(entry.node for entry in order.failed)} == {*world.nodes}
     for name in order.blocked:
-        assert not any(_drained_count(world, (*each, name)) > len(each) for each in permutations(names(order)))
+        assert not any(count((*each, name)) > len(each) for each in permutations(names(order)))
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(worlds())
 def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> None:
     """Each drain finishes, and all of its pods are placed.
@@ -119,7 +128,7 @@ def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> No
             cluster = maintain_node(cluster, name, NONE, OPTIONS, choose(course, name)).cluster
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(worlds())
 def test_a_maintenance_ends_with_the_node_as_it_was(world: World) -> None:
     """It is open, and its status lists its replicas.

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.examples import examples
 from tests.worlds.election import TIMING, ElectionWorld, Process, election_world
 
 CANDIDATES = 3
@@ -137,7 +138,7 @@ class Elections(RuleBasedStateMachine):
 
 
 TestElections = Elections.TestCase
-TestElections.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestElections.settings = examples(75, steps=40)
 
 Moment = Callable[[ElectionWorld, Process, Random], object]
 MOMENTS: dict[str, Moment] = {
@@ -164,7 +165,7 @@ MOMENTS: dict[str, Moment] = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(clock_lists, st.integers(0, 2**32))
 def test_long_random_histories_never_have_two_leaders(clocks: list[tuple[float, float]], seed: int) -> None:
     """Each history has its own mixture of frequent and rare moments, so that rare orders occur."""
@@ -179,7 +180,7 @@ def test_long_random_histories_never_have_two_leaders(clocks: list[tuple[float, 
     world.assert_one_leader_emerges()
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(clock_lists)
 def test_a_released_lease_is_taken_within_a_second(clocks: list[tuple[float, float]]) -> None:
     """Followers read it twice a second."""
@@ -193,7 +194,7 @@ def test_a_released_lease_is_taken_within_a_second(clocks: list[tuple[float, flo
     assert successor != leader.candidate.identity
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(clock_lists)
 def test_a_stopped_leader_is_replaced_within_the_lease_duration(clocks: list[tuple[float, float]]) -> None:
     """Counted from its last renewal, plus the followers' period."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core import caches
@@ -22,6 +22,7 @@ from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
+from tests.examples import examples
 from tests.worlds.changes import changes_of, empty_state
 from tests.worlds.engines import engines
 from tests.worlds.offers import with_offer
@@ -209,7 +210,7 @@ def counted_sizes(decision: Decision, names: tuple[str, ...]) -> dict[str, list[
     }
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(
     st.lists(st.tuples(changes, requesters, candidates), min_size=1, max_size=12),
     st.sampled_from(Packing),
@@ -280,7 +281,7 @@ def cordon(node: str, unschedulable: bool) -> Change:  # drawn
     return lambda world: world.put(raw)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.one_of(changes, st.builds(cordon, node_names, st.booleans())), max_size=4))
 def test_the_nodes_of_a_decision_that_changed_meanwhile_are_those_with_other_values(history: list[Change]) -> None:
     """Disks, demand and Kubernetes nodes change; the change logs name too many nodes and none too few."""

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.offers.events import ObservedPod, Offered
@@ -19,6 +19,7 @@ from scheduler_core.offers.handover_record import (
     unschedulable_digest,
 )
 from scheduler_core.offers.ledger import Ledger, step
+from tests.examples import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 pods = st.builds(
@@ -56,7 +57,6 @@ def encode(ledger: Ledger) -> bytes:
 
 
 @given(ledgers())
-@settings(deadline=None)
 def test_a_decoded_record_has_every_offer(ledger: Ledger) -> None:
     """With its pod, nodes and age."""
     record = decode_record(encode(ledger))
@@ -73,7 +73,7 @@ def test_a_decoded_record_has_every_offer(ledger: Ledger) -> None:
 
 
 @given(ledgers(), st.data())
-@settings(deadline=None, max_examples=300)
+@examples(150)
 def test_a_damaged_record_is_refused_or_still_a_record(ledger: Ledger, data: st.DataObject) -> None:
     """No other error is raised, whichever bytes are changed, before or after compression."""
     record = bytearray(encode(ledger))
@@ -100,7 +100,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(ledgers(), st.data())
-@settings(deadline=None, max_examples=300)
+@examples(150)
 def test_a_record_with_another_value_is_refused_or_still_a_record(ledger: Ledger, data: st.DataObject) -> None:
     """In any field of the record or of an offer."""
     content = msgspec.json.decode(zlib.decompress(encode(ledger)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -33,6 +33,7 @@ from scheduler_core.offers.events import (
 from scheduler_core.offers.handover_record import RecordEncoder, RecordHead, decode_record, unschedulable_digest
 from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import NEVER, Offer, Outcome, OutcomeKind
+from tests.examples import examples
 
 LETTERS = "abcde"
 ALL_LETTERS = frozenset(LETTERS)
@@ -459,7 +460,7 @@ class Offers(RuleBasedStateMachine):
 
 
 TestOffers = Offers.TestCase
-TestOffers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestOffers.settings = examples(75, steps=40)
 
 
 def random_nodes(random: Random) -> frozenset[str]:
@@ -505,7 +506,7 @@ ACTIONS: list[tuple[float, Action]] = [
 ]
 
 
-@settings(max_examples=500, deadline=None)
+@examples(250)
 @given(st.integers(0, 2**32))
 def test_the_ledger_equals_the_model_after_long_random_histories(seed: int) -> None:
     """Each history has its own mixture of frequent and rare actions, so that rare orders occur."""

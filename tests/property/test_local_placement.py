@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.longhorn.disk_choice import possible_choices
@@ -10,10 +10,11 @@ from scheduler_core.longhorn.placement import find_candidates, preferred_disks, 
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.longhorn import BEST_EFFORT, Replica, Volume
 from tests.builders import GI
+from tests.examples import examples
 from tests.worlds.remedies import World, full_worlds, worlds
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(worlds() | full_worlds(), st.sampled_from((5, 25, 60)), st.booleans(), st.booleans())
 def test_the_local_node_alone_gives_the_same_choices(
     world: World, size: int, select_disks: bool, select_nodes: bool

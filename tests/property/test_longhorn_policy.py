@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.longhorn.anti_affinity import Tier
@@ -20,6 +20,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, minimal_available, scheduling_limit, space_refusal
 from scheduler_core.model import longhorn as lh
 from scheduler_core.model.snapshot import Snapshot
+from tests.examples import examples
 from tests.worlds.longhorn import GIB, LONG_AGO, NOW, conditions, disk, node, replica, volume
 
 NODE_NAMES = ("n1", "n2", "n3")
@@ -34,7 +35,7 @@ BOOLEANS = (
 )
 mostly_true = st.sampled_from([True, True, True, False])
 tag_sets = st.sampled_from([(), (), ("ssd",), ("ssd", "fast")])
-EXAMPLES = settings(max_examples=60, deadline=None)
+EXAMPLES = examples(60)
 
 
 @st.composite

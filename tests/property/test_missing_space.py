@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from unittest.mock import patch
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduler_core.evaluation.missing_space import missing_space
@@ -15,6 +15,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume
+from tests.examples import examples
 
 IMAGES = ("", "", "small", "large")
 _sizes = st.integers(0, 12)
@@ -80,7 +81,7 @@ def brute_force(evaluation: NodeEvaluation) -> int | None:
     return min((sum(shortage) for shortage in shortages if shortage is not None and len(shortage) <= 1), default=None)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(300)
 @given(evaluations())
 def test_the_missing_bytes_are_the_least_that_help_on_one_disk(evaluation: NodeEvaluation) -> None:
     """Tags, data, anti-affinity and backing images included."""
@@ -91,7 +92,7 @@ def test_the_missing_bytes_are_the_least_that_help_on_one_disk(evaluation: NodeE
     assert missing.size == (least or 0)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(evaluations(), st.integers(0, 60))
 def test_with_few_steps_the_missing_bytes_are_never_overstated(evaluation: NodeEvaluation, steps: int) -> None:
     """What is not exact is a lower bound, and what is exact is the least."""
@@ -104,7 +105,7 @@ def test_with_few_steps_the_missing_bytes_are_never_overstated(evaluation: NodeE
         assert 0 < missing.size <= (least or missing.size)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(evaluations())
 def test_with_more_sums_than_numbers_the_missing_bytes_are_a_lower_bound(evaluation: NodeEvaluation) -> None:
     """Sizes near 2^63 bytes have sums that no range can number."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.longhorn_facts import NO_FACTS
 from scheduler_core.generic.policy import Policy
 from scheduler_core.model.generic import Node, Pod, Service
+from tests.examples import examples
 from tests.property import test_generic as worlds
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(
     worlds.listed_nodes,
     worlds.listed_services,
@@ -41,7 +42,7 @@ def test_a_decision_is_the_same_with_an_empty_cache(
             state = state.with_node(Node(f"n{number}", {}, 100, 100, 10))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(worlds.listed_nodes, st.lists(st.one_of(worlds.nodes, st.sampled_from(worlds.NAMES)), max_size=20), st.data())
 def test_every_state_reads_its_own_nodes(nodes: list[Node], changes: list[Node | str], data: st.DataObject) -> None:
     """Also an earlier state, after later ones were read."""

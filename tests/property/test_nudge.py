@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.evaluation.state import ClusterState
@@ -24,6 +24,7 @@ from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import Object
+from tests.examples import examples
 
 NODES = ("a", "b")
 CLASSES = ("longhorn", "strict", "remote", "tagged")
@@ -49,7 +50,7 @@ pod_specs = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(gap_lists)
 def test_no_period_has_more_nudges_than_the_burst_and_the_rate_allow(gaps: list[float]) -> None:
     """A nudge is attempted after every gap, and sent if the bucket is ready."""
@@ -66,7 +67,7 @@ def test_no_period_has_more_nudges_than_the_burst_and_the_rate_allow(gaps: list[
             assert last - first + 1 <= BURST + NUDGES_PER_SECOND * (sent[last] - begin) + 1e-6
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(gap_lists)
 def test_a_nudge_waits_at_most_the_time_between_two_nudges(gaps: list[float]) -> None:
     """However many were sent before."""
@@ -80,7 +81,7 @@ def test_a_nudge_waits_at_most_the_time_between_two_nudges(gaps: list[float]) ->
         assert bucket.ready_at - now <= 1 / NUDGES_PER_SECOND + 1e-9
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(gap_lists)
 def test_the_pause_of_one_pod_is_a_second_to_a_minute_and_never_shrinks(gaps: list[float]) -> None:
     """Unless the pod was not nudged for twice the longest pause."""
@@ -132,7 +133,7 @@ def _pod_with_claims(number: int, spec: PodSpec) -> list[Object]:
     return [*objects, make.pod(*names, name=f"x{number}", uid=f"uid-{number}", node=node)]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(200)
 @given(
     st.lists(disk_sizes, min_size=2, max_size=2), pod_specs, volume_lists, st.sets(st.sampled_from(NODES), min_size=1)
 )

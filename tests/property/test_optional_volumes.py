@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.decision import FilterOptions, Packing
@@ -14,6 +14,7 @@ from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
+from tests.examples import examples
 
 OPTIONS = FilterOptions(packing=Packing.STALE_SAFE)
 FIELDS = ("replicaSoftAntiAffinity", "replicaZoneSoftAntiAffinity", "replicaDiskSoftAntiAffinity")
@@ -171,7 +172,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     )
 
 
-@settings(max_examples=250, deadline=None)
+@examples(125)
 @given(clusters())
 def test_order_safety_agrees_with_every_placement_in_the_cluster(cluster: Cluster) -> None:
     """Exact where other pods may fill any disk; sound, and exact for new volumes with hard anti-affinity, where they do not."""

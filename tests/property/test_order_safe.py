@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items, OptionalItems
 from scheduler_core.packing.order_safe import Safety, order_safe, order_safe_many
+from tests.examples import examples
 
 Placed = tuple[tuple[int, int], ...]
 """The volumes that must be on different disks, with those disks."""
@@ -91,14 +92,14 @@ def evaluate(node: Node) -> Safety:
     return order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget())
 
 
-@settings(max_examples=800, deadline=None)
+@examples(400)
 @given(nodes())
 def test_order_safe_agrees_with_trying_all_orders(node: Node) -> None:
     """No answer is wrong, and none of up to five volumes is missing."""
     assert evaluate(node).answer is (PackingAnswer.YES if every_order_succeeds(node) else PackingAnswer.NO)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(200)
 @given(nodes())
 def test_a_counter_example_can_be_replayed(node: Node) -> None:
     """Each step goes to an eligible disk; the last volume has none."""
@@ -138,7 +139,7 @@ def optional_items(draw: st.DrawFn, node: Node) -> OptionalItems:
     return OptionalItems(tuple(sizes), tuple(written), tuple(spread), masks)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(st.data())
 def test_optional_replicas_agree_with_trying_all_orders(data: st.DataObject) -> None:
     """They may take any eligible disk at any time; the items must all find one, and a counter-example can be replayed."""
@@ -192,7 +193,7 @@ def test_optional_replicas_agree_with_trying_all_orders(data: st.DataObject) -> 
         remaining, room = everything.after(volume, disk, remaining, room)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(nodes())
 def test_volumes_that_are_order_safe_fit(node: Node) -> None:
     """Any order ends in a packing."""
@@ -200,7 +201,7 @@ def test_volumes_that_are_order_safe_fit(node: Node) -> None:
         assert fits(Items(node.sizes), node.free, node.allowed, Budget()) is PackingAnswer.YES
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(nodes(), st.randoms(use_true_random=False))
 def test_the_order_of_volumes_and_disks_does_not_matter(node: Node, random: Random) -> None:
     """Shuffled volumes and disks get the same answer."""
@@ -222,7 +223,7 @@ def test_the_order_of_volumes_and_disks_does_not_matter(node: Node, random: Rand
     assert evaluate(shuffled).answer is evaluate(node).answer
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(nodes())
 def test_each_of_many_nodes_gets_the_answer_it_gets_alone(node: Node) -> None:
     """The table for two disks agrees with the search."""
@@ -231,7 +232,7 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(node: Node) -> None:
     assert order_safe_many(Items(node.sizes), [node.free, node.free], Budget()) == [alone, alone]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(nodes(), st.integers(0, 12))
 def test_a_small_budget_makes_answers_missing_but_never_wrong(node: Node, steps: int) -> None:
     """A search that runs out of steps is undecided."""
@@ -283,7 +284,7 @@ def balance_rule_succeeds(node: Node, usable: tuple[int, ...]) -> bool:
     return succeeds(frozenset(range(len(node.sizes))), node.free, node.headroom, usable)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(nodes(), st.lists(st.integers(-5, 40), min_size=3, max_size=3))
 def test_order_safe_volumes_are_placed_by_longhorn_s_balance_rule(node: Node, usable: list[int]) -> None:
     """Whatever bytes the score reads, and whichever disk it picks among ties."""

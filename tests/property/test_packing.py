@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.items import Items
+from tests.examples import examples
 
 Problem = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
 
@@ -57,14 +58,14 @@ def pack(problem: Problem) -> PackingAnswer:
     return fits(Items(sizes), free, allowed, Budget())
 
 
-@settings(max_examples=600, deadline=None)
+@examples(300)
 @given(problems())
 def test_fits_agrees_with_trying_everything(problem: Problem) -> None:
     """No answer is wrong, and none of this size is missing."""
     assert pack(problem) is (PackingAnswer.YES if brute_force(*problem) else PackingAnswer.NO)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(problems())
 def test_assign_agrees_with_fits_and_its_plan_holds(problem: Problem) -> None:
     """A plan uses allowed disks only and overfills none."""
@@ -84,7 +85,7 @@ def test_assign_agrees_with_fits_and_its_plan_holds(problem: Problem) -> None:
     assert all(remaining[disk] >= 0 for disk in plan)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(problems(), st.data())
 def test_more_free_space_never_turns_yes_into_no(problem: Problem, data: st.DataObject) -> None:
     """A packing remains one."""
@@ -95,7 +96,7 @@ def test_more_free_space_never_turns_yes_into_no(problem: Problem, data: st.Data
         assert pack((sizes, larger, allowed)) is PackingAnswer.YES
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(problems(), st.randoms(use_true_random=False))
 def test_the_order_of_volumes_and_disks_does_not_matter(problem: Problem, random: Random) -> None:
     """Shuffled volumes and disks get the same answer."""
@@ -111,7 +112,7 @@ def test_the_order_of_volumes_and_disks_does_not_matter(problem: Problem, random
     assert pack((tuple(sizes[v] for v in volumes), tuple(free[d] for d in disks), masks)) is pack(problem)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(problems(), st.sampled_from([2, 3, 1 << 21, 1_000_003]))
 def test_the_unit_does_not_matter(problem: Problem, unit: int) -> None:
     """Bytes, 2 MiB blocks or odd multiples get the same answer, with or without a remainder."""
@@ -122,7 +123,7 @@ def test_the_unit_does_not_matter(problem: Problem, unit: int) -> None:
     assert pack((scaled, tuple(room * unit + unit - 1 for room in free), allowed)) is pack(problem)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(st.lists(problems(max_volumes=5), min_size=1, max_size=5))
 def test_each_of_many_nodes_gets_the_answer_it_gets_alone(variants: list[Problem]) -> None:
     """The same items are packed into many profiles."""
@@ -135,7 +136,7 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(variants: list[Problem
     assert answers == [fits(items, free, allowed, Budget()) for free, allowed in zip(profiles, same_masks, strict=True)]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.lists(st.integers(1, 500), min_size=1, max_size=5), min_size=2, max_size=7), st.data())
 def test_a_known_packing_without_slack_is_never_denied(contents: list[list[int]], data: st.DataObject) -> None:
     """These are larger than brute force can check: the disks are exactly full by construction."""
@@ -145,7 +146,7 @@ def test_a_known_packing_without_slack_is_never_denied(contents: list[list[int]]
     assert fits(Items(sizes), free, None, Budget()) is not PackingAnswer.NO
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problems(), st.integers(0, 60))
 def test_a_small_budget_makes_answers_missing_but_never_wrong(problem: Problem, steps: int) -> None:
     """A search that runs out of steps is undecided."""

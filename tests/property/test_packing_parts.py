@@ -9,7 +9,7 @@ from functools import cache
 from itertools import compress, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.packing.budget import Budget
@@ -17,6 +17,7 @@ from scheduler_core.packing.exact_search import PackingProblem, fullest_subset, 
 from scheduler_core.packing.feasible import pack
 from scheduler_core.packing.items import reachable_sums
 from scheduler_core.packing.patterns import PatternLimits
+from tests.examples import examples
 
 PLENTY = PatternLimits(max_partial=10**6, max_complete=10**6)
 
@@ -64,7 +65,7 @@ def problems(draw: st.DrawFn, max_volumes: int = 8) -> PackingProblem:
     return PackingProblem(sizes, masks, capacities)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(250)
 @given(problems())
 def test_the_exact_search_alone_is_exact(problem: PackingProblem) -> None:
     """Without minimum bin slack and proofs."""
@@ -74,7 +75,7 @@ def test_the_exact_search_alone_is_exact(problem: PackingProblem) -> None:
     assert assignment is None or holds(problem, assignment)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(st.lists(st.lists(st.integers(3, 14), min_size=1, max_size=4), min_size=4, max_size=7), st.data())
 def test_the_exact_search_finds_known_packings_through_its_dead_ends(
     contents: list[list[int]], data: st.DataObject
@@ -110,7 +111,7 @@ def test_a_dead_end_holds_only_for_the_same_remaining_disks(sizes: list[int], ca
     assert holds(problem, assignment)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(250)
 @given(problems())
 def test_the_search_without_the_fast_path_is_exact(problem: PackingProblem) -> None:
     """Its proofs, minimum bin slack and exact search together, on problems that need none of them, too."""
@@ -120,7 +121,7 @@ def test_the_search_without_the_fast_path_is_exact(problem: PackingProblem) -> N
     assert assignment is None or holds(problem, assignment)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(problems(max_volumes=12))
 def test_a_packing_of_minimum_bin_slack_is_one(problem: PackingProblem) -> None:
     """Filling disks one by one and repairing the remainder ends in a packing or in nothing."""
@@ -129,7 +130,7 @@ def test_a_packing_of_minimum_bin_slack_is_one(problem: PackingProblem) -> None:
     assert assignment is None or holds(problem, assignment)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 80))
 def test_the_fullest_subset_has_the_largest_sum_that_fits(sizes: list[int], room: int) -> None:
     """No other subset is larger without exceeding the room."""
@@ -142,7 +143,7 @@ def test_the_fullest_subset_has_the_largest_sum_that_fits(sizes: list[int], room
     assert sum(sizes[index] for index in subset) == max(total for total in sums if total <= room)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 80), st.integers(2, 9))
 def test_a_coarser_unit_never_overfills(sizes: list[int], room: int, unit: int) -> None:
     """Rounding sizes up may only leave a gap."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.model.replica_placement import Placement
 from tests import builders as make
+from tests.examples import examples
 from tests.worlds.placements import decide, node_with_disks, placement, state_of, waiting_volume
 
 
@@ -63,12 +63,13 @@ class World:
         return any(size > self.disks[disk][0] for disk, size in booked.items())
 
     def packs(self, volumes: Sequence[int], placed: Mapping[int, int]) -> bool:
-        """Whether the volumes fit together with those that are placed: every assignment is tried."""
-        waiting = [volume for volume in volumes if volume not in placed]
-        return any(
-            all(self.is_open(volume, disk) for volume, disk in zip(waiting, choice, strict=True))
-            and not self.is_full({**placed, **dict(zip(waiting, choice, strict=True))})
-            for choice in product(range(len(self.disks)), repeat=len(waiting))
+        """Whether the volumes fit together with those that are placed: every assignment is tried that overbooks no disk."""
+        if self.is_full(placed):
+            return False
+        waiting = next((volume for volume in volumes if volume not in placed), None)
+        return waiting is None or any(
+            self.is_open(waiting, disk) and self.packs(volumes, {**placed, waiting: disk})
+            for disk in range(len(self.disks))
         )
 
     def fitting(self) -> list[int]:
@@ -93,7 +94,7 @@ small_worlds = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(200)
 @given(small_worlds, st.integers(0, 3), st.integers(0, 2))
 def test_longhorns_choice_stays_whenever_the_rest_still_fits(world: World, volume: int, disk: int) -> None:
     """Otherwise a disk is written with which the rest fits, if there is any."""
@@ -139,7 +140,7 @@ def _finished(world: World, state: ClusterState, allowed: Mapping[int, Placement
                 yield from _finished(world, state, {**allowed, volume: decision.allowance})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(full_worlds(3))
 def test_every_order_and_every_choice_of_longhorns_ends_with_all_volumes_placed(world: World) -> None:
     """On status that never follows, with 0 bytes overbooked: exhaustively."""
@@ -153,31 +154,34 @@ class Burst:
     """Placements of all volumes one after the other, which the watches show late and Longhorn's status never.
 
     Attributes:
+        state: what the watches have shown
         allowed: the guard's decisions by volume
-        shown: the volumes whose places the watches have shown
     """
 
     world: World
+    state: ClusterState
     allowed: dict[int, Placement] = field(default_factory=dict[int, Placement])
-    shown: list[int] = field(default_factory=list[int])
+
+    def show(self, volumes: Iterable[int]) -> None:
+        """The watches show the places of some volumes."""
+        self.state = self.world.state({volume: disk_of(self.allowed[volume]) for volume in volumes})
 
     def place(self, volume: int, disk: int) -> GuardOutcome:
         """Places a volume; what a watch has shown is sometimes still an allowance."""
-        state = self.world.state({number: disk_of(self.allowed[number]) for number in self.shown})
-        decision = decide(state, self.world.placement(volume, disk), self.allowed.values())
+        decision = decide(self.state, self.world.placement(volume, disk), self.allowed.values())
         self.allowed[volume] = decision.allowance
         return decision.outcome
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(full_worlds(9), st.data())
 def test_any_order_and_any_choice_of_longhorns_ends_with_all_volumes_placed(world: World, data: st.DataObject) -> None:
     """Whatever the watches have shown of it, and also if a placement is written twice."""
-    burst = Burst(world)
+    burst = Burst(world, world.state())
     for volume in data.draw(st.permutations(range(len(world.volumes)))):
         disks = [disk for disk in range(len(world.disks)) if world.is_open(volume, disk)]
         for disk in data.draw(st.lists(st.sampled_from(disks), min_size=1, max_size=2)):
             outcome = burst.place(volume, disk)
             assert outcome in (GuardOutcome.LEFT, GuardOutcome.CHANGED)
-        burst.shown = data.draw(st.lists(st.sampled_from(sorted(burst.allowed)), unique=True))
+        burst.show(data.draw(st.lists(st.sampled_from(sorted(burst.allowed)), unique=True)))
         assert world.packs(range(len(world.volumes)), {key: disk_of(place) for key, place in burst.allowed.items()})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.planning.pod_headroom import fill_with_pods
@@ -16,11 +16,12 @@ from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Situation
 from tests.builders import disk, kube_node, longhorn_node
 from tests.core.extender.test_pod_headroom import headroom, template
+from tests.examples import examples
 from tests.property.test_what_if import World, worlds
 from tests.worlds.predicted_clusters import OPTIONS, situation
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=5), st.sampled_from((10, 33, 50)))
 def test_equal_volumes_fill_every_disk(sizes: list[int], size: int) -> None:
     """Pods fit as often as their size goes into the disks.
@@ -43,7 +44,7 @@ def chooser(seed: int) -> Callable[[int], int]:
     return lambda count: count - 1 if count <= 2 else draw(count)
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(worlds(), st.sampled_from((5, 20, 40)), st.integers(0, 3))
 def test_what_if_places_the_same_pods_one_by_one(world: World, size: int, seed: int) -> None:
     """Each pod gets the same node, and one more gets none."""

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
@@ -29,6 +29,7 @@ from scheduler_core.extender.what_if.predicted_replicas import Choose, next_step
 from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.model.generic import PodKey
 from tests.builders import GI
+from tests.examples import examples
 from tests.property.test_what_if import workload, worlds
 from tests.worlds.predicted_clusters import OPTIONS, after, play
 
@@ -143,7 +144,7 @@ def test_the_largest_volume_is_as_large_as_the_plan_says(start: Situation, moves
     assert (result.plan is None) == (result.value == result.before)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(situations())
 def test_no_plan_of_fewer_or_equal_moves_is_better(start: Situation) -> None:
     """By trying every sequence of up to two moves."""
@@ -172,7 +173,7 @@ def test_a_size_is_reached_or_there_is_no_plan(start: Situation, size: int) -> N
     assert result.reached or result.plan is None
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(situations(pods=2))
 def test_the_waiting_pods_fit_after_the_plan(start: Situation) -> None:
     """As many as it says are placed in every order.
@@ -187,7 +188,7 @@ def test_the_waiting_pods_fit_after_the_plan(start: Situation) -> None:
     assert all(keys >= frozenset.intersection(*before) for keys in placed)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(situations(pods=1))
 def test_no_single_move_makes_the_pod_fit_if_no_plan_says_so(start: Situation) -> None:
     """Every move is tried.

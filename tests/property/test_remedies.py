@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.planning.remedy import Intervention, Remedy, Step, move_step
@@ -16,11 +16,12 @@ from scheduler_core.extender.planning.remedy_step import step_changes
 from scheduler_core.extender.planning.replica_moves import replica_moves
 from scheduler_core.extender.planning.trials import Trials
 from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision
+from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS
 from tests.worlds.remedies import World, every_step, full_worlds, waiting, worlds
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(worlds() | full_worlds())
 def test_every_remedy_works_and_no_step_or_byte_is_superfluous(world: World) -> None:
     """The commands are applied, and the decision is made anew."""
@@ -35,7 +36,7 @@ def test_every_remedy_works_and_no_step_or_byte_is_superfluous(world: World) -> 
                 assert not world.fits_after(*less), remedy.text
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(worlds())
 def test_remedies_come_in_the_order_of_their_cost(world: World) -> None:
     """A search for one remedy finds one of the least cost."""
@@ -44,7 +45,7 @@ def test_remedies_come_in_the_order_of_their_cost(world: World) -> None:
     assert [remedy.cost for remedy in world.find(1)] == costs[:1]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(worlds() | full_worlds())
 def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
     """All steps on all nodes and disks are tried.
@@ -64,7 +65,7 @@ def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
             assert not world.works(remedy), step
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(worlds())
 def test_where_no_remedy_is_found_no_two_steps_on_one_node_help(world: World) -> None:
     """A setting and any other step are tried.
@@ -80,7 +81,7 @@ def test_where_no_remedy_is_found_no_two_steps_on_one_node_help(world: World) ->
                 assert not world.fits_after(first, second), (first, second)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(worlds(elsewhere=0.0) | worlds(elsewhere=1.0) | full_worlds(), st.randoms(use_true_random=False))
 def test_deciding_about_changed_nodes_alone_finds_the_same(world: World, chance: Random) -> None:
     """Each trial is compared with a plain decision about every node, made without what earlier ones left in caches."""
@@ -102,7 +103,7 @@ def test_deciding_about_changed_nodes_alone_finds_the_same(world: World, chance:
             ), chosen
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(worlds(elsewhere=1.0), st.randoms(use_true_random=False))
 def test_where_more_never_hurts_a_pod_that_fits_after_some_steps_fits_after_all(world: World, chance: Random) -> None:
     """So one decision after all steps of a node proves that none of them helps."""

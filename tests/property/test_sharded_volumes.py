@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.decision import FilterOptions, Packing
@@ -13,6 +13,7 @@ from scheduler_core.longhorn.shards import shard_size
 from scheduler_core.model.longhorn import DataLayout
 from tests import builders as make
 from tests.builders import GI, Object, explained
+from tests.examples import examples
 
 EXACT = FilterOptions(packing=Packing.EXACT)
 STRIP_KB = 64
@@ -95,7 +96,7 @@ def has_placement(disks: list[Disk], volumes: list[Sharded], local: list[int], r
     return place(0, tuple(free for _, free, _ in disks), frozenset())
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_a_pod_fits_where_all_its_volumes_have_a_placement(data: st.DataObject) -> None:
     """Sharded, local and other volumes together, on every node."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.decision import FilterOptions, Packing
@@ -22,6 +22,7 @@ from scheduler_core.packing.stale_safe import (
     missing_bytes,
 )
 from tests import builders as make
+from tests.examples import examples
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def packs(node: Node) -> bool:
     return fits(sizes, tuple(disk.free for disk in node.disks), masks, Budget()) is PackingAnswer.YES
 
 
-@settings(max_examples=800, deadline=None)
+@examples(400)
 @given(nodes(), st.sampled_from([0, 0, 1, 2, 3]))
 def test_stale_safety_agrees_with_every_placement_on_outdated_status(node: Node, optional: int) -> None:
     """Any order, any eligible disk by any older state: it succeeds exactly where the volumes pack and no disk is overbooked."""
@@ -146,7 +147,7 @@ def test_stale_safety_agrees_with_every_placement_on_outdated_status(node: Node,
     )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(nodes())
 def test_volumes_that_meet_overbook_their_disk(node: Node) -> None:
     """Each of them fits the disk alone by the first status, all together they do not fit."""
@@ -164,7 +165,7 @@ def test_volumes_that_meet_overbook_their_disk(node: Node) -> None:
     assert size > disk.free or (disk.headroom is not None and written >= disk.headroom)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(nodes(), st.sampled_from([0, 0, 1]))
 def test_missing_bytes_are_the_least_that_make_each_disk_safe(node: Node, optional: int) -> None:
     """With fewer bytes on a disk, volumes still meet there that it cannot take; brute force over every smaller number."""
@@ -185,7 +186,7 @@ def test_missing_bytes_are_the_least_that_make_each_disk_safe(node: Node, option
         assert missing_bytes(volumes, without_data)[index] == next(tried)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(nodes())
 def test_a_stale_safe_node_is_order_safe(node: Node) -> None:
     """So no search is needed there."""
@@ -202,7 +203,7 @@ def test_a_stale_safe_node_is_order_safe(node: Node) -> None:
     assert safety.answer is PackingAnswer.YES
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(-3, 30), st.sampled_from([0, 0, 1, 5])), min_size=1, max_size=3),
@@ -223,7 +224,7 @@ def test_the_count_for_new_volumes_equals_the_general_check(
     assert NewVolumes(*parts, optional=Items(optional)).stale_safe(free, reported) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(
     st.lists(st.tuples(st.integers(1, 16), st.sampled_from([0, 0, 0, 4])), min_size=1, max_size=2),
     st.lists(st.integers(1, 8), min_size=1, max_size=2),

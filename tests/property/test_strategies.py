@@ -9,13 +9,14 @@ import random
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.strategies.seeded_run import Pace, RunResult
 from scheduler_core.extender.strategies.strategy import StrategyName
 from scheduler_core.extender.what_if.situation import Situation
+from tests.examples import examples
 from tests.worlds.strategy_runs import play_strategy, with_pods
 
 _DISK_SIZES = (50, 100, 160)
@@ -51,7 +52,7 @@ def worlds(draw: st.DrawFn, volumes: int = 3) -> World:
 
 names = st.sampled_from(StrategyName)
 # A run takes up to a tenth of a second.
-few = settings(max_examples=40)
+few = examples(40)
 
 
 def _bytes_by_disk(result: RunResult) -> dict[str, int]:

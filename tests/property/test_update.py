@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
@@ -28,6 +28,7 @@ from scheduler_core.volumes.requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
+from tests.examples import examples
 from tests.worlds.changes import Changes, changes_of, empty_state
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.engines import engine_image, engines, instance_manager
@@ -196,7 +197,7 @@ def test_objects_added_to_an_empty_state_lead_to_the_view_and_decisions_of_a_fre
         assert _explain(state, pod) == _explain(fresh, pod)
 
 
-@settings(max_examples=300)
+@examples(150)
 @given(
     st.lists(st.tuples(changed_objects, st.sampled_from([False, False, True]), st.booleans()), min_size=4, max_size=15)
 )

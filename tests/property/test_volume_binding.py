@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 from itertools import permutations
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
 from scheduler_core.volumes.volume_binding import match_volumes
 from tests import builders as make
 from tests.builders import Object, as_pod
+from tests.examples import examples
 
 NODES = {"a": {"zone": "x", "rank": "1"}, "b": {"zone": "y", "rank": "7"}, "c": {"zone": "y"}}
 CLASSES = ("longhorn", "other")
@@ -201,7 +202,7 @@ def _alike(volumes: Iterable[Object]) -> dict[str, object]:
     }
 
 
-@settings(max_examples=600)
+@examples(300)
 @given(st.data(), st.integers(1, 3), st.integers(0, 4))
 def test_the_possible_matches_of_a_node_are_those_of_kube_scheduler(
     data: st.DataObject, claim_count: int, volume_count: int

@@ -1,0 +1,15 @@
+"""How many examples the property tests try: `make soak` tries ten times as many as `make check` (EXAMPLES_FACTOR)."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hypothesis import settings
+
+_FACTOR: Final = int(os.environ.get("EXAMPLES_FACTOR", "1"))
+
+
+def examples(count: int, *, steps: int = 50) -> settings:
+    """So many examples; a state machine takes up to so many steps in each."""
+    return settings(max_examples=_FACTOR * count, stateful_step_count=steps)
