@@ -20,6 +20,7 @@ from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names, s
 from scheduler_core.model.constraints import Labels
 from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
 from scheduler_core.model.verdict import Reason
+from tests.examples import examples
 
 NAMES = ("a", "b", "c", "d", "e")
 KEYS = ("zone", "rack")
@@ -118,6 +119,7 @@ def decide(
     return schedule(pod, order, state, policy, min, longhorn_facts)
 
 
+@examples(50)
 @given(new_pods, states, policies, facts)
 def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
@@ -135,6 +137,7 @@ def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
         assert decision.ranking.totals == sums
 
 
+@examples(50)
 @given(new_pods, states, policies, facts)
 def test_the_best_nodes_are_those_of_the_highest_total(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
@@ -146,6 +149,7 @@ def test_the_best_nodes_are_those_of_the_highest_total(
     assert bool(decision.node) == bool(decision.feasible)
 
 
+@examples(50)
 @given(new_pods, states, policies, facts)
 def test_a_node_fits_if_it_fits_each_predicate_alone(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
@@ -158,6 +162,7 @@ def test_a_node_fits_if_it_fits_each_predicate_alone(
         assert {failure.predicate for failure in decision.failures.get(name, ())} == failing
 
 
+@examples(50)
 @given(new_pods, states, policies, predicates, facts)
 def test_another_predicate_never_adds_a_node(
     pod: Pod, state: GenericClusterState, policy: Policy, added: PolicyPredicate, longhorn_facts: LonghornFacts
@@ -171,6 +176,7 @@ def test_another_predicate_never_adds_a_node(
     assert {*after.feasible, *after.failures} == {*before.feasible, *before.failures}
 
 
+@examples(50)
 @given(new_pods, states, policies, facts, st.randoms(use_true_random=False))
 def test_the_order_of_nodes_does_not_matter(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts, random: Random
@@ -185,6 +191,7 @@ def test_the_order_of_nodes_does_not_matter(
     assert shuffled.feasible == tuple(name for name in names if name in decision.feasible)
 
 
+@examples(50)
 @given(new_pods, st.tuples(listed_nodes, listed_pods), policies, facts, st.randoms(use_true_random=False))
 def test_the_order_of_pods_matters_to_service_affinity_only(
     pod: Pod,
@@ -204,6 +211,7 @@ def test_the_order_of_pods_matters_to_service_affinity_only(
     assert (shuffled.ranking, shuffled.failures, shuffled.node) == (decision.ranking, decision.failures, decision.node)
 
 
+@examples(50)
 @given(new_pods, states, policies, facts)
 def test_an_extender_s_answer_is_from_0_to_10_for_every_requested_node(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
@@ -224,6 +232,7 @@ changes: st.SearchStrategy[Callable[[GenericClusterState], GenericClusterState]]
 )
 
 
+@examples(50)
 @given(states, st.lists(changes, max_size=30))
 def test_a_state_updated_change_by_change_equals_a_rebuilt_one(
     state: GenericClusterState, history: list[Callable[[GenericClusterState], GenericClusterState]]
@@ -310,6 +319,7 @@ def read(text: bytes) -> Policy | str:
         return str(error)
 
 
+@examples(50)
 @given(st.one_of(near_policies, json_values), new_pods, states)
 def test_a_policy_is_refused_or_decides(raw: object, pod: Pod, state: GenericClusterState) -> None:
     """No text that is nearly a policy causes an exception, then or later."""
@@ -323,6 +333,7 @@ def test_a_policy_is_refused_or_decides(raw: object, pod: Pod, state: GenericClu
     assert set(decision.ranking.scores) <= {entry.name for entry in policy.priorities}
 
 
+@examples(50)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_refused_or_read(text: bytes) -> None:
     """The error is one line."""

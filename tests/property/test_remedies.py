@@ -58,7 +58,7 @@ def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
     sizes: set[int | None] = {None}
     if cost is not None and cost.steps == 1 and cost.intervention is Intervention.SPACE:
         sizes = {cost.size - 1, cost.size * 2 // 3, cost.size // 3}
-    steps = [step for size in sizes for step in every_step(world.cluster, size)]
+    steps = dict.fromkeys(step for size in sizes for step in every_step(world.cluster, size))
     for step in (*steps, *map(move_step, replica_moves(world.cluster))):
         remedy = Remedy((step,))
         if cost is None or remedy.cost < cost:

@@ -27,6 +27,7 @@ from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import generic, kube
 from scheduler_core.model.disruption_budget import DisruptionBudget
 from tests.builders import GI, Object
+from tests.examples import examples
 from tests.worlds.predicted_clusters import (
     OPTIONS,
     add_labels,
@@ -154,6 +155,7 @@ def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
     return World(start, (Drain(tuple(chance.sample(names, min(len(names), chance.randint(1, 2))))),)), budget
 
 
+@examples(50)
 @given(guarded_worlds(), st.integers(0, 100))
 def test_no_step_of_a_drain_violates_a_budget(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
     """As many pods as the budget needs run after every step.
@@ -183,6 +185,7 @@ def runs(cluster: PredictedCluster, pod: kube.Pod) -> bool:
     return bool(pod.node_name) and all(volume.node_id == pod.node_name for volume in cluster.volumes_of(pod))
 
 
+@examples(50)
 @given(guarded_worlds(), st.integers(0, 100))
 def test_what_holds_up_a_drain_with_a_budget_is_named(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
     """Every pod that stays on a drained node has its budget named.
@@ -198,6 +201,7 @@ def test_what_holds_up_a_drain_with_a_budget_is_named(guarded: tuple[World, Disr
         assert [text.split()[1] for text in texts] == left
 
 
+@examples(50)
 @given(worlds())
 def test_no_order_overbooks_a_disk_while_the_status_is_current(world: World) -> None:
     """Each placement sees the one before, unless Longhorn's status lags behind."""
@@ -207,6 +211,7 @@ def test_no_order_overbooks_a_disk_while_the_status_is_current(world: World) -> 
         assert _overbooked_disks(result) == []
 
 
+@examples(50)
 @given(worlds())
 def test_longhorns_status_lists_exactly_the_replicas(world: World) -> None:
     """The scheduled bytes of every ready disk are those of its replicas."""
@@ -221,6 +226,7 @@ def test_longhorns_status_lists_exactly_the_replicas(world: World) -> None:
                 )
 
 
+@examples(50)
 @given(worlds())
 def test_every_placed_pod_may_run_where_it_is(world: World) -> None:
     """Its node is not gone, and its volumes have healthy replicas.
@@ -241,6 +247,7 @@ def test_every_placed_pod_may_run_where_it_is(world: World) -> None:
                     assert any(view.cluster.nodes[each.node_id].ready for each in healthy)
 
 
+@examples(50)
 @given(worlds())
 def test_every_pod_ends_in_exactly_one_way(world: World) -> None:
     """It has a node or a reason."""
@@ -252,6 +259,7 @@ def test_every_pod_ends_in_exactly_one_way(world: World) -> None:
         assert {*result.stuck} <= {*result.nodes}
 
 
+@examples(50)
 @given(worlds())
 def test_the_state_in_the_end_is_that_of_its_objects(world: World) -> None:
     """A view of the last objects has the updates' free space."""
@@ -261,6 +269,7 @@ def test_the_state_in_the_end_is_that_of_its_objects(world: World) -> None:
         assert dict(rebuilt.indexes.free_space) == dict(view.indexes.free_space)
 
 
+@examples(50)
 @given(worlds(plenty=True))
 def test_the_order_does_not_matter_where_there_is_plenty_of_room(world: World) -> None:
     """Every pod is always placed, and the drain always finishes."""
@@ -270,6 +279,7 @@ def test_the_order_does_not_matter_where_there_is_plenty_of_room(world: World) -
     assert [outcome.certainty for outcome in result.drains] == [Certainty.ALWAYS]
 
 
+@examples(50)
 @given(worlds())
 def test_one_waiting_pod_goes_where_the_extender_lets_it(world: World) -> None:
     """It is placed if /filter names a node, and there."""

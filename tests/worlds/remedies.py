@@ -84,10 +84,9 @@ def fits(objects: Sequence[Object]) -> bool:
     return bool(PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0).node)
 
 
-def after(objects: Sequence[Object], steps: Sequence[Step]) -> list[Object]:
-    """The objects after the steps of a remedy without moves."""
+def after(objects: Sequence[Object], cluster: PredictedCluster, steps: Sequence[Step]) -> list[Object]:
+    """The objects of a cluster after the steps of a remedy without moves."""
     changed = copy.deepcopy([*objects])
-    cluster = situation(*objects).cluster
     for step in steps:
         for command in step_commands(cluster, step, NAMESPACE):
             run_command(changed, command)
@@ -208,6 +207,10 @@ class World:
         return cluster_of(self.objects)
 
     @cached_property
+    def _cluster_as_read(self) -> PredictedCluster:
+        return situation(*self.objects).cluster
+
+    @cached_property
     def fits(self) -> bool:
         """Whether the pod fits as it is."""
         return fits(self.objects)
@@ -223,7 +226,7 @@ class World:
 
     def fits_after(self, *steps: Step) -> bool:
         """Whether the pod fits after steps without moves."""
-        return fits(after(self.objects, steps))
+        return fits(after(self.objects, self._cluster_as_read, steps))
 
     def works(self, remedy: Remedy) -> bool:
         """Whether the pod fits after a remedy, for every move's target.

@@ -133,7 +133,7 @@ async def _answer_of_bad_request(client: Any, path: str, content: bytes) -> Resp
 @pytest.mark.parametrize(("body", "problem"), MALFORMED)
 async def test_a_malformed_request_is_refused_with_the_reason(path: str, body: str, problem: str) -> None:
     """The status is 400, and the text names the field if there is one."""
-    async with small_service() as client:
+    async with http_client(SMALL_SERVICE) as client:
         response = await _answer_of_bad_request(client, path, body.encode())
     assert response.status_code == 400
     assert problem in response.json()["error"]
@@ -152,7 +152,7 @@ async def test_a_malformed_request_is_refused_with_the_reason(path: str, body: s
 )
 async def test_a_body_that_is_no_utf8_is_refused(body: bytes) -> None:
     """The invalid bytes may be anywhere."""
-    async with small_service() as client:
+    async with http_client(SMALL_SERVICE) as client:
         response = await _answer_of_bad_request(client, "/filter", body)
     assert response.status_code == 400
     assert "the body is not UTF-8" in response.json()["error"]
@@ -177,7 +177,7 @@ async def test_utf8_across_the_slices_of_the_check_is_accepted() -> None:
 )
 async def test_odd_but_valid_requests_are_answered(body: str) -> None:
     """Go's decoder would read them, too."""
-    async with small_service() as client:
+    async with http_client(SMALL_SERVICE) as client:
         response = await client.post("/filter", content=body.encode())
     assert response.status_code == 200
     assert response.json()["NodeNames"] == ["node-1"]
@@ -205,7 +205,7 @@ async def test_an_ephemeral_volume_of_an_impossible_size_is_refused(size: Any, p
     """The pod itself has the quantity, so its request is at fault."""
     spec = ephemeral_spec()
     spec["resources"]["requests"]["storage"] = size
-    async with small_service() as client:
+    async with http_client(SMALL_SERVICE) as client:
         body = json.dumps(by_names(pod(ephemeral={"scratch": spec}))).encode()
         response = await _answer_of_bad_request(client, "/filter", body)
     assert response.status_code == 400
@@ -215,7 +215,7 @@ async def test_an_ephemeral_volume_of_an_impossible_size_is_refused(size: Any, p
 @pytest.mark.parametrize("path", ["/filter", "/explain"])
 async def test_a_claim_that_does_not_exist_is_an_error_of_the_pod(path: str) -> None:
     """The status is 200, and kube-scheduler shows the text in the pod's event."""
-    async with small_service() as client:
+    async with http_client(SMALL_SERVICE) as client:
         response = await _answer_of_bad_request(client, path, json.dumps(by_names(pod("gone"))).encode())
     assert response.status_code == 200
     assert "PersistentVolumeClaim default/gone does not exist" in response.json()["Error"]
@@ -267,7 +267,7 @@ async def test_repeated_nodes_cost_no_more_than_reading_them() -> None:
     assert response.json() == {"error": "node 'a' is asked about twice"}
 
 
-_fuzzed_application: FastAPI = application()
+SMALL_SERVICE: FastAPI = application()
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -336,7 +336,7 @@ requests = st.fixed_dictionaries(
 
 
 async def _post(path: str, body: bytes) -> Response:
-    async with http_client(_fuzzed_application) as client:
+    async with http_client(SMALL_SERVICE) as client:
         return await client.post(path, content=body)
 
 
@@ -367,7 +367,7 @@ async def test_a_size_beyond_64_bits_is_no_bad_request(path: str, size: str) -> 
     raw = db_pod()
     raw["spec"]["volumes"] = [{"name": "d", "ephemeral": {"volumeClaimTemplate": template}}]
     body = {"Pod": raw, "NodeNameToMetaVictims": {"node-1": {}}} if path == "/preempt" else by_names(raw)
-    async with small_service() as client:
+    async with http_client(SMALL_SERVICE) as client:
         response = await client.post(path, json=body)
     assert response.status_code == 200
     if path in {"/filter", "/explain"}:
