@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.settings import Enforcement
@@ -25,6 +26,8 @@ DEFAULT_NAMESPACE = "longhorn-system"
 DEFAULT_STALE_AFTER = 60.0
 # A header of this program's own calls. No script of a web page may set it, as it may set no header that begins with Sec-.
 NO_BROWSER = "Sec-Longhorn-Extender"
+
+LogFormat = Literal["auto", "json", "console"]
 
 
 class BestEffort(StrEnum):

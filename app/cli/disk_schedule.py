@@ -32,7 +32,7 @@ DEFAULT_PORT: Final = 9505
 def disk_schedule(  # one parameter per flag
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    longhorn_namespace: NamespaceOption = DEFAULT_NAMESPACE,
     mirror: Annotated[  # noqa: FBT002 # a flag
         bool,
         typer.Option(
@@ -92,7 +92,7 @@ def disk_schedule(  # one parameter per flag
         address = url(host, listener.getsockname()[1])
         welcome = f"{does} as {name} (readiness: {address}/readyz, metrics: {address}/metrics, Ctrl-C stops)"
         run_controllers(
-            ControllerOptions(namespace, mirror, stale_after, release_orphans_after),
+            ControllerOptions(longhorn_namespace, mirror, stale_after, release_orphans_after),
             ProcessOptions(name, kubeconfig, context, timing if leader_elect else None),
             listener,
             lambda: print_line(welcome, err=True),

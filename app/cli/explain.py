@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DOES_NOT_FIT: Final = 1
+MAX_REMEDIES: Final = 100
 _UNLIMITED_WIDTH: Final = 2**16
 
 
@@ -120,6 +121,12 @@ def explain(
     ] = ExplainOutput.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
+    remedies: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, max=MAX_REMEDIES, help="How many remedies of a named pod that fits nowhere are printed."
+        ),
+    ] = 1,
     alone: AloneOption = False,  # noqa: FBT002 # --alone
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -152,7 +159,7 @@ def explain(
             named = (
                 claim_pod(claim, namespace, source) if claim is not None else select_pod(given[0], namespace, source)
             )
-            succeeds = _print_pod(question.ask_with_remedy(named, source, longhorn_namespace), output)
+            succeeds = _print_pod(question.ask_with_remedies(named, source, longhorn_namespace, remedies), output)
         else:
             succeeds = _print_pods(
                 [question.try_to_ask(entry, source) for entry in waiting_pods(namespace, source)], output
@@ -191,16 +198,18 @@ class _Question:
                 error=str(error),
             )
 
-    def ask_with_remedy(self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str) -> PodExplanation:
+    def ask_with_remedies(
+        self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str, limit: int
+    ) -> PodExplanation:
         answer = self.try_to_ask(pod, source)
         # A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without
         # kube-scheduler.
         if answer.schedulable or answer.error or self._nodes or self._alone or self._all_nodes:
             return answer
-        from app.cli.pod_remedies import first_remedy
+        from app.cli.pod_remedies import cheapest_remedies
 
-        remedy = first_remedy(pod, source, self._options, longhorn_namespace)
-        return answer.model_copy(update={"remedy": remedy})
+        found = cheapest_remedies(pod, source, self._options, longhorn_namespace, limit)
+        return answer.model_copy(update={"remedy": found[0] if found else None, "remedies": found})
 
     def ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
         """Returns the explanation of a pod. As in the cluster, Longhorn's rules decide about the nodes that

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +17,6 @@ from scheduler_core.convert import kube as wire
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.what_if.cluster_additions import MEMBER_NAMES, workload_members
 from scheduler_core.model import generic, kube
 from scheduler_core.model.listing import natural_key
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
@@ -137,6 +135,9 @@ def _existing(pod: kube.Pod, source: ClusterSource, selection: str = "") -> Expl
 
 def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:
     """Returns a workload's first pod that waits, its first pod, or the one that it would create."""
+    # Its import brings what `what-if` changes in a cluster.
+    from scheduler_core.extender.what_if.cluster_additions import MEMBER_NAMES, workload_members
+
     kind = resource.kind
     pods = source.snapshot.pods
     members = workload_members(kind, key, pods, source.objects.owners) if kind in MEMBER_NAMES else []
@@ -159,6 +160,8 @@ def read_workload(resource: Resource, name: str, namespace: str, source: Cluster
     """Returns a workload, undecoded, from its cluster."""
     raw = source.objects.workloads.get((resource.kind, namespace, name))
     if raw is None and source.file is None:
+        import asyncio
+
         return asyncio.run(_get(resource.path(namespace, name), source.kubeconfig, source.context))
     if raw is None:
         raise CoreError(

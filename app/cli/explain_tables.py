@@ -58,10 +58,10 @@ def print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
         console.print("requests of CPU and memory are not compared: no node says what is allocatable")
     fitting = sum(entry.fits for entry in answer.nodes.values())
     console.print(Text(f"{fitting} of {format_count(len(answer.nodes), 'node fits', 'nodes fit')}", style="bold"))
-    if answer.remedy is not None:
-        _print_paragraph(
-            f"cheapest remedy: {answer.remedy.text}; commands and others: longhorn-extender remedies", console
-        )
+    for number, remedy in enumerate(answer.remedies, start=1):
+        which = "cheapest" if number == 1 else "next"
+        more = "; commands and others: longhorn-extender remedies" if number == len(answer.remedies) else ""
+        _print_paragraph(f"{which} remedy: {remedy.text}{more}", console)
 
 
 def _print_paragraph(text: str, console: Console) -> None:

@@ -16,8 +16,7 @@ import typer
 from app.cli.terminal import print_line, warn
 from app.kube.memory_limit import memory_limit as container_limit
 from app.kube.snapshot_file import STDIN, load_snapshot
-from app.runtime.logs import LogFormat
-from app.settings import PEAK_FACTOR, BestEffort
+from app.settings import PEAK_FACTOR, BestEffort, LogFormat
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.quantity import parse_bytes
@@ -41,30 +40,22 @@ SnapshotOption = Annotated[
         "-o yaml` prints; - for standard input.",
     ),
 ]
-StatusPageOption = Annotated[
-    bool,
-    typer.Option(
-        "--status-page/--no-status-page",
-        envvar="LONGHORN_EXTENDER_STATUS_PAGE",
-        help="Have a read-only page about nodes, disks, waiting pods and decisions at /.",
-    ),
-]
 KubeconfigOption = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Credentials; default: the pod's own, else $KUBECONFIG or ~/.kube/config."),
 ]
 ContextOption = Annotated[str | None, typer.Option(metavar="NAME", help="Context of the kubeconfig.")]
 NamespaceOption = Annotated[
-    str, typer.Option(envvar="POD_NAMESPACE", help="Where Longhorn, the Lease, the Service and the ConfigMap are.")
+    str,
+    typer.Option(
+        "--longhorn-namespace",
+        envvar="POD_NAMESPACE",
+        metavar="NAME",
+        help="Where Longhorn, the Lease, the Service and the ConfigMap are.",
+    ),
 ]
 LonghornNamespaceOption = Annotated[
     str, typer.Option("--longhorn-namespace", envvar="POD_NAMESPACE", metavar="NAME", help="Where Longhorn is.")
-]
-SnapshotNamespaceOption = Annotated[
-    str,
-    typer.Option(
-        "--longhorn-namespace", "--namespace", envvar="POD_NAMESPACE", metavar="NAME", help="Where Longhorn is."
-    ),
 ]
 LeaderUrlOption = Annotated[
     str,
@@ -124,32 +115,12 @@ PluginOption = Annotated[
         help="Module, or file that ends in .py, with rules that the policy may name; may be given several times.",
     ),
 ]
-_LEASE_DURATION_HELP: Final = "Seconds until others may take the Lease."
-_RENEW_DEADLINE_HELP: Final = "Seconds after which a leader gives up."
-_RETRY_PERIOD_HELP: Final = "Seconds between renewals."
-_LOG_FORMAT_HELP: Final = "auto: readable on a terminal, else JSON."
-_LOG_LEVEL_HELP: Final = "debug, info, ..."
+LeaseDurationOption = Annotated[float, typer.Option(help="Seconds until others may take the Lease.")]
+RenewDeadlineOption = Annotated[float, typer.Option(help="Seconds after which a leader gives up.")]
+RetryPeriodOption = Annotated[float, typer.Option(help="Seconds between renewals.")]
+LogFormatOption = Annotated[LogFormat, typer.Option(help="auto: readable on a terminal, else JSON.")]
+LogLevelOption = Annotated[str, typer.Option(help="debug, info, ...")]
 
-LeaseDurationOption = Annotated[float, typer.Option(help=_LEASE_DURATION_HELP)]
-RenewDeadlineOption = Annotated[float, typer.Option(help=_RENEW_DEADLINE_HELP)]
-RetryPeriodOption = Annotated[float, typer.Option(help=_RETRY_PERIOD_HELP)]
-LogFormatOption = Annotated[LogFormat, typer.Option(help=_LOG_FORMAT_HELP)]
-LogLevelOption = Annotated[str, typer.Option(help=_LOG_LEVEL_HELP)]
-
-# The extender takes the same flags from its environment, too.
-ExtenderLeaseDurationOption = Annotated[
-    float, typer.Option(envvar="LONGHORN_EXTENDER_LEASE_DURATION", help=_LEASE_DURATION_HELP)
-]
-ExtenderRenewDeadlineOption = Annotated[
-    float, typer.Option(envvar="LONGHORN_EXTENDER_RENEW_DEADLINE", help=_RENEW_DEADLINE_HELP)
-]
-ExtenderRetryPeriodOption = Annotated[
-    float, typer.Option(envvar="LONGHORN_EXTENDER_RETRY_PERIOD", help=_RETRY_PERIOD_HELP)
-]
-ExtenderLogFormatOption = Annotated[
-    LogFormat, typer.Option(envvar="LONGHORN_EXTENDER_LOG_FORMAT", help=_LOG_FORMAT_HELP)
-]
-ExtenderLogLevelOption = Annotated[str, typer.Option(envvar="LONGHORN_EXTENDER_LOG_LEVEL", help=_LOG_LEVEL_HELP)]
 CandidateIdentityOption = Annotated[
     str, typer.Option(envvar="POD_NAME", help="Who this candidate is in the Lease; default: host name and process.")
 ]

@@ -11,7 +11,7 @@ from app.cli.predictions import predicted_cluster
 from app.schemas.pod_explanation import RemedyAnswer
 from app.schemas.remedies_answer import remedy_answer
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.planning.remedies import find_remedies
+from scheduler_core.extender.planning.remedies import MAX_DECISIONS, find_remedies
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.model.generic import PodKey
 
@@ -42,12 +42,13 @@ def remedy_after(
     return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
 
 
-def first_remedy(
-    pod: ExplainedPod, source: ClusterSource, options: FilterOptions, longhorn_namespace: str
-) -> RemedyAnswer | None:
-    """Returns the cheapest remedy that a short search finds, None without one or in a cluster that cannot be predicted."""
+def cheapest_remedies(
+    pod: ExplainedPod, source: ClusterSource, options: FilterOptions, longhorn_namespace: str, limit: int
+) -> list[RemedyAnswer]:
+    """Returns the cheapest remedies, none in a cluster that cannot be predicted. The search for one is short."""
     if pod.snapshot.disk_schedules:
-        return None
+        return []
     cluster = cluster_of_pod(pod, source)
-    remedies = find_remedies(pod.pod, cluster, options, 1, _EXPLAIN_DECISIONS).remedies
-    return remedy_answer(cluster, remedies[0], longhorn_namespace) if remedies else None
+    decisions = _EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
+    remedies = find_remedies(pod.pod, cluster, options, limit, decisions).remedies
+    return [remedy_answer(cluster, remedy, longhorn_namespace) for remedy in remedies]

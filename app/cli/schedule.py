@@ -34,8 +34,8 @@ from app.cli.options import (
     read_policy,
 )
 from app.cli.terminal import print_line, warn
-from app.runtime.logs import LogFormat, configure
-from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
+from app.runtime.logs import configure, configure_for_results
+from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
@@ -144,7 +144,7 @@ def schedule(  # one parameter per flag
     packing: PackingOption = Packing.AUTO,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    longhorn_namespace: NamespaceOption = DEFAULT_NAMESPACE,
     lease_name: _LeaseName = _LEASE,
     identity: _Identity = "",
     host: _Host = DEFAULT_HOST,
@@ -166,6 +166,7 @@ def schedule(  # one parameter per flag
     """
     if (snapshot is not None) == watch:
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
+    configure_for_results()
     file = None if policy is None else read_policy(policy, plugin)
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
     options = replace(filter_options(best_effort, packing), match_volumes=False)
@@ -195,7 +196,7 @@ def schedule(  # one parameter per flag
     config = SchedulerConfig(scheduler_name, DEFAULT_POLICY, choose, stale_after, file, mode)
     process_options = SchedulerOptions(
         identity=holder_identity(identity),
-        namespace=namespace,
+        namespace=longhorn_namespace,
         kubeconfig=kubeconfig,
         context=context,
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),

@@ -6,28 +6,17 @@ import ipaddress
 import json
 import shlex
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
+from app.cli import serve_options as flag
 from app.cli.options import (
-    AloneOption,
-    BestEffortOption,
-    CandidateIdentityOption,
     ContextOption,
-    ExtenderLeaseDurationOption,
-    ExtenderLogFormatOption,
-    ExtenderLogLevelOption,
-    ExtenderRenewDeadlineOption,
-    ExtenderRetryPeriodOption,
     KubeconfigOption,
     NamespaceOption,
     PackingOption,
-    PluginOption,
     SnapshotOption,
-    StatusPageOption,
     check_log_level,
     filter_options,
     holder_identity,
@@ -39,8 +28,9 @@ from app.cli.options import (
     request_limits,
     url,
 )
+from app.cli.serve_options import Command
 from app.cli.terminal import print_line, print_lines, warn
-from app.runtime.logs import LogFormat, configure
+from app.runtime.logs import configure
 from app.settings import (
     DEFAULT_GUARD_PORT,
     DEFAULT_HOST,
@@ -49,22 +39,14 @@ from app.settings import (
     DEFAULT_STALE_AFTER,
     BestEffort,
     LiveOptions,
+    LogFormat,
     Reservation,
     Settings,
     TlsFiles,
 )
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.settings import (
-    ENABLED,
-    ENFORCEMENT,
-    NODE_RESERVATION_TIMEOUT,
-    PLACEMENT_GUARD,
-    POD_SCHEDULING_TIMEOUT,
-    Enforcement,
-    SettingsHistory,
-    SettingsSource,
-)
+from scheduler_core.extender.settings import Enforcement
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.leadership import endpoint_slice
@@ -79,190 +61,55 @@ if TYPE_CHECKING:  # a command that does not serve needs none of it
     from app.runtime.server import HttpServer
 
 _MAX_EXAMPLE_NODES: Final = 12
-_ENV: Final = "LONGHORN_EXTENDER_"
-
-_Host = Annotated[str, typer.Option(envvar=f"{_ENV}HOST", help="Address to listen on.")]
-_Port = Annotated[int, typer.Option(envvar=f"{_ENV}PORT", min=0, max=65535, help="TCP port; 0 picks a free one.")]
-_MaxBody = Annotated[
-    str,
-    typer.Option(
-        envvar=f"{_ENV}MAX_BODY",
-        metavar="QUANTITY",
-        help="Largest request body, e.g. 256Mi; default: a quarter of --memory-limit.",
-    ),
-]
-_MemoryLimit = Annotated[
-    str,
-    typer.Option(
-        envvar=f"{_ENV}MEMORY_LIMIT",
-        metavar="QUANTITY",
-        help="Memory this process may use, 5/8 of it for requests; default: the container's limit, else 1Gi.",
-    ),
-]
-_Enforcement = Annotated[
-    Enforcement | None,
-    typer.Option(
-        envvar=f"{_ENV}ENFORCEMENT",
-        help=f"observe: answer that every node fits, and only count and log what would be refused; see {ENFORCEMENT}.",
-    ),
-]
-_Policy = Annotated[
-    str | None,
-    typer.Option(
-        envvar=f"{_ENV}POLICY",
-        metavar="FILE",
-        help="Policy of /prioritize, whose predicates count in /filter, too; read again when it changes.",
-    ),
-]
-_Advertise = Annotated[
-    str,
-    typer.Option(
-        envvar="POD_IP",
-        help="IP address the Service points to while this process leads; default: --host, if it is one.",
-    ),
-]
-_NodeName = Annotated[str, typer.Option(envvar="NODE_NAME", help="The node this runs on; default: host name.")]
-_Reservation = Annotated[
-    Reservation,
-    typer.Option(
-        envvar=f"{_ENV}RESERVATION",
-        help="capacity: pods are judged jointly, without a lock; node: one pod at a time, its node is reserved.",
-    ),
-]
-_Nudge = Annotated[
-    bool,
-    typer.Option(
-        "--nudge/--no-nudge",
-        envvar=f"{_ENV}NUDGE",
-        help="Have kube-scheduler retry a refused pod as soon as it fits, by an annotation of the pod.",
-    ),
-]
-_DiskMetrics = Annotated[
-    bool,
-    typer.Option(
-        "--disk-metrics/--no-disk-metrics",
-        envvar=f"{_ENV}DISK_METRICS",
-        help="Have the space of every disk in /metrics: seven series for each, eight for a closed one.",
-    ),
-]
-_StaleAfter = Annotated[
-    float,
-    typer.Option(
-        envvar=f"{_ENV}STALE_AFTER",
-        min=1,
-        help="Seconds without a word from the API server, after which nothing is decided.",
-    ),
-]
-_Enabled = Annotated[str, typer.Option(envvar=f"{_ENV}ENABLED", metavar="true|false", help=f"See {ENABLED}.")]
-_PodSchedulingTimeout = Annotated[
-    str,
-    typer.Option(envvar=f"{_ENV}POD_SCHEDULING_TIMEOUT", metavar="SECONDS", help=f"See {POD_SCHEDULING_TIMEOUT}."),
-]
-_NodeReservationTimeout = Annotated[
-    str,
-    typer.Option(envvar=f"{_ENV}NODE_RESERVATION_TIMEOUT", metavar="SECONDS", help=f"See {NODE_RESERVATION_TIMEOUT}."),
-]
-_PlacementGuard = Annotated[
-    str,
-    typer.Option(
-        envvar=f"{_ENV}PLACEMENT_GUARD",
-        metavar="off|observe|enforce",
-        help=f"See {PLACEMENT_GUARD}.",
-    ),
-]
-_PlacementGuardPort = Annotated[
-    int,
-    typer.Option(
-        envvar=f"{_ENV}PLACEMENT_GUARD_PORT",
-        min=0,
-        max=65535,
-        help="TCP port that API servers call the placement guard on, with TLS; 0 picks a free one.",
-    ),
-]
-_TlsCertFile = Annotated[
-    str,
-    typer.Option(
-        envvar=f"{_ENV}TLS_CERT_FILE",
-        metavar="FILE",
-        help="Certificate of --port, which then speaks HTTPS alone; read again when it changes, as are the two others.",
-    ),
-]
-_TlsPrivateKeyFile = Annotated[
-    str, typer.Option(envvar=f"{_ENV}TLS_PRIVATE_KEY_FILE", metavar="FILE", help="Key of --tls-cert-file.")
-]
-_ClientCaFile = Annotated[
-    str,
-    typer.Option(
-        envvar=f"{_ENV}CLIENT_CA_FILE",
-        metavar="FILE",
-        help="Authorities of callers' certificates: nothing is answered to a caller that shows no certificate of theirs.",
-    ),
-]
-_ProbePort = Annotated[
-    int | None,
-    typer.Option(
-        envvar=f"{_ENV}PROBE_PORT",
-        min=0,
-        max=65535,
-        help="TCP port with /healthz and /readyz alone, without TLS, for a kubelet; 0 picks a free one.",
-    ),
-]
-
-_AllowedHost = Annotated[
-    list[str] | None,
-    typer.Option(
-        envvar=f"{_ENV}ALLOWED_HOST",
-        metavar="NAME",
-        help="A name by which callers reach the service, besides IP addresses, localhost and the names of its Services; may be "
-        "given several times.",
-    ),
-]
 
 
 def serve(  # one parameter per flag
+    config: flag.Config = None,
     snapshot: SnapshotOption = None,
-    host: _Host = DEFAULT_HOST,
-    port: _Port = DEFAULT_PORT,
-    max_body: _MaxBody = "",
-    memory_limit: _MemoryLimit = "",
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
+    host: flag.Host = DEFAULT_HOST,
+    port: flag.Port = DEFAULT_PORT,
+    max_body: flag.MaxBody = "",
+    memory_limit: flag.MemoryLimit = "",
+    best_effort: flag.BestEffort = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
-    enforcement: _Enforcement = None,
-    policy: _Policy = None,
-    plugin: PluginOption = None,
-    alone: AloneOption = False,  # noqa: FBT002 # --alone
-    disk_metrics: _DiskMetrics = True,  # noqa: FBT002 # --disk-metrics and --no-disk-metrics
-    status_page: StatusPageOption = True,  # noqa: FBT002 # --status-page and --no-status-page
+    enforcement: flag.Enforcement = None,
+    policy: flag.Policy = None,
+    plugin: flag.Plugin = None,
+    alone: flag.Alone = False,  # noqa: FBT002 # --alone
+    disk_metrics: flag.DiskMetrics = True,  # noqa: FBT002 # --disk-metrics and --no-disk-metrics
+    status_page: flag.StatusPage = True,  # noqa: FBT002 # --status-page and --no-status-page
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: NamespaceOption = DEFAULT_NAMESPACE,
-    identity: CandidateIdentityOption = "",
-    advertise: _Advertise = "",
-    node_name: _NodeName = "",
-    reservation: _Reservation = Reservation.CAPACITY,
-    nudge: _Nudge = True,  # noqa: FBT002 # --nudge and --no-nudge
-    stale_after: _StaleAfter = DEFAULT_STALE_AFTER,
-    lease_duration: ExtenderLeaseDurationOption = 15.0,
-    renew_deadline: ExtenderRenewDeadlineOption = 10.0,
-    retry_period: ExtenderRetryPeriodOption = 2.0,
-    enabled: _Enabled = "",
-    pod_scheduling_timeout: _PodSchedulingTimeout = "",
-    node_reservation_timeout: _NodeReservationTimeout = "",
-    placement_guard: _PlacementGuard = "",
-    placement_guard_port: _PlacementGuardPort = DEFAULT_GUARD_PORT,
-    tls_cert_file: _TlsCertFile = "",
-    tls_private_key_file: _TlsPrivateKeyFile = "",
-    client_ca_file: _ClientCaFile = "",
-    probe_port: _ProbePort = None,
-    allowed_host: _AllowedHost = None,
-    log_format: ExtenderLogFormatOption = "auto",
-    log_level: ExtenderLogLevelOption = "info",
+    longhorn_namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    identity: flag.Identity = "",
+    advertise: flag.Advertise = "",
+    node_name: flag.NodeName = "",
+    reservation: flag.Reservation = Reservation.CAPACITY,
+    nudge: flag.Nudge = True,  # noqa: FBT002 # --nudge and --no-nudge
+    stale_after: flag.StaleAfter = DEFAULT_STALE_AFTER,
+    lease_duration: flag.LeaseDuration = 15.0,
+    renew_deadline: flag.RenewDeadline = 10.0,
+    retry_period: flag.RetryPeriod = 2.0,
+    enabled: flag.Enabled = "",
+    pod_scheduling_timeout: flag.PodSchedulingTimeout = "",
+    node_reservation_timeout: flag.NodeReservationTimeout = "",
+    placement_guard: flag.PlacementGuard = "",
+    placement_guard_other_nodes: flag.PlacementGuardOtherNodes = "",
+    placement_guard_port: flag.PlacementGuardPort = DEFAULT_GUARD_PORT,
+    tls_cert_file: flag.TlsCertFile = "",
+    tls_private_key_file: flag.TlsPrivateKeyFile = "",
+    client_ca_file: flag.ClientCaFile = "",
+    probe_port: flag.ProbePort = None,
+    allowed_host: flag.AllowedHost = None,
+    log_format: flag.LogFormat = "auto",
+    log_level: flag.LogLevel = "info",
 ) -> None:
     """Answer kube-scheduler for a cluster, or for a snapshot of one.
 
     Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
     the one that holds the Lease answers.
     """
+    del config  # its callback has read it
     _check_alone(snapshot, alone=alone)
     options = filter_options(best_effort, packing)
     limits = request_limits(max_body, memory_limit)
@@ -278,7 +125,7 @@ def serve(  # one parameter per flag
         return
     live_options = LiveOptions(
         identity=holder_identity(identity),
-        namespace=namespace,
+        namespace=longhorn_namespace,
         kubeconfig=kubeconfig,
         context=context,
         advertise=_advertised_address(advertise, host),
@@ -289,13 +136,12 @@ def serve(  # one parameter per flag
         stale_after=stale_after,
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
         environment=_extender_settings(
-            {
-                ENABLED: enabled,
-                POD_SCHEDULING_TIMEOUT: pod_scheduling_timeout,
-                NODE_RESERVATION_TIMEOUT: node_reservation_timeout,
-                ENFORCEMENT: enforcement or "",
-                PLACEMENT_GUARD: placement_guard,
-            }
+            enabled=enabled,
+            pod_scheduling_timeout=pod_scheduling_timeout,
+            node_reservation_timeout=node_reservation_timeout,
+            enforcement=enforcement or "",
+            placement_guard=placement_guard,
+            placement_guard_other_nodes=placement_guard_other_nodes,
         ),
     )
     _serve_cluster(live_options, settings, placement_guard_port, log_format, log_level)
@@ -315,11 +161,10 @@ def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles |
     return TlsFiles(certificate, private_key, client_ca)
 
 
-def _extender_settings(values: Mapping[str, str]) -> dict[str, str]:
+def _extender_settings(**values: str) -> dict[str, str]:
     """Returns the extender's own settings that were given, or raises a CoreError if one is not valid."""
-    given = {name: value for name, value in values.items() if value}
-    for problem in SettingsHistory().resolve([SettingsSource("flag or environment", given)]).problems:
-        raise CoreError(problem.partition(";")[0])
+    given = {flag.SETTINGS[name]: value for name, value in values.items() if value}
+    flag.check_settings("flag or environment", given)
     return given
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import ContextOption, KubeconfigOption, SnapshotNamespaceOption, cluster_objects
+from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption, cluster_objects
 from app.cli.terminal import json_text, print_line, print_result, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
@@ -33,7 +33,7 @@ class SnapshotFormat(StrEnum):
 def snapshot(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: SnapshotNamespaceOption = DEFAULT_NAMESPACE,
+    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
     output: Annotated[SnapshotFormat, typer.Option("--output", "-o", help="How to print.")] = SnapshotFormat.YAML,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")
@@ -44,7 +44,7 @@ def snapshot(
     Only the fields that decide something are written: no environment variables, secrets, commands or annotations.
     `serve --snapshot` and `explain --snapshot` read the file.
     """
-    objects = cluster_objects(kubeconfig, context, namespace, progress=sys.stderr.isatty() or file is not None)
+    objects = cluster_objects(kubeconfig, context, longhorn_namespace, progress=sys.stderr.isatty() or file is not None)
     object_list = {"apiVersion": "v1", "kind": "List", "items": objects}
     text = _format(object_list, output)
     if file is None:

@@ -12,6 +12,11 @@ from typing import Any
 import typer
 
 from app.runtime.printable import printable
+from scheduler_core.errors import CoreError
+
+
+class Interrupted(CoreError):
+    """Ctrl-C ended a command, which has something to say about it."""
 
 
 def print_line(text: str, *, err: bool = False) -> None:

@@ -67,7 +67,7 @@ AddNodeOption = Annotated[
 ]
 
 
-class CommandWithOrder(TyperCommand):
+class Command(TyperCommand):
     """A command that knows in which order its options were given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -15,13 +15,12 @@ import os
 import sys
 import threading
 from collections import deque
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 
 from app.runtime.printable import printable
-
-LogFormat = Literal["auto", "json", "console"]
+from app.settings import LogFormat
 
 # The local variables of a failed request contain its pod, whose environment may hold secrets: neither format prints them.
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(

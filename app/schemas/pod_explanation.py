@@ -92,6 +92,7 @@ class PodExplanation(Answer):
         default=None,
         description="the cheapest change that makes a pod fit; null if it fits, or if none was sought or found",
     )
+    remedies: list[RemedyAnswer] = Field(default=[], description="the cheapest ones, as many as were asked for")
     error: str = Field(default="", description="why nothing can be decided about the pod; empty if it can")
 
     @property

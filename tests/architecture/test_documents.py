@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import typer
 
-from app.cli.main import cli
+from app.cli.commands import load_command
 from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED
 from scheduler_core.extender.kube_scheduler_filters import PLUGIN_RULES, VOLUME_PLUGIN
 from scheduler_core.extender.planning.remedy import RemedyKind
@@ -112,7 +111,7 @@ def test_every_setting_of_serve_is_documented_with_its_variable_and_default() ->
         (ROOT / "docs/configuration.md").read_text(),
         re.MULTILINE,
     )
-    command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
+    command = load_command("serve")
     flags = [parameter for parameter in command.params if parameter.name != "help"]
     assert rows == [
         (flag.opts[0], flag.envvar or "", str(getattr(flag.default, "value", flag.default) or "")) for flag in flags

@@ -47,7 +47,6 @@ COMMANDS: Final = (
     "what-if",
     "headroom",
     "maintenance",
-    "compare",
     "remedies",
     "rebalance",
     "scheduler-config",
@@ -55,7 +54,6 @@ COMMANDS: Final = (
     "schedule",
     "disk-schedule",
     "policy check",
-    "version",
 )
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception"})
 _INDIRECT: Final = frozenset({"tell", "write"})

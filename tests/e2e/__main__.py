@@ -34,6 +34,7 @@ from tests.e2e import (
     promised_space,
     size,
     static_volumes,
+    strategies,
     tight_burst,
     tight_nodes,
     todays_rules,
@@ -66,6 +67,7 @@ class Section(StrEnum):
     GUARD_FAULTS = "guard-faults"
     PROMISED_SPACE = "promised-space"
     TIGHT_NODES = "tight-nodes"
+    STRATEGIES = "strategies"
     DISK_SCHEDULES = "disk-schedules"
     HAND_OVER = "hand-over"
     SIZE = "size"
@@ -87,6 +89,8 @@ _PREDICTED_CLUSTERS: Final = 32
 _TIGHT_BURSTS: Final = 10
 # Random tight clusters, whose bursts are computed.
 _TIGHT_CLUSTERS: Final = 100
+# Random orders in which pods arrive at each strategy.
+_ARRIVALS: Final = 5
 # Bursts that exactly fit, without DiskSchedules and with them.
 _EXACT_BURSTS: Final = 1
 # Random bursts of eight pods whose claims fill the disks exactly.
@@ -150,6 +154,7 @@ def main(  # noqa: PLR0917 # the options of the command
         Section.PROMISED_SPACE: (report.promised_space, _FAULTY_BURSTS),
         Section.DISK_SCHEDULES: (report.disk_schedules, _EXACT_BURSTS),
         Section.TIGHT_NODES: (report.tight_nodes, _TIGHT_CLUSTERS),
+        Section.STRATEGIES: (report.strategies, _ARRIVALS),
         Section.BINDINGS: (report.bindings, _SEEDS),
         Section.TODAYS_RULES: (report.todays_rules, _RULE_SEEDS),
         Section.PREDICTIONS: (report.predictions, _PREDICTED_CLUSTERS),
@@ -312,6 +317,14 @@ class _Report:
         self._failures += tight_nodes.failures(tallies)
         self._write(Section.TIGHT_NODES, {way: asdict(tally) for way, tally in tallies.items()})
         self._console.print(tight_nodes.table(tallies, seeds))
+
+    def strategies(self, orders: int) -> None:
+        """Computes and prints the same pods with each strategy."""
+        compared = strategies.run(orders)
+        self._failures += strategies.failures(compared)
+        self._write(Section.STRATEGIES, [asdict(each) for each in compared])
+        for each in compared:
+            self._console.print(strategies.table(each))
 
     def finish(self) -> None:
         """Prints the notes and the failures.

@@ -134,7 +134,14 @@ class Longhorn:
         """Starts one more process, without waiting for it."""
         port = self.cluster.free_port()
         program = Path(sys.executable).with_name("longhorn-extender")
-        argv = [str(program), "disk-schedule", "--kubeconfig", str(self.account), "--namespace", self.namespace]
+        argv = [
+            str(program),
+            "disk-schedule",
+            "--kubeconfig",
+            str(self.account),
+            "--longhorn-namespace",
+            self.namespace,
+        ]
         argv += ["--port", str(port), "--identity", name, *arguments]
         process = self.cluster.spawn(f"{self.namespace}-{name}", argv)
         self.processes.append(process)

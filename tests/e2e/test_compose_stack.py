@@ -53,8 +53,12 @@ def start_service(stack: Stack, name: str) -> None:
     words[words.index("--port") + 1] = port
     stack.cluster.spawn(
         name,
-        [Path(sys.executable).with_name("longhorn-extender"), *words, "--placement-guard-port", guard_port],
-        env={**service["environment"], "POD_IP": primary_address()},
+        [Path(sys.executable).with_name("longhorn-extender"), *words],
+        env={
+            **service["environment"],
+            "POD_IP": primary_address(),
+            "LONGHORN_EXTENDER_PLACEMENT_GUARD_PORT": guard_port,
+        },
         ready=http_ok(f"http://{LOOPBACK}:{port}/healthz"),
     )
 

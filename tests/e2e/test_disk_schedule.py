@@ -360,7 +360,7 @@ def test_the_controllers_do_not_allocate_while_longhorn_manager_runs(
     assert longhorn.get(LONGHORN_REPLICAS, "v-r0")["spec"]["diskID"] == ""
 
     program = Path(sys.executable).with_name("longhorn-extender")
-    options = ["--kubeconfig", str(account), "--namespace", longhorn.namespace, "--port", "0"]
+    options = ["--kubeconfig", str(account), "--longhorn-namespace", longhorn.namespace, "--port", "0"]
     argv = [str(program), "disk-schedule", *options]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

@@ -58,7 +58,7 @@ def test_longhorns_definition_is_neither_written_to_nor_replaced(longhorn: Longh
     mirror.stop()
 
     for arguments in ([], ["--mirror"]):
-        options = ["--kubeconfig", str(longhorn.account), "--namespace", LONGHORN, "--port", "0", *arguments]
+        options = ["--kubeconfig", str(longhorn.account), "--longhorn-namespace", LONGHORN, "--port", "0", *arguments]
         argv = [str(EXTENDER), "disk-schedule", *options]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (2, f"longhorn-extender: {REFUSAL}\n")

@@ -52,9 +52,10 @@ def test_containers_have_no_privileges(service: dict[str, Any]) -> None:
 
 def test_candidates_of_one_host_serve_the_placement_guard_on_ports_of_their_own() -> None:
     """The mode is that of the ConfigMap, as in every installation."""
-    ports = [options(name).get("--placement-guard-port", str(DEFAULT_GUARD_PORT)) for name in CANDIDATES]
+    variables = [SERVICES[name]["environment"] for name in CANDIDATES]
+    ports = [each.get("LONGHORN_EXTENDER_PLACEMENT_GUARD_PORT", str(DEFAULT_GUARD_PORT)) for each in variables]
     assert len(set(ports)) == len(CANDIDATES)
-    assert not any("--placement-guard" in options(name) for name in CANDIDATES)
+    assert not any("LONGHORN_EXTENDER_PLACEMENT_GUARD" in each for each in variables)
 
 
 @each_service

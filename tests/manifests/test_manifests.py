@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from app.cli.main import cli
+from app.cli.commands import load_command
 from app.cli.options import ANY_ADDRESS, request_limits
 from app.extender.offer_store import CONFIG_MAP
 from app.kube.cluster_cache import WATCHED
@@ -229,7 +228,7 @@ def test_a_follower_passes_every_probe(probe: str) -> None:
 
 def test_the_program_accepts_the_command_line() -> None:
     """It has this command, these flags and variables, and these ports."""
-    command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
+    command = load_command("serve")
     flags = {option for parameter in command.params for option in parameter.opts}
     variables = {parameter.envvar for parameter in command.params}
     verb, *arguments = CONTAINER["args"]

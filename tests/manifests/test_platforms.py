@@ -7,10 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
-from app.cli.main import cli
+from app.cli.commands import load_command
 from devcluster.build import ensure_built
 from devcluster.components import SCHEDULER
 from devcluster.scheduler_config import rewrite
@@ -132,13 +131,12 @@ def test_harvester_writes_rke2s_files() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_of_a_page_exists(name: str) -> None:
     """Kustomizations are there, and flags of `longhorn-extender` are known."""
-    commands = typer.main.get_command(cli)
     for program, *arguments in page(name).commands:
         if program == "kubectl":
             folders = [after for flag, after in pairwise(arguments) if flag == "-k"]
             assert all(folder == "my-cluster" or (ROOT / folder / "kustomization.yaml").exists() for folder in folders)
         elif program == "longhorn-extender":
-            command = commands.get_command(None, arguments[0])  # type: ignore[attr-defined]
+            command = load_command(arguments[0])
             known = {flag for parameter in command.params for flag in parameter.opts}
             assert {argument for argument in arguments if argument.startswith("--")} <= known
         else:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import typer
 
-from app.cli.main import cli
+from app.cli.commands import load_command
 from scheduler_core.generic.rule_inputs import ALL_KINDS
 from tests.manifests.kustomize import BASES, POLICY, ROLE, BuiltObjects, build, documented_kustomization
 from tests.manifests.load import CLUSTER_PERMISSIONS, MANIFESTS, NAME, NAMESPACE, Permission, only, permissions
@@ -70,7 +69,7 @@ def test_the_deployment_serves_the_mounted_file(pair: tuple[BuiltObjects, BuiltO
     (container,) = pod["containers"]
     (container_without,) = pod_without["containers"]
     option, _, path = container["args"].pop().partition("=")
-    command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
+    command = load_command("serve")
     assert option in {name for parameter in command.params for name in parameter.opts}
     (mount,) = container.pop("volumeMounts")
     (volume,) = pod.pop("volumes")

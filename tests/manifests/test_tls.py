@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from app.cli.main import cli
+from app.cli.commands import load_command
 from app.settings import DEFAULT_GUARD_PORT
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
@@ -66,7 +65,7 @@ def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own(tm
     spec = pod_spec(build(tmp_path / "tls", "overlays/tls"))
     (container,) = spec["containers"]
     flags = dict(argument.split("=") for argument in container["args"] if "=" in argument)
-    command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
+    command = load_command("serve")
     assert flags.keys() <= {option for parameter in command.params for option in parameter.opts}
     (mount,) = container["volumeMounts"]
     (volume,) = spec["volumes"]

@@ -8,14 +8,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
 
 import pytest
 import structlog
-import typer.main
 
-from app.cli.main import main, policy
+from app.cli.main import main
 
 
 @dataclass(frozen=True)
@@ -28,14 +25,13 @@ class Result:
 
 
 Run = Callable[..., Result]
-_build_command: Final = typer.main.get_command
 
 
 @pytest.fixture
 def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Restores the process's log configuration after the test; a command changes no signal, and is found at once."""
+    """Restores the process's log configuration after the test; a command changes no signal."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(typer.main, "get_command", _command)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     root = logging.getLogger()
     handlers = root.handlers
     level = root.level
@@ -66,13 +62,3 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pro
         return Result(exit_info.value.code, captured.out, captured.err)
 
     return run_command
-
-
-def _command(app: typer.Typer) -> Any:
-    """Returns the tree of commands: typer builds it for each call, which takes longer than most commands."""
-    return _command_calling(app, *(info.callback for info in (*app.registered_commands, *policy.registered_commands)))
-
-
-@cache
-def _command_calling(app: typer.Typer, *_callbacks: Any) -> Any:
-    return _build_command(app)

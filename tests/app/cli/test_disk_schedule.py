@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from app.cli.main import cli
+from app.cli.commands import load_command
 from scheduler_core.model.disk_schedule import FINALIZER
 from tests.manifests.load import MANIFESTS, ROOT, documents, objects, permissions
 from tests.worlds.command_line import Run
@@ -56,7 +55,7 @@ def test_the_mirror_may_only_write_disk_schedules_and_its_lease() -> None:
 
 def test_the_program_accepts_the_command_line_of_the_manifest() -> None:
     """It has this command, these flags and variables, and this port."""
-    command = typer.main.get_command(cli).get_command(None, "disk-schedule")  # type: ignore[attr-defined]
+    command = load_command("disk-schedule")
     flags = {option for parameter in command.params for option in parameter.opts}
     verb, *arguments = CONTAINER["args"]
     assert (CONTAINER["command"], verb) == (["longhorn-extender"], "disk-schedule")
@@ -76,7 +75,7 @@ def test_the_images_tag_is_the_projects_version() -> None:
 def test_the_flags_are_documented() -> None:
     """docs/disk-schedule.md lists them."""
     text = (ROOT / "docs/disk-schedule.md").read_text()
-    command = typer.main.get_command(cli).get_command(None, "disk-schedule")  # type: ignore[attr-defined]
+    command = load_command("disk-schedule")
     named = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
     missing = {option for option in named - {"--help", "--log-format", "--log-level"} if f"`{option}`" not in text}
     assert missing == set()

@@ -253,7 +253,7 @@ async def test_a_signal_while_the_probe_is_removed_lets_the_removal_end(tmp_path
         processes.append(process)
         _, problem = await process.communicate()
     assert sorted(api.deleted) == sorted(api.created)
-    assert (process.returncode, problem) == (2, b"longhorn-extender: interrupted; the probe pod is removed\n")
+    assert (process.returncode, problem) == (130, b"longhorn-extender: interrupted; the probe pod is removed\n")
 
 
 async def test_what_cannot_be_removed_is_named(tmp_path: Path, run: Run) -> None:

@@ -159,7 +159,7 @@ def test_an_interrupted_probe_is_removed(stack: Stack, number: signal.Signals) -
         wait_until("the probe", lambda: any(name.startswith(TAG) for name in leftovers(stack, PODS)))
         process.send_signal(number)
         _, problem = process.communicate(timeout=60)
-    assert (process.returncode, problem) == (2, "longhorn-extender: interrupted; the probe pod is removed\n")
+    assert (process.returncode, problem) == (130, "longhorn-extender: interrupted; the probe pod is removed\n")
     assert leftovers(stack) == []
 
 

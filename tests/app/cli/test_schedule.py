@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from app.cli.main import cli
+from app.cli.commands import load_command
 from app.kube.client import KubeClient
 from app.runtime.elector import Elector
 from app.scheduler import lifecycle
@@ -358,7 +357,7 @@ def test_the_documented_output_is_what_the_command_prints(run: Run, monkeypatch:
 
 def test_every_option_is_documented() -> None:
     """docs/generic-scheduler.md lists the flags in the program's order, with their defaults."""
-    command = typer.main.get_command(cli).get_command(None, "schedule")  # type: ignore[attr-defined]
+    command = load_command("schedule")
     flags = [parameter for parameter in command.params if parameter.name != "help"]
     rows = re.findall(
         r"^\| `(--[a-z-]+)` \| (?:`([A-Z_]+)`)? ?\| (?:`([^`]+)`)? ?\|",

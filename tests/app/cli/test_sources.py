@@ -17,7 +17,6 @@ PREDICTIONS: Final = (
     ("maintenance",),
     ("remedies", "db-0"),
     ("rebalance",),
-    ("compare", "--pods", "1"),
 )
 FILE: Final = "examples/mixed-cluster/snapshot.yaml"
 COMMANDS: Final = (*PREDICTIONS, ("top",), ("waiting",), ("explain",))
@@ -85,7 +84,6 @@ def test_a_cluster_without_longhorn_nodes_cannot_be_predicted(
         ("headroom", "-"),
         ("remedies", "-"),
         ("explain", "-"),
-        ("compare", "--apply", "-"),
     ],
     ids=" ".join,
 )

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.commands import Group
 from app.cli.explain import Output, show
 from app.cli.options import PluginOption, read_policy
+from app.runtime.logs import configure_for_results
 from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.generic.rule_inputs import rule_inputs
@@ -18,14 +20,23 @@ if TYPE_CHECKING:
 _File = Annotated[str, typer.Argument(metavar="FILE", help="Policy file, JSON.")]
 _Output = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 
+policy = typer.Typer(cls=Group, rich_markup_mode=None, add_completion=False)
 
+
+@policy.callback()
+def _policy_files() -> None:
+    """Work with policy files of the generic scheduler."""
+
+
+@policy.command()
 def check(file: _File, plugin: PluginOption = None, output: _Output = Output.TABLE) -> None:
     """Check a policy file, and list what each of its rules reads.
 
     Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
     """
-    policy = read_policy(file, plugin).policy
-    show(_data(file, policy), output, lambda console: _print_table(policy, console))
+    configure_for_results()
+    content = read_policy(file, plugin).policy
+    show(_data(file, content), output, lambda console: _print_table(content, console))
 
 
 def _data(file: str, policy: Policy) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.explain import DOES_NOT_FIT, Output, show
+from app.cli.explain import DOES_NOT_FIT, MAX_REMEDIES, Output, show
 from app.cli.explain_subject import read_source, select_pod
 from app.cli.options import (
     BestEffortOption,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _DEFAULT_LIMIT: Final = 5
-_MAX_LIMIT: Final = 100
 
 
 def remedies(
@@ -48,7 +47,7 @@ def remedies(
     ],
     snapshot: SnapshotOption = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=_MAX_LIMIT, help="How many remedies are printed at most.")
+        int, typer.Option(metavar="N", min=1, max=MAX_REMEDIES, help="How many remedies are printed at most.")
     ] = _DEFAULT_LIMIT,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,

@@ -1,0 +1,158 @@
+"""Every command by what it is for, and the exit code of each. Exit code 0: it fits, or the command succeeded. 1: it
+does not fit. 2: bad input, with one clear line on standard error.
+
+A command's module is imported when the command is called, so `--help` and `--version` need none.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from app.cli.terminal import Interrupted, print_line, print_lines
+from scheduler_core.errors import CoreError
+
+NAME: Final = "longhorn-extender"
+BAD_INPUT: Final = 2
+INTERRUPTED: Final = 130
+
+COMMANDS: Final = {
+    "Run": {
+        "serve": "Answer kube-scheduler for a cluster, or for a snapshot of one.",
+        "schedule": "Schedule pods by predicates, priorities and a policy file.",
+        "disk-schedule": "Allocate room on Longhorn's disks through DiskSchedules.",
+    },
+    "Ask": {
+        "explain": "Tell on which nodes a pod can run, and why not elsewhere.",
+        "waiting": "Show the pods with claims that wait for a node.",
+        "top": "Show how full nodes or disks are, the worst first.",
+        "decisions": "Show what the extender decided lately.",
+    },
+    "Plan": {
+        "what-if": "Predict what changes of the cluster lead to.",
+        "headroom": "Say how many more pods of a template fit.",
+        "maintenance": "Find an order of nodes in which every drain fits.",
+        "remedies": "Find the cheapest changes of the cluster for a pod to fit.",
+        "rebalance": "Find the fewest replica moves after which more fits.",
+    },
+    "Install": {
+        "doctor": "Tell whether the extender protects a cluster.",
+        "scheduler-config": "Print the file that registers the extender.",
+        "snapshot": "Write what decisions read of the cluster to a file.",
+        "policy check": "Check a policy file, and list what its rules read.",
+    },
+}
+_WIDTH: Final = max(len(name) for commands in COMMANDS.values() for name in commands)
+# Before `-n` was the workload's namespace everywhere, these commands had Longhorn's as --namespace.
+_WITH_OLD_NAMESPACE: Final = frozenset({"serve", "schedule", "disk-schedule", "snapshot"})
+_OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
+
+
+class Group(TyperGroup):
+    """Commands, without one of which the help is shown."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        """Parses the options before a command; prints the help and ends the program if there is nothing to parse."""
+        if not args and not ctx.resilient_parsing:
+            print_lines(ctx.get_help(), err=True)
+            raise typer.Exit(BAD_INPUT)
+        return super().parse_args(ctx, args)
+
+
+class _Program(Group):
+    """The program's own options, and its commands."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        names = (name.partition(" ")[0] for commands in COMMANDS.values() for name in commands)
+        self.commands = dict.fromkeys(names)  # type: ignore[assignment] # which `get_command` fills
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        del ctx
+        return load_command(cmd_name) if cmd_name in self.commands else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands by what they are for."""
+        del ctx
+        for title, commands in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(_WIDTH), text) for name, text in commands.items()])
+
+
+@cache
+def load_command(name: str) -> Any:
+    """Returns a command. Its function has its name, in a module of this name that may have a class of its own for it."""
+    name_in_python = name.replace("-", "_")
+    module = import_module(f"app.cli.{name_in_python}")
+    command = getattr(module, name_in_python)
+    if isinstance(command, typer.Typer):
+        return typer.main.get_command(command)
+    single = typer.Typer(rich_markup_mode=None, add_completion=False)
+    settings = {"token_normalize_func": lambda text: _OLD_NAMES.get(text, text)} if name in _WITH_OLD_NAMESPACE else {}
+    single.command(name, cls=getattr(module, "Command", TyperCommand), context_settings=settings)(command)
+    return typer.main.get_command(single)
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 # the value of --version
+    if asked:
+        from importlib.metadata import version
+
+        from app import DISTRIBUTION
+
+        print_line(version(DISTRIBUTION))
+        raise typer.Exit
+
+
+_program = typer.Typer(
+    name=NAME,
+    help="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
+    cls=_Program,
+    # The boxes of rich mark-up cut long words, such as the list of kinds that a snapshot takes.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@_program.callback()
+def _options(
+    version: Annotated[  # noqa: FBT002 # --version
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+    del version
+
+
+cli = typer.main.get_command(_program)
+
+
+def run() -> int:
+    """Runs the command of the command line, and returns its exit code; an error becomes one line.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended the command
+    """
+    try:
+        code: int = cli(standalone_mode=False, prog_name=NAME) or 0
+    except typer.TyperException as error:
+        if isinstance(error, typer.BadParameter) and error.__cause__ is not None:
+            from app.schemas.value_problem import problem_of
+
+            error.message = problem_of(error.__cause__, error.message)
+        return _fail(f"{error.format_message().rstrip('.')}; see --help")
+    except CoreError as error:
+        return _fail(str(error), INTERRUPTED if isinstance(error, Interrupted) else BAD_INPUT)
+    # typer makes an exit code of it.
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
+
+
+def _fail(problem: str, code: int = BAD_INPUT) -> int:
+    print_line(f"{NAME}: {' '.join(problem.split())}", err=True)
+    return code

@@ -1,0 +1,131 @@
+"""The report's strategies: the same pods placed without an extender, by Longhorn's proposal, by this extender, and with its guard.
+
+This part is computed, without a cluster; docs/strategies.md says how, and has its tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+
+from app.cli.explain_subject import ClusterSource, read_source
+from app.cli.predictions import order_seeds, predicted_cluster, seeded_choice
+from app.cli.what_if_changes import ChangeReader, parallel_sets
+from app.kube.scheduling_objects import SchedulingObjects
+from app.settings import DEFAULT_NAMESPACE
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.strategies.comparison import Spread, StrategyComparison, summarize
+from scheduler_core.extender.strategies.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
+from scheduler_core.extender.strategies.seeded_run import Pace, arrival_order, run_strategy
+from scheduler_core.extender.strategies.strategy import STRATEGIES
+from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.model import generic
+from scheduler_core.model.quantity import format_bytes, format_count
+
+ROOT: Final = Path(__file__).parents[2]
+GOAL_1: Final = ROOT / "examples/goal-1-burst"
+_VOLUMES: Final = 2
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A generated cluster of some nodes, and pods that would fill a share of it."""
+
+    nodes: int
+    pods: int
+    fill: int
+
+    def situation(self) -> Situation:
+        """The pods are to be placed."""
+        choose = seeded_choice("0/generated")
+        sizes = draw_volume_sizes(self.pods, _VOLUMES, choose)
+        snapshot = draw_cluster(self.nodes, sum(map(sum, sizes)) * 100 // self.fill, choose)
+        listed = [generic.Node(node.name, node.labels) for node in snapshot.nodes.values()]
+        objects = SchedulingObjects(GenericClusterState.of(listed, (), ()), {}, {}, {}, {})
+        return AddPods(sizes).apply(Situation(predicted_cluster(ClusterSource(snapshot, objects))))
+
+
+CLUSTERS: Final = (Generated(6, 30, 90), Generated(10, 60, 90))
+
+
+def run(orders: int, clusters: Iterable[Generated] = CLUSTERS) -> list[StrategyComparison]:
+    """Computes the burst of the proposal's first goal, and generated ones."""
+    return [compare(situation, orders) for situation in (goal_1(), *(entry.situation() for entry in clusters))]
+
+
+def goal_1() -> Situation:
+    """The pods of the example's StatefulSet are to be placed."""
+    source = read_source(str(GOAL_1 / "snapshot.yaml"), None, None, DEFAULT_NAMESPACE)
+    situation = Situation(predicted_cluster(source), parallel=parallel_sets(source))
+    for change in ChangeReader(source, None).read([("apply", str(GOAL_1 / "statefulset.yaml"))]):
+        situation = change.apply(situation)
+    return situation
+
+
+def compare(situation: Situation, orders: int) -> StrategyComparison:
+    """Runs every strategy in every order; the pods of an order arrive in the same way for each strategy."""
+    pace = Pace()
+    seeds = order_seeds(0, orders)
+    figures = []
+    for name, strategy in STRATEGIES.items():
+        results = [
+            run_strategy(
+                situation,
+                arrival_order(situation, seeded_choice(f"{seed}/arrival")),
+                strategy(FilterOptions()),
+                pace,
+                seeded_choice(f"{seed}/choices"),
+            )
+            for seed in seeds
+        ]
+        figures.append(summarize(name, results))
+    nodes = len(situation.cluster.node_names)
+    return StrategyComparison(nodes, len(situation.all_pods()), orders, pace, tuple(figures))
+
+
+def failures(comparisons: Iterable[StrategyComparison]) -> list[str]:
+    """What happened against expectation: something wrong with the guard, or nothing without an extender."""
+    wrong = {
+        (entry.name, number): entry.misplaced.most + entry.overbooked.most
+        for number, comparison in enumerate(comparisons)
+        for entry in comparison.strategies
+    }
+    texts = [
+        f"strategies, cluster {number}: {count} with the guard"
+        for (name, number), count in wrong.items()
+        if name == "guarded" and count
+    ]
+    return (
+        texts
+        if any(count for (name, _), count in wrong.items() if name == "none")
+        else [*texts, "strategies: nothing went wrong"]
+    )
+
+
+def table(comparison: StrategyComparison) -> Table:
+    """The figures for people: the median of all orders, with the least and the most."""
+    size = f"{format_count(comparison.pods, 'pod')} on {format_count(comparison.nodes, 'node')}"
+    drawn = Table(
+        size,
+        "placed",
+        "waiting",
+        "stuck",
+        "misplaced",
+        "overbooked",
+        "by",
+        "last placed at step",
+        caption=f"{format_count(comparison.orders, 'order')}: median (least to most)",
+    )
+    for entry in comparison.strategies:
+        spreads = map(_text, (entry.placed, entry.waiting, entry.stuck, entry.misplaced, entry.overbooked))
+        drawn.add_row(entry.name, *spreads, format_bytes(entry.overbooked_bytes.median), _text(entry.last_placement))
+    return drawn
+
+
+def _text(spread: Spread) -> str:
+    return str(spread.median) if spread.least == spread.most else f"{spread.median} ({spread.least} to {spread.most})"
