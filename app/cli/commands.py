@@ -6,14 +6,15 @@ A command's module is imported when the command is called, so `--help` and `--ve
 
 from __future__ import annotations
 
+import gc
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from app.cli.terminal import Interrupted, print_line, print_lines
+from app.cli.terminal import CommandInterruptedError, print_line, print_lines
 from scheduler_core.errors import CoreError
 
 NAME: Final = "longhorn-extender"
@@ -22,7 +23,7 @@ INTERRUPTED: Final = 130
 
 COMMANDS: Final = {
     "Run": {
-        "serve": "Answer kube-scheduler for a cluster, or for a snapshot of one.",
+        "serve": "Answer kube-scheduler for a cluster, or for a snapshot.",
         "schedule": "Schedule pods by predicates, priorities and a policy file.",
         "disk-schedule": "Allocate room on Longhorn's disks through DiskSchedules.",
     },
@@ -36,26 +37,28 @@ COMMANDS: Final = {
         "what-if": "Predict what changes of the cluster lead to.",
         "headroom": "Say how many more pods of a template fit.",
         "maintenance": "Find an order of nodes in which every drain fits.",
-        "remedies": "Find the cheapest changes of the cluster for a pod to fit.",
+        "remedies": "Find the cheapest changes that make a pod fit.",
         "rebalance": "Find the fewest replica moves after which more fits.",
     },
     "Install": {
         "doctor": "Tell whether the extender protects a cluster.",
         "scheduler-config": "Print the file that registers the extender.",
-        "snapshot": "Write what decisions read of the cluster to a file.",
-        "policy check": "Check a policy file, and list what its rules read.",
+        "snapshot": "Write what decisions read of the cluster.",
+        "policy check": "Check a policy file, and list what each rule reads.",
     },
 }
 _WIDTH: Final = max(len(name) for commands in COMMANDS.values() for name in commands)
 # Before `-n` was the workload's namespace everywhere, these commands had Longhorn's as --namespace.
 _WITH_OLD_NAMESPACE: Final = frozenset({"serve", "schedule", "disk-schedule", "snapshot"})
+# They print a result, and import modules that log.
+LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
 
 
 class Group(TyperGroup):
     """Commands, without one of which the help is shown."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the options before a command; prints the help and ends the program if there is nothing to parse."""
         if not args and not ctx.resilient_parsing:
             print_lines(ctx.get_help(), err=True)
@@ -73,7 +76,14 @@ class _Program(Group):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         del ctx
-        return load_command(cmd_name) if cmd_name in self.commands else None
+        command = load_command(cmd_name) if cmd_name in self.commands else None
+        gc.freeze()
+        gc.enable()
+        if cmd_name in LOGGING:
+            from app.runtime.logs import configure_for_results
+
+            configure_for_results()
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the commands by what they are for."""
@@ -128,7 +138,7 @@ def _options(
     del version
 
 
-cli = typer.main.get_command(_program)
+cli: Final = cast("TyperGroup", typer.main.get_command(_program))
 
 
 def run() -> int:
@@ -146,7 +156,7 @@ def run() -> int:
             error.message = problem_of(error.__cause__, error.message)
         return _fail(f"{error.format_message().rstrip('.')}; see --help")
     except CoreError as error:
-        return _fail(str(error), INTERRUPTED if isinstance(error, Interrupted) else BAD_INPUT)
+        return _fail(str(error), INTERRUPTED if isinstance(error, CommandInterruptedError) else BAD_INPUT)
     # typer makes an exit code of it.
     if code == INTERRUPTED:
         raise KeyboardInterrupt

@@ -15,7 +15,7 @@ import typer
 
 from app.cli.explain import Output, show
 from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
-from app.cli.terminal import Interrupted, warn
+from app.cli.terminal import CommandInterruptedError, warn
 from app.settings import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
@@ -75,12 +75,10 @@ def doctor(
     """
     from app.extender.installation_reader import ReadOptions
     from app.extender.probe import ProbeOptions
-    from app.runtime.logs import configure_for_results
     from app.schemas.diagnosis_answer import diagnosis_answer
     from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, diagnose
     from scheduler_core.extender.finding import Severity
 
-    configure_for_results()
     check_url(url)
     options = ProbeOptions(probe_namespace, scheduler_name, probe_timeout, warn)
     facts = asyncio.run(
@@ -108,7 +106,7 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
     try:
         return await InstallationReader(client, options).read()
     except asyncio.CancelledError as error:
-        raise Interrupted("interrupted; the probe pod is removed") from error
+        raise CommandInterruptedError("interrupted; the probe pod is removed") from error
     finally:
         await client.close()
 

@@ -43,7 +43,6 @@ from app.schemas.pod_explanation import (
     kube_scheduler_answer,
     pod_explanation,
 )
-from app.schemas.volume import explain_volume
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError, ResolutionError
@@ -283,6 +282,8 @@ def _print_pods(answers: list[PodExplanation], output: ExplainOutput) -> bool:
 
 
 def _explain_volume(name: str, source: ClusterSource, nodes: list[str] | None, output: ExplainOutput) -> bool:
+    from app.schemas.volume import explain_volume
+
     answer = explain_volume(View.of(source.snapshot, now()), name, nodes)
 
     def table(console: Console) -> None:

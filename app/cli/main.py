@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -26,6 +27,8 @@ def main() -> None:
         report(unraisable)
 
     sys.unraisablehook = end_if_interrupted
+    # Modules make a hundred thousand objects that stay; the collector would look at them again and again.
+    gc.disable()
     try:
         from app.cli.commands import run
 

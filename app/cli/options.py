@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,7 +21,6 @@ from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from app.extender.process_call import CallerFiles
-    from app.policy.in_force import PolicyFile
 
 # Every address of both IP families.
 ANY_ADDRESS: Final = "::"
@@ -128,23 +124,6 @@ CandidateIdentityOption = Annotated[
 
 def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
     return FilterOptions(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
-
-
-def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
-    """Returns a policy file that may name the rules of plugins; warnings go to standard error.
-
-    Raises:
-        CoreError: the file or a plugin cannot be used
-    """
-    from app.policy.in_force import PolicyFile
-    from app.policy.plugins import load_plugins
-
-    # What a plugin prints is no result.
-    with redirect_stdout(sys.stderr):
-        file = PolicyFile(path, load_plugins(plugins or ()))
-    for warning in file.policy.warnings:
-        warn(f"{path}: {warning}")
-    return file
 
 
 def check_url(url: str) -> None:

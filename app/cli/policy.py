@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli.commands import Group
 from app.cli.explain import Output, show
-from app.cli.options import PluginOption, read_policy
-from app.runtime.logs import configure_for_results
+from app.cli.options import PluginOption
+from app.cli.terminal import warn
+from app.policy.in_force import PolicyFile
+from app.policy.plugins import load_plugins
 from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.generic.rule_inputs import rule_inputs
@@ -30,13 +35,26 @@ def _policy_files() -> None:
 
 @policy.command()
 def check(file: _File, plugin: PluginOption = None, output: _Output = Output.TABLE) -> None:
-    """Check a policy file, and list what each of its rules reads.
+    """Check a policy file, and list what each rule of it reads.
 
     Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
     """
-    configure_for_results()
     content = read_policy(file, plugin).policy
     show(_data(file, content), output, lambda console: _print_table(content, console))
+
+
+def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
+    """Returns a policy file that may name the rules of plugins; warnings go to standard error.
+
+    Raises:
+        CoreError: the file or a plugin cannot be used
+    """
+    # What a plugin prints is no result.
+    with redirect_stdout(sys.stderr):
+        file = PolicyFile(path, load_plugins(plugins or ()))
+    for warning in file.policy.warnings:
+        warn(f"{path}: {warning}")
+    return file
 
 
 def _data(file: str, policy: Policy) -> dict[str, Any]:

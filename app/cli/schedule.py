@@ -31,10 +31,10 @@ from app.cli.options import (
     holder_identity,
     listen,
     now,
-    read_policy,
 )
+from app.cli.policy import read_policy
 from app.cli.terminal import print_line, warn
-from app.runtime.logs import configure, configure_for_results
+from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
@@ -166,7 +166,6 @@ def schedule(  # one parameter per flag
     """
     if (snapshot is not None) == watch:
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
-    configure_for_results()
     file = None if policy is None else read_policy(policy, plugin)
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
     options = replace(filter_options(best_effort, packing), match_volumes=False)

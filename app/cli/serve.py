@@ -23,12 +23,11 @@ from app.cli.options import (
     listen,
     now,
     process_memory,
-    read_policy,
     read_snapshot_file,
     request_limits,
     url,
 )
-from app.cli.serve_options import Command
+from app.cli.policy import read_policy
 from app.cli.terminal import print_line, print_lines, warn
 from app.runtime.logs import configure
 from app.settings import (

@@ -137,8 +137,7 @@ def read_config(file: str, keys: Mapping[str, bool]) -> dict[str, str | list[str
         if not all(isinstance(item, yaml.ScalarNode) for item in items):
             raise CoreError(f"{place}: expected one text" + (", or a list of them" if keys[key] else ""))
         values[key] = [item.value for item in items] if keys[key] else node.value
-    given = {key: value for key, value in values.items() if key in SETTINGS.values()}
-    check_settings(file, given)
+    check_settings(file, {key: str(values[key]) for key in SETTINGS.values() if key in values})
     return values
 
 

@@ -15,7 +15,7 @@ from app.runtime.printable import printable
 from scheduler_core.errors import CoreError
 
 
-class Interrupted(CoreError):
+class CommandInterruptedError(CoreError):
     """Ctrl-C ended a command, which has something to say about it."""
 
 

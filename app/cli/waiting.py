@@ -116,7 +116,7 @@ def _answer(
 def _with_remedies(
     answer: WaitingListAnswer, source: ClusterSource, options: FilterOptions, longhorn_namespace: str, count: int
 ) -> WaitingListAnswer:
-    from app.cli.pod_remedies import first_remedy
+    from app.cli.pod_remedies import cheapest_remedies
 
     items = list(answer.items)
     stuck = [index for index, entry in enumerate(items) if not entry.fits and not entry.error][:count]
@@ -124,8 +124,8 @@ def _with_remedies(
         namespace, _, name = items[index].pod.partition("/")
         key = (namespace, name)
         pod = ExplainedPod(source.snapshot.pods[key], source.objects.pods[key], source.snapshot)
-        remedy = first_remedy(pod, source, options, longhorn_namespace)
-        items[index] = items[index].model_copy(update={"remedy": remedy})
+        remedies = cheapest_remedies(pod, source, options, longhorn_namespace, 1)
+        items[index] = items[index].model_copy(update={"remedy": remedies[0] if remedies else None})
     return answer.model_copy(update={"items": items})
 
 

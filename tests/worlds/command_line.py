@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import signal
@@ -31,6 +32,7 @@ Run = Callable[..., Result]
 def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Restores the process's log configuration after the test; a command changes no signal."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     root = logging.getLogger()
     handlers = root.handlers

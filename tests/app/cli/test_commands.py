@@ -1,0 +1,181 @@
+"""How commands are found: what the help shows, what is imported for which command, and Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import grimp
+import pytest
+
+from app.cli.commands import COMMANDS, LOGGING, load_command
+from tests.worlds.command_line import Run
+
+ROOT: Final = Path(__file__).parents[3]
+EXAMPLE: Final = "examples/mixed-cluster/snapshot.yaml"
+NAMES: Final = [name for group in COMMANDS.values() for name in group]
+SERVING: Final = {"serve", "disk-schedule"}
+# What is slow to import.
+SLOW: Final = (
+    "fastapi",
+    "kubernetes",
+    "aiohttp",
+    "uvicorn",
+    "structlog",
+    "cryptography",
+    "jinja2",
+    "prometheus_client",
+)
+_IMPORTED: Final = """
+import sys
+from app.cli.main import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+_STARTED: Final = """
+from app.cli.main import main
+print("started", flush=True)
+main()
+"""
+
+
+def imported(*arguments: str) -> set[str]:
+    """The packages that a command line imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTED, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_the_programs_own_options_import_no_command(option: str) -> None:
+    """They need neither the models of answers nor the rules."""
+    modules = imported(option)
+    assert modules & {*SLOW, "pydantic", "rich", "yaml", "msgspec", "asyncio"} == set()
+    assert {name for name in modules if name.startswith("app.cli.")} == {
+        "app.cli.main",
+        "app.cli.commands",
+        "app.cli.terminal",
+    }
+    assert {name for name in modules if name.startswith("scheduler_core.")} == {"scheduler_core.errors"}
+
+
+def test_explain_imports_what_it_shows() -> None:
+    """The Kubernetes client, logs and the server are for other commands, predictions for pods that fit nowhere."""
+    modules = imported("explain", "--snapshot", EXAMPLE)
+    assert modules & {*SLOW, "asyncio"} == set()
+    assert not any(name.startswith("scheduler_core.extender.what_if") for name in modules)
+    assert not any(name.startswith("app.cli.") and "explain" not in name for name in modules - _SHARED)
+
+
+_SHARED: Final = {f"app.cli.{name}" for name in ("main", "commands", "terminal", "options", "console")}
+
+
+def test_commands_that_log_say_so() -> None:
+    """Unconfigured, their log would be on standard output, among the result."""
+    graph = grimp.build_graph("app", include_external_packages=True, cache_dir=None)
+    modules = {name.partition(" ")[0] for name in NAMES}
+    logging = {name for name in modules if graph.chain_exists(f"app.cli.{name.replace('-', '_')}", "structlog")}
+    assert logging - SERVING == LOGGING
+
+
+def test_the_help_lists_commands_by_what_they_are_for(run: Run) -> None:
+    """Each is a row below its heading."""
+    lines = run("--help").out.splitlines()
+    shown: dict[str, list[str]] = {}
+    for line in lines[lines.index("Run:") :]:
+        if line.endswith(":"):
+            shown[line.rstrip(":")] = []
+        elif line and not line.startswith("   "):
+            shown[list(shown)[-1]].append(line[2:].partition("  ")[0].rstrip())
+    assert shown == {title: list(group) for title, group in COMMANDS.items()}
+
+
+@pytest.mark.parametrize(("name", "text"), [pair for group in COMMANDS.values() for pair in group.items()])
+def test_a_commands_row_is_its_own_summary(name: str, text: str) -> None:
+    """The table has the words of the command, perhaps fewer of them."""
+    command = load_command(name.partition(" ")[0])
+    if " " in name:
+        command = command.commands[name.partition(" ")[2]]
+    summary = set(command.help.partition("\n\n")[0].lower().replace(",", "").split())
+    assert set(text.lower().rstrip(".").replace(",", "").split()) <= {word.rstrip(".:") for word in summary} | {"a"}
+
+
+@pytest.mark.parametrize("name", ["compare", "version"])
+def test_commands_that_went_are_unknown(run: Run, name: str) -> None:
+    """`--version` prints the version; the figures of compare are in `make e2e-report`."""
+    result = run(name)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"longhorn-extender: No such command '{name}'")
+
+
+def test_a_misspelt_command_gets_a_proposal(run: Run) -> None:
+    """Though no command was imported."""
+    assert "Did you mean 'headroom'?" in run("headrom").err
+
+
+@pytest.mark.parametrize("name", ["serve", "schedule", "disk-schedule", "snapshot"])
+def test_the_old_name_of_longhorns_namespace_is_taken_and_hidden(run: Run, name: str) -> None:
+    """`-n` and --namespace are the workload's in every command that has one."""
+    command = load_command(name)
+    page = run(name, "--help").out
+    assert "--longhorn-namespace" in page
+    assert " --namespace" not in page
+    for option in ("--namespace", "--longhorn-namespace"):
+        with command.make_context(name, [option, "storage"]) as context:
+            assert context.params["longhorn_namespace"] == "storage"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if " " not in name])
+def test_n_is_the_namespace_of_workloads(name: str) -> None:
+    """And --longhorn-namespace that of Longhorn, wherever there is one."""
+    options = {option: parameter for parameter in load_command(name).params for option in parameter.opts}
+    assert options.get("-n") is options.get("--namespace")
+    assert "--namespace" not in options or "--longhorn-namespace" in options
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["what-if", "--snapshot", EXAMPLE, "--orders", "10000"], id="what-if"),
+        pytest.param(["explain", "--snapshot", "-"], id="explain"),
+        pytest.param(["serve", "--snapshot", "-"], id="serve"),
+    ],
+)
+@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.4, 0.8])
+def test_ctrl_c_is_one_line(arguments: list[str], seconds: float) -> None:
+    """Whatever is imported, read or computed, from the program's first line on."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _STARTED, *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "longhorn-extender: interrupted\n")
+
+
+def test_an_interruption_that_python_drops_ends_the_program() -> None:
+    """As one in the callback of a weak reference, which imports have."""
+    code = "import sys, weakref; from app.cli import main, commands\n"
+    code += "class Held: pass\n"
+    code += "def interrupt(_): raise KeyboardInterrupt\n"
+    code += "def run():\n    held = Held(); reference = weakref.ref(held, interrupt); del held; return 0\n"
+    code += "commands.run = run; main.main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "longhorn-extender: interrupted\n")
