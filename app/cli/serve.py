@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # a command that does not serve needs none of it
 
     from app.runtime.server import HttpServer
 
+Command = flag.Command
 _MAX_EXAMPLE_NODES: Final = 12
 
 
@@ -112,9 +113,19 @@ def serve(  # one parameter per flag
     _check_alone(snapshot, alone=alone)
     options = filter_options(best_effort, packing)
     limits = request_limits(max_body, memory_limit)
-    mode = enforcement or Enforcement.ENFORCE
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
-    settings = Settings(host, port, *limits, options, mode, policy, alone, tuple(plugin or ()), disk_metrics, tls)
+    settings = Settings(
+        host,
+        port,
+        *limits,
+        options,
+        enforcement or Enforcement.ENFORCE,
+        policy,
+        alone,
+        tuple(plugin or ()),
+        disk_metrics,
+        tls,
+    )
     settings = replace(settings, probe_port=probe_port, status_page=status_page, allowed_hosts=allowed_host or ())
     check_log_level(log_level)
     if policy is not None:

@@ -170,7 +170,7 @@ Config = Annotated[
         metavar="FILE",
         callback=_use_file,
         is_eager=True,
-        help="YAML with the keys of the ConfigMap, and one for each flag of docs/configuration.md. A variable or flag goes first.",
+        help="YAML with the keys of the ConfigMap, and one for each flag; docs/configuration.md has those that are not shown here.",
     ),
 ]
 
