@@ -1,4 +1,4 @@
-"""The command line, one module per command, named as the command.
+"""The command line, one module per command.
 
 main            the entry point
 commands        every command, by what it is for; exit codes

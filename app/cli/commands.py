@@ -44,18 +44,24 @@ COMMANDS: Final = {
         "doctor": "Tell whether the extender protects a cluster.",
         "scheduler-config": "Print the file that registers the extender.",
         "snapshot": "Write what decisions read of the cluster.",
-        "policy check": "Check a policy file, and list what each rule reads.",
+        "policy check": "Check a policy file.",
     },
 }
 _WIDTH: Final = max(len(name) for commands in COMMANDS.values() for name in commands)
 # Before `-n` was the workload's namespace everywhere, these commands had Longhorn's as --namespace.
 _WITH_OLD_NAMESPACE: Final = frozenset({"serve", "schedule", "disk-schedule", "snapshot"})
-# They print a result, and import modules that log.
+# They print a result, and import modules that log, whatever they read; `cluster_objects` has the logs of the others.
 LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
+# The others are named as their command.
+_MODULES: Final = {
+    "remedies": "remedies_command",
+    "scheduler-config": "scheduler_registration",
+    "policy": "policy_check",
+}
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands, without one of which the help is shown."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -66,7 +72,7 @@ class Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-class _Program(Group):
+class _Program(CommandGroup):
     """The program's own options, and its commands."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -95,15 +101,15 @@ class _Program(Group):
 
 @cache
 def load_command(name: str) -> Any:
-    """Returns a command. Its function has its name, in a module of this name that may have a class of its own for it."""
-    name_in_python = name.replace("-", "_")
-    module = import_module(f"app.cli.{name_in_python}")
-    command = getattr(module, name_in_python)
+    """Returns a command. Its module has a function of its name, and may have a class for it."""
+    function = name.replace("-", "_")
+    module = import_module(f"app.cli.{_MODULES.get(name, function)}")
+    command = getattr(module, function)
     if isinstance(command, typer.Typer):
         return typer.main.get_command(command)
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
     settings = {"token_normalize_func": lambda text: _OLD_NAMES.get(text, text)} if name in _WITH_OLD_NAMESPACE else {}
-    single.command(name, cls=getattr(module, "Command", TyperCommand), context_settings=settings)(command)
+    single.command(name, cls=getattr(module, "COMMAND_CLASS", TyperCommand), context_settings=settings)(command)
     return typer.main.get_command(single)
 
 

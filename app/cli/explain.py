@@ -61,6 +61,13 @@ DOES_NOT_FIT: Final = 1
 MAX_REMEDIES: Final = 100
 _UNLIMITED_WIDTH: Final = 2**16
 
+_Remedies = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=0, max=MAX_REMEDIES, help="How many remedies of a named pod that fits nowhere are printed."
+    ),
+]
+
 
 class Output(StrEnum):
     """The format in which a result is printed."""
@@ -120,12 +127,7 @@ def explain(
     ] = ExplainOutput.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
-    remedies: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, max=MAX_REMEDIES, help="How many remedies of a named pod that fits nowhere are printed."
-        ),
-    ] = 1,
+    remedies: _Remedies = 1,
     alone: AloneOption = False,  # noqa: FBT002 # --alone
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,

@@ -206,6 +206,9 @@ def cluster_objects(
 
     from app.kube.client import KubeClient
     from app.kube.snapshot_live import read_cluster
+    from app.runtime.logs import configure_for_results
+
+    configure_for_results()
 
     def report(text: str) -> None:
         if progress:

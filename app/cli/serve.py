@@ -27,7 +27,7 @@ from app.cli.options import (
     request_limits,
     url,
 )
-from app.cli.policy import read_policy
+from app.cli.policy_check import read_policy
 from app.cli.terminal import print_line, print_lines, warn
 from app.runtime.logs import configure
 from app.settings import (
@@ -59,12 +59,12 @@ if TYPE_CHECKING:  # a command that does not serve needs none of it
 
     from app.runtime.server import HttpServer
 
-Command = flag.Command
+COMMAND_CLASS: Final = flag.CommandWithFile
 _MAX_EXAMPLE_NODES: Final = 12
 
 
 def serve(  # one parameter per flag
-    config: flag.Config = None,
+    config: flag.Config = None,  # noqa: ARG001 # its callback has read it
     snapshot: SnapshotOption = None,
     host: flag.Host = DEFAULT_HOST,
     port: flag.Port = DEFAULT_PORT,
@@ -94,7 +94,7 @@ def serve(  # one parameter per flag
     pod_scheduling_timeout: flag.PodSchedulingTimeout = "",
     node_reservation_timeout: flag.NodeReservationTimeout = "",
     placement_guard: flag.PlacementGuard = "",
-    placement_guard_other_nodes: flag.PlacementGuardOtherNodes = "",
+    guard_other_nodes: flag.GuardOtherNodes = "",
     placement_guard_port: flag.PlacementGuardPort = DEFAULT_GUARD_PORT,
     tls_cert_file: flag.TlsCertFile = "",
     tls_private_key_file: flag.TlsPrivateKeyFile = "",
@@ -109,25 +109,13 @@ def serve(  # one parameter per flag
     Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
     the one that holds the Lease answers.
     """
-    del config  # its callback has read it
-    _check_alone(snapshot, alone=alone)
+    _check(snapshot, log_level, alone=alone)
     options = filter_options(best_effort, packing)
     limits = request_limits(max_body, memory_limit)
+    mode = enforcement or Enforcement.ENFORCE
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
-    settings = Settings(
-        host,
-        port,
-        *limits,
-        options,
-        enforcement or Enforcement.ENFORCE,
-        policy,
-        alone,
-        tuple(plugin or ()),
-        disk_metrics,
-        tls,
-    )
+    settings = Settings(host, port, *limits, options, mode, policy, alone, tuple(plugin or ()), disk_metrics, tls)
     settings = replace(settings, probe_port=probe_port, status_page=status_page, allowed_hosts=allowed_host or ())
-    check_log_level(log_level)
     if policy is not None:
         read_policy(policy, settings.plugins)
     if snapshot is not None:
@@ -146,18 +134,19 @@ def serve(  # one parameter per flag
         stale_after=stale_after,
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
         environment=_extender_settings(
-            enabled=enabled,
-            pod_scheduling_timeout=pod_scheduling_timeout,
-            node_reservation_timeout=node_reservation_timeout,
-            enforcement=enforcement or "",
-            placement_guard=placement_guard,
-            placement_guard_other_nodes=placement_guard_other_nodes,
+            enabled,
+            pod_scheduling_timeout,
+            node_reservation_timeout,
+            enforcement or "",
+            placement_guard,
+            guard_other_nodes,
         ),
     )
     _serve_cluster(live_options, settings, placement_guard_port, log_format, log_level)
 
 
-def _check_alone(snapshot: str | None, *, alone: bool) -> None:
+def _check(snapshot: str | None, log_level: str, *, alone: bool) -> None:
+    check_log_level(log_level)
     if alone and snapshot is None:
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
 
@@ -171,9 +160,9 @@ def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles |
     return TlsFiles(certificate, private_key, client_ca)
 
 
-def _extender_settings(**values: str) -> dict[str, str]:
+def _extender_settings(*values: str) -> dict[str, str]:
     """Returns the extender's own settings that were given, or raises a CoreError if one is not valid."""
-    given = {flag.SETTINGS[name]: value for name, value in values.items() if value}
+    given = {key: value for key, value in zip(flag.SETTINGS.values(), values, strict=True) if value}
     flag.check_settings("flag or environment", given)
     return given
 

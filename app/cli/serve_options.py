@@ -25,7 +25,7 @@ SETTINGS: Final = {
     "node_reservation_timeout": extender_settings.NODE_RESERVATION_TIMEOUT,
     "enforcement": extender_settings.ENFORCEMENT,
     "placement_guard": extender_settings.PLACEMENT_GUARD,
-    "placement_guard_other_nodes": extender_settings.GUARD_OTHER_NODES,
+    "guard_other_nodes": extender_settings.GUARD_OTHER_NODES,
 }
 
 Host = Annotated[str, typer.Option(envvar=f"{_ENV}HOST", help="Address to listen on.")]
@@ -94,7 +94,10 @@ Enabled = Annotated[str, _hidden(f"{_ENV}ENABLED")]
 PodSchedulingTimeout = Annotated[str, _hidden(f"{_ENV}POD_SCHEDULING_TIMEOUT")]
 NodeReservationTimeout = Annotated[str, _hidden(f"{_ENV}NODE_RESERVATION_TIMEOUT")]
 PlacementGuard = Annotated[str, _hidden(f"{_ENV}PLACEMENT_GUARD")]
-PlacementGuardOtherNodes = Annotated[str, _hidden(f"{_ENV}PLACEMENT_GUARD_OTHER_NODES")]
+GuardOtherNodes = Annotated[
+    str,
+    typer.Option("--placement-guard-other-nodes", envvar=f"{_ENV}PLACEMENT_GUARD_OTHER_NODES", hidden=True),
+]
 PlacementGuardPort = Annotated[int, _hidden(f"{_ENV}PLACEMENT_GUARD_PORT", min=0, max=65535)]
 AllowedHost = Annotated[list[str] | None, _hidden(f"{_ENV}ALLOWED_HOST")]
 LogFormat = Annotated[settings.LogFormat, _hidden(f"{_ENV}LOG_FORMAT")]
@@ -175,7 +178,7 @@ Config = Annotated[
 ]
 
 
-class Command(TyperCommand):
+class CommandWithFile(TyperCommand):
     """`serve`, which names the file of a value that it cannot read."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -67,7 +67,7 @@ AddNodeOption = Annotated[
 ]
 
 
-class Command(TyperCommand):
+class CommandWithOrder(TyperCommand):
     """A command that knows in which order its options were given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -75,6 +75,9 @@ class Command(TyperCommand):
         _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[_ORDER_KEY] = [parameter.name for parameter in parameters]
         return super().parse_args(ctx, args)
+
+
+COMMAND_CLASS: Final = CommandWithOrder
 
 
 def what_if(

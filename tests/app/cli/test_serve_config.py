@@ -53,7 +53,7 @@ def test_values_of_a_file_are_those_of_flags(tmp_path: Path) -> None:
     assert (values["port"], values["nudge"], values["stale_after"], values["packing"]) == (9600, False, 30.0, "exact")
     assert (values["plugin"], values["allowed_host"]) == (["one.py"], ["a.example", "b.example"])
     assert (values["placement_guard"], values["enabled"]) == ("off", "true")
-    assert values["placement_guard_other_nodes"] == "true"
+    assert values["guard_other_nodes"] == "true"
 
 
 def test_a_variable_goes_before_the_file_and_a_flag_before_both(

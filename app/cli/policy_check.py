@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.commands import Group
+from app.cli.commands import CommandGroup
 from app.cli.explain import Output, show
 from app.cli.options import PluginOption
 from app.cli.terminal import warn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _File = Annotated[str, typer.Argument(metavar="FILE", help="Policy file, JSON.")]
 _Output = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 
-policy = typer.Typer(cls=Group, rich_markup_mode=None, add_completion=False)
+policy = typer.Typer(cls=CommandGroup, rich_markup_mode=None, add_completion=False)
 
 
 @policy.callback()
@@ -35,7 +35,7 @@ def _policy_files() -> None:
 
 @policy.command()
 def check(file: _File, plugin: PluginOption = None, output: _Output = Output.TABLE) -> None:
-    """Check a policy file, and list what each rule of it reads.
+    """Check a policy file, and list what each of its rules reads.
 
     Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
     """

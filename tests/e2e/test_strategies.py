@@ -1,0 +1,32 @@
+"""The report's strategies: its tables are those of docs/strategies.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from tests.e2e import strategies
+
+PAGE = Path(__file__).parents[2] / "docs/strategies.md"
+
+
+def rows(table: Table) -> list[str]:
+    """The rows as in the page."""
+    columns = [[str(column.header), *map(str, column.cells)] for column in table.columns]
+    return [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+
+
+def test_the_page_has_the_first_table() -> None:
+    """It is the proposal's first goal; without an extender a disk is overbooked, and with the guard nothing is wrong."""
+    comparison = strategies.compare(strategies.goal_1(), 5)
+    head, *others = rows(strategies.table(comparison))
+    assert "\n".join([head, "|---" * 8 + "|", *others]) in PAGE.read_text()
+    assert strategies.failures([comparison]) == []
+
+
+def test_something_wrong_with_the_guard_is_a_failure() -> None:
+    """As is a burst in which nothing goes wrong without it."""
+    comparison = strategies.compare(strategies.Generated(2, 4, 200).situation(), 1)
+    assert [entry.name for entry in comparison.strategies] == ["none", "proposal", "capacity", "guarded"]
+    assert strategies.failures([]) == ["strategies: nothing went wrong"]
