@@ -216,3 +216,21 @@ def test_explain_has_no_remedy_for_a_pod_that_fits(run: Run, tmp_path: Path) -> 
     """The key is there, with null."""
     result = run("explain", "--snapshot", write(tmp_path, world()), "db", "-o", "json")
     assert (result.code, json.loads(result.out)["remedy"]) == (0, None)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 5])
+def test_explain_prints_as_many_remedies_as_are_asked_for(run: Run, number: int) -> None:
+    """Those of `remedies`, whose example has five; the last line names the command with theirs."""
+    example = ROOT / "examples/mixed-cluster"
+    arguments = ("--snapshot", str(example / "snapshot.yaml"), str(example / "pods/large.yaml"))
+    answer = json.loads(run("explain", *arguments, "--remedies", str(number), "-o", "json").out)
+    expected = json.loads(run("remedies", *arguments, "--limit", "5", "-o", "json").out)["remedies"]
+    assert answer["remedies"] == expected[:number]
+    assert answer["remedy"] == (expected[0] if number else None)
+    lines = [
+        line for line in run("explain", *arguments, "--remedies", str(number)).out.splitlines() if " remedy: " in line
+    ]
+    assert [line.split()[0] for line in lines] == ["cheapest", "next", "next", "next", "next"][:number]
+    assert [line.endswith("; commands and others: longhorn-extender remedies") for line in lines[-1:]] == [True][
+        :number
+    ]

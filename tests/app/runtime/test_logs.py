@@ -13,8 +13,8 @@ from app.decisions.evaluator import Evaluator, no_contenders
 from app.decisions.state_source import SnapshotState
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
-from app.runtime.logs import LogFormat, configure, flush
-from app.settings import Settings
+from app.runtime.logs import configure, flush
+from app.settings import LogFormat, Settings
 from scheduler_core.cluster.view import View
 from tests.builders import NOW, Object, pod, snapshot
 from tests.worlds.service import application, by_names, db_pod, http_client
