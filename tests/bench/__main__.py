@@ -23,6 +23,7 @@ from tests.bench import (
     packing,
     scheduler_burst,
     soak,
+    start,
     status_page,
     throughput,
 )
@@ -36,6 +37,7 @@ BENCHES = {
     "generic": generic,
     "longest-turn": longest_turn,
     "decision-thread": decision_thread,
+    "start": start,
     "soak": soak,
     "status-page": status_page,
     "node-losses": node_losses,
