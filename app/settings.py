@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.settings import Enforcement
-from scheduler_core.leadership.election import ElectionTiming
-from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
+
+if TYPE_CHECKING:  # commands that do not serve need none of it
+    from scheduler_core.leadership.election import ElectionTiming
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9504
-DEFAULT_GUARD_PORT = PLACEMENT_GUARD.port
 DEFAULT_MAX_BODY = 256 * 1024**2
 # What a body takes at most while it is decided, as a multiple of its size.
 PEAK_FACTOR = 2.5
@@ -85,6 +85,7 @@ class LiveOptions:
     """How to reach the cluster, and the identity of this process there."""
 
     identity: str  # holder of the Lease; unique among the candidates
+    timing: ElectionTiming  # how long a Lease lasts, and how often it is renewed
     namespace: str = DEFAULT_NAMESPACE  # of Longhorn, the Lease, the Service and the ConfigMap
     # A kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config.
     kubeconfig: str | None = None
@@ -96,8 +97,6 @@ class LiveOptions:
     nudge: bool = True  # whether a refused pod is nudged once it fits; only with CAPACITY
     # Seconds without a message from the API server about some kind after which nothing is decided.
     stale_after: float = DEFAULT_STALE_AFTER
-    # How long a Lease lasts, and how often it is renewed.
-    timing: ElectionTiming = field(default_factory=ElectionTiming)
     # The extender's own settings given by flag or environment variable.
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     guard_port: int = 0  # the port on which the placement guard is reached; 0 if it could not be opened

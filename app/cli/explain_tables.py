@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.padding import Padding
@@ -14,8 +14,10 @@ from rich.text import Text
 
 from app.schemas.explain import NodeAnswer, VolumeAnswer
 from app.schemas.pod_explanation import CandidateNodeAnswer, PodExplanation
-from app.schemas.volume import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
 from scheduler_core.model.quantity import format_bytes, format_count
+
+if TYPE_CHECKING:  # a pod needs none of it
+    from app.schemas.volume import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
 
 _MAX_COMPETING_VOLUMES: Final = 4
 _MIN_GROUPED_NODES: Final = 30

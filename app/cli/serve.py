@@ -31,7 +31,6 @@ from app.cli.policy_check import read_policy
 from app.cli.terminal import print_line, print_lines, warn
 from app.runtime.logs import configure
 from app.settings import (
-    DEFAULT_GUARD_PORT,
     DEFAULT_HOST,
     DEFAULT_NAMESPACE,
     DEFAULT_PORT,
@@ -95,7 +94,7 @@ def serve(  # one parameter per flag
     node_reservation_timeout: flag.NodeReservationTimeout = "",
     placement_guard: flag.PlacementGuard = "",
     guard_other_nodes: flag.GuardOtherNodes = "",
-    placement_guard_port: flag.PlacementGuardPort = DEFAULT_GUARD_PORT,
+    placement_guard_port: flag.PlacementGuardPort = endpoint_slice.PLACEMENT_GUARD.port,
     tls_cert_file: flag.TlsCertFile = "",
     tls_private_key_file: flag.TlsPrivateKeyFile = "",
     client_ca_file: flag.ClientCaFile = "",

@@ -271,6 +271,9 @@ def _check_keys(pairs: Sequence[tuple[str, object]]) -> None:
         raise _RepeatedKeyError(next(key for key, count in keys.items() if count > 1))
 
 
+_TEXT: Final = "tag:yaml.org,2002:str"
+
+
 class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Loads YAML as Kubernetes prints it: `no` and dates stay texts, and numbers are decimal. PyYAML by itself reads
     YAML 1.1.
@@ -291,6 +294,11 @@ class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type:
 
     def ascend_resolver(self) -> None:
         self._depth -= 1
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 # PyYAML's signature
+        """Returns a node's value: nearly all are texts, which PyYAML takes three times as long for."""
+        text = node.tag == _TEXT and isinstance(node, yaml.ScalarNode)
+        return node.value if text else super().construct_object(node, deep)
 
     def construct_mapping(  # PyYAML's signature
         self,

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from app.settings import DEFAULT_GUARD_PORT
 from devcluster.programs import NAMESPACE, SERVICE
+from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from tests.manifests.load import ROOT, documents
 
 (COMPOSE,) = documents(ROOT / "compose.yaml")
@@ -53,7 +53,7 @@ def test_containers_have_no_privileges(service: dict[str, Any]) -> None:
 def test_candidates_of_one_host_serve_the_placement_guard_on_ports_of_their_own() -> None:
     """The mode is that of the ConfigMap, as in every installation."""
     variables = [SERVICES[name]["environment"] for name in CANDIDATES]
-    ports = [each.get("LONGHORN_EXTENDER_PLACEMENT_GUARD_PORT", str(DEFAULT_GUARD_PORT)) for each in variables]
+    ports = [each.get("LONGHORN_EXTENDER_PLACEMENT_GUARD_PORT", str(PLACEMENT_GUARD.port)) for each in variables]
     assert len(set(ports)) == len(CANDIDATES)
     assert not any("LONGHORN_EXTENDER_PLACEMENT_GUARD" in each for each in variables)
 

@@ -13,8 +13,9 @@ from app.cli.commands import load_command
 from app.cli.options import ANY_ADDRESS, request_limits
 from app.extender.offer_store import CONFIG_MAP
 from app.kube.cluster_cache import WATCHED
-from app.settings import DEFAULT_GUARD_PORT, PEAK_FACTOR
+from app.settings import PEAK_FACTOR
 from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
+from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from scheduler_core.model.quantity import parse_bytes
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
@@ -235,7 +236,7 @@ def test_the_program_accepts_the_command_line() -> None:
     assert (CONTAINER["command"], verb) == (["longhorn-extender"], "serve")
     assert {argument for argument in arguments if argument.startswith("--")} <= flags
     assert {entry["name"] for entry in CONTAINER["env"]} <= variables
-    assert {port["containerPort"] for port in CONTAINER["ports"]} == {9504, DEFAULT_GUARD_PORT}
+    assert {port["containerPort"] for port in CONTAINER["ports"]} == {9504, PLACEMENT_GUARD.port}
 
 
 @pytest.mark.parametrize("folder", ["base", "disk-schedule", "generic-scheduler"])

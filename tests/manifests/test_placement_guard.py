@@ -13,7 +13,6 @@ from app.extender.guard import ANSWER_SECONDS
 from app.extender.serving_certificate import NAME as CERTIFICATE
 from app.extender.serving_certificate import WEBHOOK
 from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
-from app.settings import DEFAULT_GUARD_PORT
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
@@ -82,7 +81,10 @@ def test_the_webhook_calls_what_the_program_serves() -> None:
     assert port["name"] == endpoint_slice.PLACEMENT_GUARD.port_name
     assert STANDBY["clientConfig"]["service"] == {**HOOK["clientConfig"]["service"], "port": standby_port["port"]}
     assert standby_port["name"] == endpoint_slice.PLACEMENT_GUARD_STANDBY.port_name
-    assert (port["targetPort"], standby_port["targetPort"]) == (DEFAULT_GUARD_PORT, DEFAULT_GUARD_PORT)
+    assert (port["targetPort"], standby_port["targetPort"]) == (
+        endpoint_slice.PLACEMENT_GUARD.port,
+        endpoint_slice.PLACEMENT_GUARD.port,
+    )
     assert "selector" not in service["spec"]
 
 
@@ -148,4 +150,4 @@ def test_the_guard_is_on_as_installed(folder: str, mode: GuardMode, called: bool
     assert built["Secret", GUARD]["metadata"]["namespace"] == NAMESPACE
     (container,) = built["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"http": 9504, endpoint_slice.PLACEMENT_GUARD.port_name: DEFAULT_GUARD_PORT}
+    assert ports == {"http": 9504, endpoint_slice.PLACEMENT_GUARD.port_name: endpoint_slice.PLACEMENT_GUARD.port}

@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from app.cli.commands import load_command
-from app.settings import DEFAULT_GUARD_PORT
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
-from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS
+from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, documents, only
 
 SECRET = f"{NAME}-tls"
@@ -86,7 +85,7 @@ def test_every_port_of_the_container_has_a_name_of_its_own(tmp_path: Path) -> No
     """kube-scheduler's, the placement guard's, and that for probes."""
     (container,) = pod_spec(build(tmp_path / "both", "base", "tls"))["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert sorted(ports.values()) == [9504, DEFAULT_GUARD_PORT, 9508]
+    assert sorted(ports.values()) == [9504, PLACEMENT_GUARD.port, 9508]
     assert len(ports) == len(container["ports"])
 
 
@@ -123,7 +122,7 @@ def test_the_network_policy_lets_kube_scheduler_api_servers_and_prometheus_in() 
     assert POLICY["podSelector"] == {"matchLabels": labels}
     assert POLICY["policyTypes"] == ["Ingress"]
     ports = [{port["port"] for port in rule["ports"]} for rule in POLICY["ingress"]]
-    assert ports == [{9504, DEFAULT_GUARD_PORT, 9508}, {9504}, {9504}]
+    assert ports == [{9504, PLACEMENT_GUARD.port, 9508}, {9504}, {9504}]
     second = only("Deployment", MANIFESTS / "overlays/second-scheduler", name="longhorn-scheduler")
     (peer,) = POLICY["ingress"][1]["from"]
     assert peer == {"podSelector": {"matchLabels": second["spec"]["template"]["metadata"]["labels"]}}

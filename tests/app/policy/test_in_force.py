@@ -20,6 +20,7 @@ from app.policy.in_force import PolicyFile, PolicyInForce
 from app.settings import LiveOptions, Settings
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.rule_inputs import NODES, PODS, SERVICES
+from scheduler_core.leadership.election import ElectionTiming
 from tests.worlds.cluster_cache import PATHS as LONGHORN_PATHS
 from tests.worlds.fake_api import FakeApi, Object, connect_client, event, failing, sending, serve, until
 from tests.worlds.generic_objects import ready_node, requesting_pod, service
@@ -283,7 +284,7 @@ async def test_the_service_is_ready_once_everything_the_policy_reads_is_listed(
     policy_file(tmp_path, "ServiceSpreadingPriority")
     settings = Settings(policy=str(tmp_path / "policy.json"))
     async with serve(api.handle, tmp_path) as kubeconfig:
-        options = LiveOptions(identity="me", kubeconfig=str(kubeconfig))
+        options = LiveOptions("me", ElectionTiming(), kubeconfig=str(kubeconfig))
         extender = await live_application(options, settings, 1)
         lifecycle = extender.lifecycle
         running = asyncio.create_task(lifecycle.run())
