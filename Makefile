@@ -89,6 +89,7 @@ clean: ## remove the environment and everything built
 	@echo "installing the locked dependencies into .venv (once)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements/build.lock -r .ci/requirements/runtime.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(BIN)/python -m compileall -q app scheduler_core
 	@touch $@
 
 .venv/dev: .ci/requirements/dev.lock .venv/runtime
