@@ -54,13 +54,20 @@ def outcome_text(word: str, count: int, orders: int) -> str:
     return f"{word} ({count} of {orders})" if word == "usually" else word
 
 
+def pod_outcome_text(pod: PodOutcomeAnswer, orders: int) -> str:
+    text = outcome_text(pod.outcome, pod.placed, orders)
+    if not pod.not_running:
+        return text
+    return "bound, never runs" if pod.not_running == orders else f"{text}, bound without running ({pod.not_running})"
+
+
 def _pod_table(answer: WhatIfAnswer) -> Table:
     table = plain_table("POD", "FROM", "PLACED", "NODES", "OTHERWISE")
     for pod in answer.pods:
         table.add_row(
             pod.pod,
             pod.left or pod.origin,
-            outcome_text(pod.outcome, pod.placed, answer.orders),
+            pod_outcome_text(pod, answer.orders),
             shorten([*pod.nodes], _MAX_NODES),
             shorten([*pod.reasons], _MAX_REASONS, "; "),
         )
@@ -148,6 +155,11 @@ def summary(answer: WhatIfAnswer) -> str:
     incomplete = sum(volume.incomplete > 0 for volume in answer.volumes) - faulted
     failures = (
         (len(answer.gone_pods), "pod is gone", "pods are gone"),
+        (
+            sum(pod.not_running > 0 for pod in answer.pods),
+            "pod is bound without running",
+            "pods are bound without running",
+        ),
         (sum(not expansion.fits for expansion in answer.expansions), "expansion is refused", "expansions are refused"),
         (
             faulted,

@@ -30,6 +30,10 @@ class PodOutcomeAnswer(Answer):
     left: str = Field(description="the node that it ran on, empty for none")
     outcome: str = Field(description="always, usually or never placed")
     placed: int = Field(description="in how many orders it is placed")
+    not_running: int = Field(
+        serialization_alias="notRunning",
+        description="in how many orders it is bound and does not run, because its volumes are not ready",
+    )
     nodes: dict[str, int] = Field(description="in how many orders it gets each node")
     reasons: dict[str, int] = Field(description="why it waits, with the number of orders")
     unlucky_order: list[PlacedPodAnswer] = Field(
@@ -208,6 +212,7 @@ def _pod_answers(prediction: Prediction) -> list[PodOutcomeAnswer]:
             left=outcome.entry.left,
             outcome=outcome.certainty,
             placed=outcome.placed,
+            not_running=outcome.not_running,
             nodes=dict(outcome.nodes),
             reasons=dict(outcome.reasons),
             unlucky_order=[PlacedPodAnswer(pod=pod, node=node) for pod, node in outcome.unlucky_order],

@@ -43,6 +43,7 @@ class PodOutcome:
     orders: int
     nodes: Mapping[str, int]  # in how many orders it gets each node
     reasons: Mapping[str, int]  # why it waits, with the number of orders, most frequent first
+    not_running: int = 0  # in how many orders it is bound to a node and does not run, because its volumes are not ready
     # The pods with their nodes in the first order in which it waits, as decided; empty if there is none.
     unlucky_order: tuple[tuple[str, str], ...] = ()
 
@@ -154,6 +155,7 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
         orders=len(results),
         nodes=sort_by_count(result.nodes[key] for result in results if key in result.nodes),
         reasons=sort_by_count(_reason(key, result) for result in waiting),
+        not_running=sum(key in result.stuck for result in results),
         unlucky_order=_order_of(waiting[0]) if waiting and placed else (),
     )
 

@@ -29,6 +29,7 @@ from scheduler_core.generic.node_index import NodeIndex
 from scheduler_core.generic.rule_results import RuleResults
 from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.replenish import is_usable
+from scheduler_core.longhorn.volume_readiness import FAULTED
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 
@@ -356,7 +357,8 @@ class _Run:
         for volume in self._cluster.volumes_of(self._cluster.snapshot.pods[key]):
             replicas = self._cluster.state.view.replicas_of(volume.name)
             if not volume.has_shards and not any(holds_data(self._cluster, replica) for replica in replicas):
-                return f"volume {volume.name}: {self._problems.get(volume.name, 'not placed yet')}"
+                faulted = " is faulted" if volume.robustness == FAULTED else ""
+                return f"volume {volume.name}{faulted}: {self._problems.get(volume.name, 'not placed yet')}"
         return self._cluster.missing_driver(key) if key in self._bound else ""
 
     def result(self) -> OrderResult:

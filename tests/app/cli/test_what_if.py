@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders import GI, flat, pod, storage_class
+from tests.builders import GI, flat, pod, setting, storage_class
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import (
     add_labels,
@@ -82,6 +82,20 @@ def test_a_lost_volume_names_the_pods_that_use_it(run: Run, cluster: str) -> Non
     assert "default/db-0" in run("what-if", *verbs).out
 
 
+def test_a_pod_that_is_bound_without_running_is_told_apart(run: Run, tmp_path: Path) -> None:
+    """Its volume is faulted once the drained node goes down: in the table, the last line, the report and JSON."""
+    objects = (node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a", locality="disabled"))
+    file = _write(tmp_path / "remote.json", growing_class(), *objects, setting("node-drain-policy", "always-allow"))
+    report = tmp_path / "report.html"
+    verbs = ("--snapshot", file, "--drain", "a", "--orders", "3")
+    table = run("what-if", *verbs, "--html", str(report)).out
+    assert "default/db-0 a bound, never runs b volume" in " ".join(table.split())
+    assert "; 1 pod is bound without running; " in table
+    assert "bound, never runs" in report.read_text()
+    [entry] = json.loads(run("what-if", *verbs, "-o", "json").out)["pods"]
+    assert (entry["outcome"], entry["notRunning"], entry["nodes"]) == ("never", 3, {"b": 3})
+
+
 def test_json_is_stable(run: Run, cluster: str) -> None:
     """Its keys are those of docs/what-if.md."""
     result = run("what-if", "--snapshot", cluster, "--drain", "a", "--orders", "3", "--seed", "7", "-o", "json")
@@ -99,6 +113,7 @@ def test_json_is_stable(run: Run, cluster: str) -> None:
             "left": "a",
             "outcome": "always",
             "placed": 3,
+            "notRunning": 0,
             "nodes": {"b": 3},
             "reasons": {},
             "unluckyOrder": [],

@@ -172,6 +172,15 @@ def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
     assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted and has no replica to salvage"]
 
 
+def test_a_pod_whose_volume_is_lost_later_is_bound_without_running() -> None:
+    """It has moved when the node with its only replica goes down."""
+    remote = running("db-0", "a", locality="disabled")
+    cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), remote, setting(POLICY, "always-allow"))
+    outcome = outcome_of(prediction(cluster, Drain(("a",))), "db-0")
+    assert (outcome.certainty, outcome.not_running, dict(outcome.nodes)) == (Certainty.NEVER, 10, {"b": 10})
+    assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted: no replica with its data is left"]
+
+
 def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registered() -> None:
     """kube-scheduler chooses the node none the less; a pod that ran there before runs on. A node that is added has what the other has."""
     cluster = situation(
