@@ -10,7 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.list_output import plain_table, shorten
-from app.schemas.what_if_answer import DiskOutcomeAnswer, PodOutcomeAnswer, PodRemedyAnswer, RebuildAnswer, WhatIfAnswer
+from app.schemas.what_if_answer import (
+    DiskOutcomeAnswer,
+    PodOutcomeAnswer,
+    PodRemedyAnswer,
+    RebuildAnswer,
+    VolumeOutcomeAnswer,
+    WhatIfAnswer,
+)
 from scheduler_core.extender.what_if.predicted_replicas import NO_DATA
 from scheduler_core.model.quantity import format_bytes, format_count
 
@@ -37,8 +44,8 @@ def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
         print_table(console, _volume_table(answer))
     if answer.disks:
         print_table(console, _disk_table(answer))
-    if answer.rebuilds.most_bytes:
-        console.print(Text(rebuild_line(answer.rebuilds)))
+    for line in rebuild_lines(answer.rebuilds):
+        console.print(Text(line))
     for note in answer.notes:
         console.print(Text(f"note: {note}"))
     console.print()
@@ -107,6 +114,7 @@ def _volume_table(answer: WhatIfAnswer) -> Table:
             else "complete"
         )
         end = f"incomplete: {volume.problem}" if not complete else end
+        end = f"{end}, {rebuild_start(volume)}" if complete and volume.rebuild_after_seconds else end
         table.add_row(volume.name, str(volume.replicas), str(volume.least_healthy), end, ", ".join(volume.pods))
     return table
 
@@ -129,8 +137,23 @@ def format_range(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def rebuild_line(rebuilds: RebuildAnswer) -> str:
-    """Returns what rebuilds copy, and how long it takes, as a sentence."""
+def rebuild_start(volume: VolumeOutcomeAnswer) -> str:
+    return f"rebuilt after {format_duration(volume.rebuild_after_seconds)}"
+
+
+def wait_line(seconds: float) -> str:
+    """Returns for how long Longhorn rebuilds nothing, as a sentence."""
+    wait = format_duration(seconds)
+    return f"nothing is rebuilt for {wait} where a failed replica could be reused (replica-replenishment-wait-interval)"
+
+
+def rebuild_lines(rebuilds: RebuildAnswer) -> list[str]:
+    """Returns when rebuilds begin, and what they copy, as sentences."""
+    lines = [wait_line(rebuilds.wait_seconds)] if rebuilds.wait_seconds else []
+    return [*lines, _rebuild_line(rebuilds)] if rebuilds.most_bytes else lines
+
+
+def _rebuild_line(rebuilds: RebuildAnswer) -> str:
     line = f"rebuilds copy {format_range(format_bytes(rebuilds.least_bytes), format_bytes(rebuilds.most_bytes))}"
     if rebuilds.least_seconds is None or rebuilds.most_seconds is None:
         return line

@@ -70,6 +70,10 @@ class VolumeOutcomeAnswer(Answer):
     incomplete: int = Field(description="in how many orders a replica is missing in the end")
     problem: str = Field(description="why it is missing")
     pods: list[str] = Field(description="the pods that use it")
+    rebuild_after_seconds: float = Field(
+        serialization_alias="rebuildAfterSeconds",
+        description="how long Longhorn waits for a failed replica before it rebuilds one elsewhere; 0 if it does not wait",
+    )
 
 
 class ExpansionAnswer(Answer):
@@ -86,6 +90,10 @@ class RebuildAnswer(Answer):
 
     least_bytes: int = Field(serialization_alias="leastBytes")
     most_bytes: int = Field(serialization_alias="mostBytes")
+    wait_seconds: float = Field(
+        serialization_alias="waitSeconds",
+        description="for how long nothing is rebuilt where Longhorn could reuse a failed replica; 0 if it waits for none",
+    )
     rate: int | None = Field(description="bytes per second, as given; null without")
     least_seconds: float | None = Field(serialization_alias="leastSeconds", description="one rebuild after the other")
     most_seconds: float | None = Field(serialization_alias="mostSeconds", description="one rebuild after the other")
@@ -196,6 +204,7 @@ def what_if_answer(
                 incomplete=volume.incomplete,
                 problem=volume.problem,
                 pods=list(volume.pods),
+                rebuild_after_seconds=volume.rebuild_after,
             )
             for volume in prediction.volumes
         ],
@@ -226,6 +235,7 @@ def _rebuild_answer(prediction: Prediction, rate: int | None) -> RebuildAnswer:
     return RebuildAnswer(
         least_bytes=least,
         most_bytes=most,
+        wait_seconds=prediction.rebuild_wait,
         rate=rate,
         least_seconds=None if rate is None else least / rate,
         most_seconds=None if rate is None else most / rate,

@@ -57,6 +57,8 @@ class OrderResult:
     fewer_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
     # By volume, why it still lacks a replica in the end.
     incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
+    # By volume, how long Longhorn waited for a failed replica that it could reuse; no entry if it did not.
+    waits: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
 
     @property
     def unplaced_pods(self) -> frozenset[PodKey]:
@@ -121,6 +123,7 @@ class _Run:
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
         self._delayed: dict[str, timedelta] = {}
+        self._waits: dict[str, timedelta] = {}
         self._gone: set[str] = set(situation.lost)
         self._waited_after: int | None = None
         self._blockers: dict[str, tuple[str, ...]] = {}
@@ -288,6 +291,7 @@ class _Run:
             self._problems[name] = step.problem
         if step.wait:
             self._delayed[name] = step.wait
+            self._waits[name] = max(step.wait, self._waits.get(name, step.wait))
 
     def finish_drains(self) -> bool:
         """Fails the replicas of the nodes whose drain can finish, and notes why others cannot; returns whether one
@@ -378,4 +382,5 @@ class _Run:
             blockers=self._blockers,
             fewer_replicas=self._fewer,
             incomplete=dict(self._problems),
+            waits=self._waits,
         )

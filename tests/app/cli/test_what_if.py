@@ -96,6 +96,24 @@ def test_a_pod_that_is_bound_without_running_is_told_apart(run: Run, tmp_path: P
     assert (entry["outcome"], entry["notRunning"], entry["nodes"]) == ("never", 3, {"b": 3})
 
 
+def test_a_drain_says_when_longhorn_rebuilds(run: Run, tmp_path: Path) -> None:
+    """In the table, below it, in the report and in JSON: not before replica-replenishment-wait-interval has passed."""
+    nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
+    pods = running("db-0", "b", replicas=["a", "b"], locality="disabled")
+    file = _write(tmp_path / "remote.json", growing_class(), nodes, pods)
+    report = tmp_path / "report.html"
+    verbs = ("--snapshot", file, "--drain", "a", "--orders", "3")
+    table = " ".join(run("what-if", *verbs, "--html", str(report)).out.split())
+    wait = "othing is rebuilt for 0:10:01 where a failed replica could be reused (replica-replenishment-wait-interval)"
+    assert "complete, rebuilt after 0:10:01" in table
+    assert f"n{wait}" in table
+    assert f"N{wait}." in report.read_text()
+    assert "complete, rebuilt after 0:10:01" in report.read_text()
+    answer = json.loads(run("what-if", *verbs, "-o", "json").out)
+    assert answer["rebuilds"]["waitSeconds"] == 601
+    assert [volume["rebuildAfterSeconds"] for volume in answer["volumes"]] == [601]
+
+
 def test_json_is_stable(run: Run, cluster: str) -> None:
     """Its keys are those of docs/what-if.md."""
     result = run("what-if", "--snapshot", cluster, "--drain", "a", "--orders", "3", "--seed", "7", "-o", "json")

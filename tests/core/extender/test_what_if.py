@@ -18,6 +18,7 @@ from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
 from tests.builders import (
     GI,
+    Object,
     csi_node,
     disk,
     ephemeral_spec,
@@ -132,8 +133,30 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
     )
     result = prediction(cluster, Drain(("a",)))
     assert result.drains[0].certainty is Certainty.ALWAYS
-    assert [(entry.least, entry.incomplete) for entry in result.volumes] == [(1, 0)]
+    assert [(entry.least, entry.incomplete, entry.rebuild_after) for entry in result.volumes] == [(1, 0, 601)]
     assert [(entry.node, entry.most) for entry in result.disks] == [("c", gibibytes(30))]
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        pytest.param([setting("replica-replenishment-wait-interval", "30")], 31, id="as set"),
+        pytest.param([setting("replica-replenishment-wait-interval", "0")], 0, id="no wait"),
+    ],
+)
+def test_a_rebuild_begins_when_the_wait_has_run_out(settings: list[Object], seconds: int) -> None:
+    """Longhorn adds a second to what remains of it."""
+    replicas = running("db-0", "b", replicas=["a", "b"], locality="disabled")
+    nodes = (node("a", listed={"db-0-a": 30.0}), node("b", listed={"db-0-b": 30.0}), node("c"))
+    result = prediction(situation(*nodes, replicas, settings), Drain(("a",)))
+    assert [(entry.incomplete, entry.rebuild_after) for entry in result.volumes] == [(0, seconds)]
+    assert result.rebuild_wait == seconds
+
+
+def test_a_local_replica_is_rebuilt_without_a_wait() -> None:
+    """Data locality wants it, whatever becomes of the one that the pod left."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    assert prediction(cluster, Drain(("a",))).rebuild_wait == 0
 
 
 def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
