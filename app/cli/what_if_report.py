@@ -11,6 +11,7 @@ from typing import Final
 from app.api.page.rendering import environment
 from app.cli.svg_plots import LinePlot, Series, SizeBar, line_plot, size_bar
 from app.cli.what_if_tables import (
+    expansion_text,
     outcome_text,
     pod_outcome_text,
     rebuild_lines,
@@ -75,6 +76,7 @@ def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
         "plots": step_plots(answer.shown_order),
         "rebuilds": rebuild_lines(answer.rebuilds),
         "rebuild_start": rebuild_start,
+        "expansion_text": expansion_text,
     }
     return environment().get_template(_TEMPLATE).render(context)
 

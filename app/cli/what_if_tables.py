@@ -12,6 +12,7 @@ from rich.text import Text
 from app.cli.list_output import plain_table, shorten
 from app.schemas.what_if_answer import (
     DiskOutcomeAnswer,
+    ExpansionAnswer,
     PodOutcomeAnswer,
     PodRemedyAnswer,
     RebuildAnswer,
@@ -38,8 +39,7 @@ def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
     if answer.drains:
         print_table(console, _drain_table(answer))
     for expansion in answer.expansions:
-        result = "fits" if expansion.fits else f"is refused: {'; '.join(expansion.refusals)}"
-        console.print(Text(f"claim {expansion.claim} to {format_bytes(expansion.size)} {result}"))
+        console.print(Text(f"claim {expansion.claim} to {format_bytes(expansion.size)} {expansion_text(expansion)}"))
     if answer.volumes:
         print_table(console, _volume_table(answer))
     if answer.disks:
@@ -50,6 +50,13 @@ def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
         console.print(Text(f"note: {note}"))
     console.print()
     console.print(Text(summary(answer), style="bold"))
+
+
+def expansion_text(expansion: ExpansionAnswer) -> str:
+    if expansion.fits:
+        return "fits"
+    refusals = "; ".join(expansion.refusals)
+    return f"is refused when it is updated ({expansion.refused_by}), and keeps its size: {refusals}"
 
 
 def print_table(console: Console, table: Table) -> None:

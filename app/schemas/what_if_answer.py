@@ -83,6 +83,10 @@ class ExpansionAnswer(Answer):
     size: int = Field(description="bytes")
     fits: bool
     refusals: list[str] = Field(description="its StorageClass, or every reason that Longhorn may give")
+    refused_by: str = Field(
+        serialization_alias="refusedBy",
+        description="the admission plugin or webhook that refuses the claim's update; empty if it is admitted",
+    )
 
 
 class RebuildAnswer(Answer):
@@ -181,7 +185,13 @@ def what_if_answer(
             for outcome in prediction.drains
         ],
         expansions=[
-            ExpansionAnswer(claim=entry.claim, size=entry.size, fits=not entry.refusals, refusals=list(entry.refusals))
+            ExpansionAnswer(
+                claim=entry.claim,
+                size=entry.size,
+                fits=not entry.refusals,
+                refusals=list(entry.refusals),
+                refused_by=entry.refused_by,
+            )
             for entry in prediction.expansions
         ],
         rebuilds=_rebuild_answer(prediction, rate),

@@ -96,6 +96,19 @@ def test_a_pod_that_is_bound_without_running_is_told_apart(run: Run, tmp_path: P
     assert (entry["outcome"], entry["notRunning"], entry["nodes"]) == ("never", 3, {"b": 3})
 
 
+def test_an_expansion_is_refused_at_the_claim(run: Run, cluster: str, tmp_path: Path) -> None:
+    """The output, the report and JSON name Longhorn's webhook and its reason."""
+    report = tmp_path / "report.html"
+    verbs = ("--snapshot", cluster, "--expand", "data-db-0=90Gi", "--orders", "2")
+    text = " ".join(run("what-if", *verbs, "--html", str(report)).out.split())
+    refusal = "insufficient storage (a/disk-1): disk disk-1: 10Gi free once the growth is written must be at least 25Gi (25 % of 100Gi)"
+    result = f"is refused when it is updated (validator.longhorn.io), and keeps its size: {refusal}"
+    assert f"claim default/data-db-0 to 90Gi {result}" in text
+    assert result in report.read_text()
+    [entry] = json.loads(run("what-if", *verbs, "-o", "json").out)["expansions"]
+    assert (entry["fits"], entry["refusals"], entry["refusedBy"]) == (False, [refusal], "validator.longhorn.io")
+
+
 def test_a_drain_says_when_longhorn_rebuilds(run: Run, tmp_path: Path) -> None:
     """In the table, below it, in the report and in JSON: not before replica-replenishment-wait-interval has passed."""
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]

@@ -445,6 +445,30 @@ def test_an_expansion_must_fit_the_disk(size: int, refusals: int) -> None:
     assert [entry.most for entry in result.disks] == ([] if refusals else [gibibytes(size)])
 
 
+def test_longhorns_webhook_refuses_a_claim_where_too_little_would_stay_free() -> None:
+    """The numbers are those of a refusal by Longhorn v1.12.1: left=85899345920 < minimal=107374182400. Nothing changes."""
+    disks = {"disk-1": disk(400, available=370, listed={"db-0-a": 100})}
+    cluster = situation(kube_node("a"), longhorn_node("a", disks), running("db-0", "a", 100))
+    result = prediction(cluster, Expand(("default", "data-db-0"), 390 * GI))
+    [expansion] = result.expansions
+    assert expansion.refused_by == "validator.longhorn.io"
+    assert expansion.refusals == (
+        "insufficient storage (a/disk-1): disk disk-1: 80Gi free once the growth is written must be at least 100Gi (25 % of 400Gi)",
+    )
+    assert (result.disks, result.volumes, result.succeeds) == ((), (), False)
+
+
+def test_longhorns_webhook_compares_requests() -> None:
+    """A claim whose volume has not grown yet requests its growth already."""
+    objects = running("db-0", "a")
+    next(entry for entry in objects if entry["kind"] == "PersistentVolumeClaim")["spec"]["resources"]["requests"][
+        "storage"
+    ] = "80Gi"
+    cluster = situation(node("a", listed={"db-0-a": 30}), objects)
+    (expansion,) = prediction(cluster, Expand(("default", "data-db-0"), 90 * GI)).expansions
+    assert expansion.refusals == ()
+
+
 def test_a_storage_class_may_refuse_an_expansion() -> None:
     """The API server lets claims grow only where allowVolumeExpansion is set."""
     cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
@@ -453,6 +477,7 @@ def test_a_storage_class_may_refuse_an_expansion() -> None:
     assert [entry.refusals for entry in result.expansions] == [
         ("StorageClass longhorn does not set allowVolumeExpansion",)
     ]
+    assert [entry.refused_by for entry in result.expansions] == ["PersistentVolumeClaimResize"]
     assert result.disks == ()
 
 
