@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.list_output import plain_table, shorten
-from app.cli.what_if_tables import format_duration, format_range, print_table
+from app.cli.what_if_tables import format_duration, format_range, print_table, wait_line
 from app.schemas.planning_answer import (
     DrainStepAnswer,
     FailedDrainAnswer,
@@ -61,6 +61,10 @@ def print_maintenance(answer: MaintenanceAnswer, console: Console) -> None:
         for number, step in enumerate(answer.steps, start=1):
             table.add_row(str(number), *_step_cells(step))
         print_table(console, table)
+    wait = max((step.wait_seconds for step in answer.steps), default=0)
+    if wait:
+        console.print(Text(f"after each drain {wait_line(wait)}"))
+        console.print()
     if answer.failed:
         table = plain_table("NODE", "WHEN", "DOES NOT FIT BECAUSE")
         for entry in answer.failed:

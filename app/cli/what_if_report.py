@@ -10,7 +10,15 @@ from typing import Final
 
 from app.api.page.rendering import environment
 from app.cli.svg_plots import LinePlot, Series, SizeBar, line_plot, size_bar
-from app.cli.what_if_tables import outcome_text, rebuild_line, scheduled_after, summary
+from app.cli.what_if_tables import (
+    expansion_text,
+    outcome_text,
+    pod_outcome_text,
+    rebuild_lines,
+    rebuild_start,
+    scheduled_after,
+    summary,
+)
 from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.what_if.situation import Origin
@@ -57,6 +65,7 @@ def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
         "capitalize": _capitalize,
         "exact_bytes": format_bytes,
         "outcome": outcome_text,
+        "pod_outcome": pod_outcome_text,
         "head": head,
         "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
         "summary": summary(answer),
@@ -65,7 +74,9 @@ def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
         "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
         "disks": _disk_bars(answer),
         "plots": step_plots(answer.shown_order),
-        "rebuilds": rebuild_line(answer.rebuilds) if answer.rebuilds.most_bytes else "",
+        "rebuilds": rebuild_lines(answer.rebuilds),
+        "rebuild_start": rebuild_start,
+        "expansion_text": expansion_text,
     }
     return environment().get_template(_TEMPLATE).render(context)
 

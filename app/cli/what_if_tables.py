@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.list_output import plain_table, shorten
-from app.schemas.what_if_answer import DiskOutcomeAnswer, PodOutcomeAnswer, PodRemedyAnswer, RebuildAnswer, WhatIfAnswer
+from app.schemas.what_if_answer import (
+    DiskOutcomeAnswer,
+    ExpansionAnswer,
+    PodOutcomeAnswer,
+    PodRemedyAnswer,
+    RebuildAnswer,
+    VolumeOutcomeAnswer,
+    WhatIfAnswer,
+)
 from scheduler_core.extender.what_if.predicted_replicas import NO_DATA
 from scheduler_core.model.quantity import format_bytes, format_count
 
@@ -31,18 +39,24 @@ def print_prediction(answer: WhatIfAnswer, console: Console) -> None:
     if answer.drains:
         print_table(console, _drain_table(answer))
     for expansion in answer.expansions:
-        result = "fits" if expansion.fits else f"is refused: {'; '.join(expansion.refusals)}"
-        console.print(Text(f"claim {expansion.claim} to {format_bytes(expansion.size)} {result}"))
+        console.print(Text(f"claim {expansion.claim} to {format_bytes(expansion.size)} {expansion_text(expansion)}"))
     if answer.volumes:
         print_table(console, _volume_table(answer))
     if answer.disks:
         print_table(console, _disk_table(answer))
-    if answer.rebuilds.most_bytes:
-        console.print(Text(rebuild_line(answer.rebuilds)))
+    for line in rebuild_lines(answer.rebuilds):
+        console.print(Text(line))
     for note in answer.notes:
         console.print(Text(f"note: {note}"))
     console.print()
     console.print(Text(summary(answer), style="bold"))
+
+
+def expansion_text(expansion: ExpansionAnswer) -> str:
+    if expansion.fits:
+        return "fits"
+    refusals = "; ".join(expansion.refusals)
+    return f"is refused when it is updated ({expansion.refused_by}), and keeps its size: {refusals}"
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -54,13 +68,20 @@ def outcome_text(word: str, count: int, orders: int) -> str:
     return f"{word} ({count} of {orders})" if word == "usually" else word
 
 
+def pod_outcome_text(pod: PodOutcomeAnswer, orders: int) -> str:
+    text = outcome_text(pod.outcome, pod.placed, orders)
+    if not pod.not_running:
+        return text
+    return "bound, never runs" if pod.not_running == orders else f"{text}, bound without running ({pod.not_running})"
+
+
 def _pod_table(answer: WhatIfAnswer) -> Table:
     table = plain_table("POD", "FROM", "PLACED", "NODES", "OTHERWISE")
     for pod in answer.pods:
         table.add_row(
             pod.pod,
             pod.left or pod.origin,
-            outcome_text(pod.outcome, pod.placed, answer.orders),
+            pod_outcome_text(pod, answer.orders),
             shorten([*pod.nodes], _MAX_NODES),
             shorten([*pod.reasons], _MAX_REASONS, "; "),
         )
@@ -100,6 +121,7 @@ def _volume_table(answer: WhatIfAnswer) -> Table:
             else "complete"
         )
         end = f"incomplete: {volume.problem}" if not complete else end
+        end = f"{end}, {rebuild_start(volume)}" if complete and volume.rebuild_after_seconds else end
         table.add_row(volume.name, str(volume.replicas), str(volume.least_healthy), end, ", ".join(volume.pods))
     return table
 
@@ -122,8 +144,23 @@ def format_range(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def rebuild_line(rebuilds: RebuildAnswer) -> str:
-    """Returns what rebuilds copy, and how long it takes, as a sentence."""
+def rebuild_start(volume: VolumeOutcomeAnswer) -> str:
+    return f"rebuilt after {format_duration(volume.rebuild_after_seconds)}"
+
+
+def wait_line(seconds: float) -> str:
+    """Returns for how long Longhorn rebuilds nothing, as a sentence."""
+    wait = format_duration(seconds)
+    return f"nothing is rebuilt for {wait} where a failed replica could be reused (replica-replenishment-wait-interval)"
+
+
+def rebuild_lines(rebuilds: RebuildAnswer) -> list[str]:
+    """Returns when rebuilds begin, and what they copy, as sentences."""
+    lines = [wait_line(rebuilds.wait_seconds)] if rebuilds.wait_seconds else []
+    return [*lines, _rebuild_line(rebuilds)] if rebuilds.most_bytes else lines
+
+
+def _rebuild_line(rebuilds: RebuildAnswer) -> str:
     line = f"rebuilds copy {format_range(format_bytes(rebuilds.least_bytes), format_bytes(rebuilds.most_bytes))}"
     if rebuilds.least_seconds is None or rebuilds.most_seconds is None:
         return line
@@ -148,6 +185,11 @@ def summary(answer: WhatIfAnswer) -> str:
     incomplete = sum(volume.incomplete > 0 for volume in answer.volumes) - faulted
     failures = (
         (len(answer.gone_pods), "pod is gone", "pods are gone"),
+        (
+            sum(pod.not_running > 0 for pod in answer.pods),
+            "pod is bound without running",
+            "pods are bound without running",
+        ),
         (sum(not expansion.fits for expansion in answer.expansions), "expansion is refused", "expansions are refused"),
         (
             faulted,

@@ -106,6 +106,10 @@ class DrainStepAnswer(Answer):
         serialization_alias="leastReducedVolumes", description="volumes with fewer healthy replicas meanwhile"
     )
     most_reduced_volumes: int = Field(serialization_alias="mostReducedVolumes")
+    wait_seconds: float = Field(
+        serialization_alias="waitSeconds",
+        description="for how long nothing is rebuilt where Longhorn could reuse a failed replica; 0 if it waits for none",
+    )
 
 
 class FailedDrainAnswer(Answer):
@@ -175,4 +179,5 @@ def _step_answer(step: DrainStep, rate: int | None) -> DrainStepAnswer:
         most_seconds=None if rate is None else most / rate,
         least_reduced_volumes=step.reduced_volumes[0],
         most_reduced_volumes=step.reduced_volumes[1],
+        wait_seconds=step.rebuild_wait,
     )

@@ -30,6 +30,10 @@ class PodOutcomeAnswer(Answer):
     left: str = Field(description="the node that it ran on, empty for none")
     outcome: str = Field(description="always, usually or never placed")
     placed: int = Field(description="in how many orders it is placed")
+    not_running: int = Field(
+        serialization_alias="notRunning",
+        description="in how many orders it is bound and does not run, because its volumes are not ready",
+    )
     nodes: dict[str, int] = Field(description="in how many orders it gets each node")
     reasons: dict[str, int] = Field(description="why it waits, with the number of orders")
     unlucky_order: list[PlacedPodAnswer] = Field(
@@ -66,6 +70,10 @@ class VolumeOutcomeAnswer(Answer):
     incomplete: int = Field(description="in how many orders a replica is missing in the end")
     problem: str = Field(description="why it is missing")
     pods: list[str] = Field(description="the pods that use it")
+    rebuild_after_seconds: float = Field(
+        serialization_alias="rebuildAfterSeconds",
+        description="how long Longhorn waits for a failed replica before it rebuilds one elsewhere; 0 if it does not wait",
+    )
 
 
 class ExpansionAnswer(Answer):
@@ -75,6 +83,10 @@ class ExpansionAnswer(Answer):
     size: int = Field(description="bytes")
     fits: bool
     refusals: list[str] = Field(description="its StorageClass, or every reason that Longhorn may give")
+    refused_by: str = Field(
+        serialization_alias="refusedBy",
+        description="the admission plugin or webhook that refuses the claim's update; empty if it is admitted",
+    )
 
 
 class RebuildAnswer(Answer):
@@ -82,6 +94,10 @@ class RebuildAnswer(Answer):
 
     least_bytes: int = Field(serialization_alias="leastBytes")
     most_bytes: int = Field(serialization_alias="mostBytes")
+    wait_seconds: float = Field(
+        serialization_alias="waitSeconds",
+        description="for how long nothing is rebuilt where Longhorn could reuse a failed replica; 0 if it waits for none",
+    )
     rate: int | None = Field(description="bytes per second, as given; null without")
     least_seconds: float | None = Field(serialization_alias="leastSeconds", description="one rebuild after the other")
     most_seconds: float | None = Field(serialization_alias="mostSeconds", description="one rebuild after the other")
@@ -169,7 +185,13 @@ def what_if_answer(
             for outcome in prediction.drains
         ],
         expansions=[
-            ExpansionAnswer(claim=entry.claim, size=entry.size, fits=not entry.refusals, refusals=list(entry.refusals))
+            ExpansionAnswer(
+                claim=entry.claim,
+                size=entry.size,
+                fits=not entry.refusals,
+                refusals=list(entry.refusals),
+                refused_by=entry.refused_by,
+            )
             for entry in prediction.expansions
         ],
         rebuilds=_rebuild_answer(prediction, rate),
@@ -192,6 +214,7 @@ def what_if_answer(
                 incomplete=volume.incomplete,
                 problem=volume.problem,
                 pods=list(volume.pods),
+                rebuild_after_seconds=volume.rebuild_after,
             )
             for volume in prediction.volumes
         ],
@@ -208,6 +231,7 @@ def _pod_answers(prediction: Prediction) -> list[PodOutcomeAnswer]:
             left=outcome.entry.left,
             outcome=outcome.certainty,
             placed=outcome.placed,
+            not_running=outcome.not_running,
             nodes=dict(outcome.nodes),
             reasons=dict(outcome.reasons),
             unlucky_order=[PlacedPodAnswer(pod=pod, node=node) for pod, node in outcome.unlucky_order],
@@ -221,6 +245,7 @@ def _rebuild_answer(prediction: Prediction, rate: int | None) -> RebuildAnswer:
     return RebuildAnswer(
         least_bytes=least,
         most_bytes=most,
+        wait_seconds=prediction.rebuild_wait,
         rate=rate,
         least_seconds=None if rate is None else least / rate,
         most_seconds=None if rate is None else most / rate,

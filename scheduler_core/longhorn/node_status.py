@@ -21,6 +21,7 @@ from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node
 
 NODE_GONE: Final = "KubernetesNodeGone"
+_KUBE_NOT_READY: Final = "KubernetesNodeNotReady"
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 REGION_LABEL: Final = "topology.kubernetes.io/region"
 ROUNDING: Final = 100 * 1024**2
@@ -87,18 +88,36 @@ def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) 
     """The node's Ready condition, from manager pod and Kubernetes node. Kubernetes' conditions win over the pod's; of
     several bad ones, the last wins.
     """
+    return _kubernetes_problem(cluster, node) or _pod_condition(node, pods)
+
+
+def _kubernetes_problem(cluster: Cluster, node: Node) -> Condition | None:
+    """The Ready condition that a missing or unhealthy Kubernetes node gives, None for a healthy one."""
     kube_node = cluster.kube_nodes.get(node.name)
     if kube_node is None:
         return Condition("Ready", "False", NODE_GONE, f"Kubernetes node {node.name} does not exist")
-    ready = _pod_condition(node, pods)
+    ready = None
     for entry in kube_node.conditions:
         if entry.type == "Ready" and _is_not_ready(cluster, entry):
             because = f"Kubernetes node {node.name} is not ready"
-            ready = Condition("Ready", "False", "KubernetesNodeNotReady", because)
+            ready = Condition("Ready", "False", _KUBE_NOT_READY, because)
         elif entry.type in _PRESSURES and entry.status == "True":
             because = f"Kubernetes node {node.name} has {entry.type}"
             ready = Condition("Ready", "False", "KubernetesNodePressure", because)
     return ready
+
+
+def is_down(cluster: Cluster, name: str) -> bool:
+    """Whether Longhorn fails the replicas of a node once their volumes are attached (IsNodeDownOrDeleted)."""
+    node = cluster.nodes.get(name)
+    if node is None or _shows_down(condition(node.conditions, "Ready")):
+        return True
+    # The node controller writes what Kubernetes knows some time later. A source without Kubernetes nodes says nothing about them.
+    return bool(cluster.kube_nodes) and _shows_down(_kubernetes_problem(cluster, node))
+
+
+def _shows_down(ready: Condition | None) -> bool:
+    return ready is not None and ready.status == "False" and ready.reason in (NODE_GONE, _KUBE_NOT_READY)
 
 
 def _pod_condition(node: Node, pods: tuple[ManagerPod, ...]) -> Condition:

@@ -100,7 +100,7 @@ def space_detail(rule: Rule, disk: Disk, settings: Settings, space: DiskSpace, v
     if rule is Rule.ACTUAL_SPACE:
         return (
             f"disk {disk.name}: {format_bytes(disk.storage_available)} available - {format_bytes(volume.actual_size)} "
-            f"actual size must be more than {_minimal_available_text(disk, settings)}"
+            f"actual size must be more than {minimal_available_text(disk, settings)}"
         )
     if rule is Rule.SCHEDULING_SPACE and space.grants is not None and space.grants == space.free:
         granted = format_bytes(max(0, space.grants))
@@ -111,7 +111,7 @@ def space_detail(rule: Rule, disk: Disk, settings: Settings, space: DiskSpace, v
         limit = scheduling_limit(disk, settings)
         return (
             f"disk {disk.name}: {format_bytes(volume.size)} + {format_bytes(limit - space.free)} scheduled must be "
-            f"at most {_scheduling_limit_text(disk, settings)}"
+            f"at most {scheduling_limit_text(disk, settings)}"
         )
     value = disk.storage_maximum if rule is Rule.STORAGE_MAXIMUM else disk.storage_available
     return f"disk {disk.name}: {rule.text} ({value})"
@@ -120,18 +120,18 @@ def space_detail(rule: Rule, disk: Disk, settings: Settings, space: DiskSpace, v
 def pressure_detail(disk: Disk, settings: Settings) -> str:
     """The two rules by which Longhorn closes a disk for pressure: those of `space_refusal`, with size and written bytes 0."""
     return (
-        f"{format_bytes(disk.storage_available)} available must be more than {_minimal_available_text(disk, settings)}, and "
-        f"{format_bytes(disk.storage_scheduled)} scheduled must be at most {_scheduling_limit_text(disk, settings)}"
+        f"{format_bytes(disk.storage_available)} available must be more than {minimal_available_text(disk, settings)}, and "
+        f"{format_bytes(disk.storage_scheduled)} scheduled must be at most {scheduling_limit_text(disk, settings)}"
     )
 
 
-def _minimal_available_text(disk: Disk, settings: Settings) -> str:
+def minimal_available_text(disk: Disk, settings: Settings) -> str:
     percentage = settings.storage_minimal_available_percentage
     minimal = format_bytes(minimal_available(disk, settings))
     return f"{minimal} ({percentage} % of {format_bytes(disk.storage_maximum)})"
 
 
-def _scheduling_limit_text(disk: Disk, settings: Settings) -> str:
+def scheduling_limit_text(disk: Disk, settings: Settings) -> str:
     percentage = settings.storage_over_provisioning_percentage
     limit = format_bytes(scheduling_limit(disk, settings))
     reserved = format_bytes(disk.storage_reserved)

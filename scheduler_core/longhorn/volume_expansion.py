@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import ScheduleError
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import disk_space, minimal_available, scheduling_limit, space_refusal
+from scheduler_core.longhorn.space import (
+    disk_space,
+    minimal_available,
+    minimal_available_text,
+    scheduling_limit,
+    scheduling_limit_text,
+    space_detail,
+    space_refusal,
+)
 from scheduler_core.model.longhorn import Disk, Replica, Volume
+from scheduler_core.model.quantity import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +28,7 @@ class ExpansionResult:
 
     reason: ScheduleError | None = None  # why it may not, or None
     disk: str = ""  # the UUID of the disk that cannot hold it, or ""
+    detail: str = field(default="", compare=False)  # the numbers behind the reason, as a sentence
 
     @property
     def allowed(self) -> bool:
@@ -43,25 +53,34 @@ def check_expansion(
         disk = disks.get(uuid)
         if disk is None:
             refused.add(ExpansionResult(ScheduleError.DISK_NOT_FOUND, uuid))
-        elif not can_grow(disk, cluster.settings, (new_size - volume.size) * count):
-            refused.add(ExpansionResult(ScheduleError.INSUFFICIENT_STORAGE, uuid))
+        elif detail := _growth_refusal(disk, cluster.settings, (new_size - volume.size) * count):
+            refused.add(ExpansionResult(ScheduleError.INSUFFICIENT_STORAGE, uuid, detail))
     return frozenset(refused or {ALLOWED})
 
 
 def can_grow(disk: Disk, settings: Settings, increase: int) -> bool:
-    """Whether a disk's replicas can grow by `increase` bytes, physically and by the scheduling space."""
-    return (
-        _has_physical_space(disk, settings, increase) and space_refusal(increase, 0, disk_space(disk, settings)) is None
-    )
+    return not _growth_refusal(disk, settings, increase)
 
 
-def _has_physical_space(disk: Disk, settings: Settings, increase: int) -> bool:
-    """Whether a disk could hold the whole increase, written (ValidateDiskAvailableForExpansion)."""
+def _growth_refusal(disk: Disk, settings: Settings, increase: int) -> str:
+    """Why a disk's replicas cannot grow by `increase` bytes, physically or by the scheduling space, "" if they can."""
+    space = disk_space(disk, settings)
+    physical = _physical_refusal(disk, settings, increase) if increase > 0 and space.open else ""
+    rule = space_refusal(increase, 0, space)
+    if physical or rule is None:
+        return physical
+    return space_detail(rule, disk, settings, space, Volume(name="", size=increase))
+
+
+def _physical_refusal(disk: Disk, settings: Settings, increase: int) -> str:
+    """Why a disk could not hold the whole increase, written (ValidateDiskAvailableForExpansion), "" if it could."""
     # The reserve counts as free here.
-    if increase <= 0:
-        return True
-    if not disk_space(disk, settings).open:
-        return False
     used = disk.storage_maximum - disk.storage_available - disk.storage_reserved + increase
     unused = disk.storage_maximum - used
-    return unused >= minimal_available(disk, settings) and used <= scheduling_limit(disk, settings)
+    if unused < minimal_available(disk, settings):
+        least = minimal_available_text(disk, settings)
+        return f"disk {disk.name}: {format_bytes(unused)} free once the growth is written must be at least {least}"
+    if used > scheduling_limit(disk, settings):
+        most = scheduling_limit_text(disk, settings)
+        return f"disk {disk.name}: {format_bytes(used)} used once the growth is written must be at most {most}"
+    return ""

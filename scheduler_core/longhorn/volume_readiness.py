@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.node_status import is_down
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import is_data_from_volume
 from scheduler_core.model.longhorn import Replica, Volume
@@ -27,8 +28,14 @@ def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Clus
     """
     if volume.deleting:
         return Refusal(Rule.VOLUME_DELETING, f"volume {volume.name} is being deleted")
-    if volume.robustness == FAULTED and not any(is_salvageable(replica, cluster) for replica in replicas):
+    with_data = [each for each in replicas if each.healthy_at and each.node_id and not each.deleting]
+    if volume.robustness == FAULTED and not any(_is_salvageable(replica, cluster) for replica in with_data):
         return Refusal(Rule.VOLUME_FAULTED, f"volume {volume.name} is faulted and has no replica to salvage")
+    # Longhorn says so only when it attaches the volume: a pod would have its node by then, and wait there.
+    if with_data and all(is_down(cluster, replica.node_id) for replica in with_data):
+        nodes = ", ".join(sorted({replica.node_id for replica in with_data}))
+        detail = f"volume {volume.name} is faulted once it is attached: its data is only on nodes that are gone or not ready ({nodes})"
+        return Refusal(Rule.VOLUME_FAULTED, detail)
     if volume.restore_required and volume.standby:
         detail = f"volume {volume.name} is on standby: it restores each new backup, and only its activation ends that"
         return Refusal(Rule.VOLUME_STANDBY, detail)
@@ -44,10 +51,9 @@ def awaits_copy(volume: Volume) -> bool:
     return is_data_from_volume(volume.data_source) and volume.clone_state not in COPIED
 
 
-def is_salvageable(replica: Replica, cluster: Cluster) -> bool:
-    """Whether Longhorn can bring up a faulted volume from a replica (ReconcileVolumeState, auto-salvage)."""
-    # It has data, on a ready disk of a ready node.
+def _is_salvageable(replica: Replica, cluster: Cluster) -> bool:
+    """Whether Longhorn can bring up a faulted volume from a replica with data (ReconcileVolumeState, auto-salvage)."""
     node = cluster.nodes.get(replica.node_id)
-    if node is None or not node.ready or replica.deleting or not replica.healthy_at:
+    if node is None or not node.ready or is_down(cluster, node.name):
         return False
     return any(disk.uuid == replica.disk_id and disk.ready for disk in node.disks)

@@ -388,13 +388,12 @@ def place_all(
 
 def is_attachable(cluster: Cluster, volume: Volume) -> bool:
     """Whether Longhorn attaches the volume for a workload at all."""
-    data = (
-        entry
-        for entry in volume.replicas
-        if entry.healthy and not entry.deleting and entry.node in cluster.nodes and cluster.nodes[entry.node].ready
-    )
-    lost = not any(disk.ready for entry in data for disk in disks_of(cluster, entry))
-    return not (volume.deleting or (volume.faulted and lost) or volume.restoring or volume.clone == "initiated")
+    data = [entry for entry in volume.replicas if entry.node and entry.healthy and not entry.deleting]
+    known = [entry for entry in data if entry.node in cluster.nodes]
+    ready = (entry for entry in known if cluster.nodes[entry.node].ready)
+    lost = not any(disk.ready for entry in ready for disk in disks_of(cluster, entry))
+    faulted = (volume.faulted and lost) or (bool(data) and not known)
+    return not (volume.deleting or faulted or volume.restoring or volume.clone == "initiated")
 
 
 def disks_of(cluster: Cluster, entry: Replica) -> Iterator[Disk]:
@@ -487,6 +486,7 @@ def test_a_node_without_replicas_gets_the_same_reason_from_its_profile_and_alone
         Reason.NO_ROOM_IN_CLUSTER,
         Reason.NOT_TOGETHER_IN_CLUSTER,
         Reason.TOO_FEW_NODES,
+        Reason.VOLUME_FAULTED,
     )
     for name, reason in zip(explanation.decision.candidates, explanation.decision.reasons, strict=True):
         if name not in holding and reason not in cluster_reasons and cluster.local:

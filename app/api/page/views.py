@@ -23,7 +23,7 @@ from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, Spa
 from scheduler_core.extender.status.report import StatusReport
 from scheduler_core.extender.status.row_page import RowPage, page_of
 from scheduler_core.extender.status.waiting_rows import WaitingRow, pods_on_node
-from scheduler_core.extender.what_if.prediction import Certainty, Prediction
+from scheduler_core.extender.what_if.prediction import Prediction
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
 
@@ -290,9 +290,13 @@ def drain_problems(prediction: Prediction) -> list[str]:
         for blocker in drain.blockers
     ]
     problems += [
-        f"Pod {'/'.join(pod.entry.key)} finds no node in {_part(pod.orders - pod.placed, pod.orders)}."
+        f"Pod {'/'.join(pod.entry.key)} {what} in {_part(count, pod.orders)}."
         for pod in prediction.pods
-        if pod.entry.left and pod.certainty is not Certainty.ALWAYS
+        for what, count in (
+            ("finds no node", pod.orders - pod.placed - pod.not_running),
+            ("is bound and does not run", pod.not_running),
+        )
+        if pod.entry.left and count
     ]
     problems += [f"Pod {name} is gone: nothing creates it again." for name in prediction.gone_pods]
     problems += [

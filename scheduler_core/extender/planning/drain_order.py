@@ -53,6 +53,7 @@ class DrainStep:
     pods: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
     copied_bytes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
     reduced_volumes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class _Search:
             pods=_range([result.pods for result in results]),
             copied_bytes=_range([result.copied_bytes for result in results]),
             reduced_volumes=_range([result.reduced_volumes for result in results]),
+            rebuild_wait=max(result.rebuild_wait for result in results),
         )
         remaining = state.remaining - {name}
         untried = [node for node in request.nodes if node in remaining]

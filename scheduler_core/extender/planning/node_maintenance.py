@@ -15,6 +15,7 @@ from scheduler_core.extender.what_if.cluster_changes import BLOCK_FOR_EVICTION, 
 from scheduler_core.extender.what_if.drain_policy import ALLOW_STOPPED, ALWAYS_ALLOW, is_last_replica
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import Choose, holds_data, replicas_on_node
+from scheduler_core.extender.what_if.prediction import longest_wait
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Situation, pods_on_nodes
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
@@ -36,6 +37,7 @@ class Maintenance:
     copied_bytes: int = 0  # data that rebuilds copy
     reduced_volumes: int = 0  # how many volumes have fewer healthy replicas meanwhile
     problems: tuple[str, ...] = ()  # why the drain does not fit; empty if it does
+    rebuild_wait: float = 0  # for how many seconds nothing is rebuilt where Longhorn could reuse a failed replica
 
 
 def settle_cluster(
@@ -69,6 +71,7 @@ def maintain_node(
         pods=len(drained.pods) + len(drained.evictions),
         copied_bytes=result.copied_bytes + settled.copied_bytes,
         reduced_volumes=len(result.fewer_replicas),
+        rebuild_wait=longest_wait(result.waits.values()),
     )
 
 

@@ -18,7 +18,7 @@ from scheduler_core.extender.what_if.predicted_replicas import fail_replicas, re
 from scheduler_core.extender.what_if.situation import ExpansionOutcome, Situation, live_pods
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
 from scheduler_core.longhorn.settings import check_new_value
-from scheduler_core.longhorn.volume_expansion import check_expansion
+from scheduler_core.longhorn.volume_expansion import ExpansionResult, check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import NamespacedName
@@ -26,6 +26,9 @@ from scheduler_core.volumes.existing_replicas import is_healthy
 
 BLOCK_FOR_EVICTION = "block-for-eviction"
 EVICT_LAST_REPLICA = "block-for-eviction-if-contains-last-replica"
+# Who refuses a claim's update at the API server.
+_RESIZE_PLUGIN = "PersistentVolumeClaimResize"
+_LONGHORN_WEBHOOK = "validator.longhorn.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,7 @@ class Expand:
     size: int
 
     def apply(self, situation: Situation) -> Situation:
-        """Grows the claim's volume if its StorageClass and Longhorn let it."""
+        """Grows the claim's volume if the API server admits the claim's update: its StorageClass and Longhorn let it."""
         cluster = situation.cluster
         claim = cluster.snapshot.claims.get(self.claim)
         name = "/".join(self.claim)
@@ -223,13 +226,16 @@ class Expand:
             raise WhatIfError(f"PersistentVolumeClaim {name}: a volume cannot shrink")
         view = cluster.state.view
         refusals = _class_refusals(cluster, claim) if self.size > volume.size else ()
+        refused_by = _RESIZE_PLUGIN
         if not refusals:
-            answers = check_expansion(view.cluster, volume, view.replicas_of(volume.name), self.size)
-            texts = (f"{answer.reason} ({_disk_name(cluster, answer.disk)})" for answer in answers if answer.reason)
-            refusals = tuple(sorted(texts))
+            # As Longhorn's webhook, which compares the requests.
+            before = replace(volume, size=claim.spec.request or volume.size)
+            answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), self.size)
+            refusals = tuple(sorted(_refusal_text(cluster, answer) for answer in answers if answer.reason))
+            refused_by = _LONGHORN_WEBHOOK
         if not refusals:
             cluster = _grow(cluster, claim, volume, self.size)
-        entry = ExpansionOutcome(name, self.size, refusals)
+        entry = ExpansionOutcome(name, self.size, refusals, refused_by if refusals else "")
         return replace(situation, cluster=cluster, expansions=(*situation.expansions, entry))
 
 
@@ -240,6 +246,11 @@ def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, 
     if storage_class is None or storage_class.allows_expansion:
         return ()
     return (f"StorageClass {storage_class.name} does not set allowVolumeExpansion",)
+
+
+def _refusal_text(cluster: PredictedCluster, answer: ExpansionResult) -> str:
+    numbers = f": {answer.detail}" if answer.detail else ""
+    return f"{answer.reason} ({_disk_name(cluster, answer.disk)}){numbers}"
 
 
 def _disk_name(cluster: PredictedCluster, uuid: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster, list_replica, with_disk
 from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.new_volume_placement import join_reasons
-from scheduler_core.longhorn.node_status import ROUNDING
+from scheduler_core.longhorn.node_status import ROUNDING, is_down
 from scheduler_core.longhorn.placement import PlacementResult, schedule_replica
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.replenish_wait import DEGRADED
@@ -85,7 +85,7 @@ def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
     that.
     """
     place = cluster.disk_of(replica)
-    if replica.failed_at or place is None or not place[1].ready:
+    if replica.failed_at or place is None or not place[1].ready or is_down(cluster.state.view.cluster, replica.node_id):
         return False
     return replica.healthy_at != "" or not any(
         each.healthy_at for each in cluster.state.view.replicas_of(replica.volume)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
@@ -43,6 +44,7 @@ class PodOutcome:
     orders: int
     nodes: Mapping[str, int]  # in how many orders it gets each node
     reasons: Mapping[str, int]  # why it waits, with the number of orders, most frequent first
+    not_running: int = 0  # in how many orders it is bound to a node and does not run, because its volumes are not ready
     # The pods with their nodes in the first order in which it waits, as decided; empty if there is none.
     unlucky_order: tuple[tuple[str, str], ...] = ()
 
@@ -87,6 +89,8 @@ class FewerReplicas:
     incomplete: int  # in how many orders it still lacks one in the end
     problem: str  # why, in one of these orders
     pods: tuple[str, ...] = ()  # the pods that use the volume, by name
+    # For how many seconds Longhorn waits for a failed replica before it rebuilds one elsewhere, the most of all orders.
+    rebuild_after: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,11 @@ class Prediction:
     expansions: tuple[ExpansionOutcome, ...]
     gone_pods: tuple[str, ...]
     copied_bytes: tuple[int, int]  # the least and the most that rebuilds copy
+
+    @property
+    def rebuild_wait(self) -> float:
+        """For how many seconds nothing is rebuilt where Longhorn could reuse a failed replica, 0 if it waits for none."""
+        return max((volume.rebuild_after for volume in self.volumes), default=0)
 
     @property
     def succeeds(self) -> bool:
@@ -154,6 +163,7 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
         orders=len(results),
         nodes=sort_by_count(result.nodes[key] for result in results if key in result.nodes),
         reasons=sort_by_count(_reason(key, result) for result in waiting),
+        not_running=sum(key in result.stuck for result in results),
         unlucky_order=_order_of(waiting[0]) if waiting and placed else (),
     )
 
@@ -228,7 +238,13 @@ def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, 
     volume = next((each for result in results if (each := result.cluster.snapshot.volumes.get(name)) is not None), None)
     wanted = volume.number_of_replicas if volume is not None else 0
     least = min(min(result.fewer_replicas.get(name, wanted), _healthy_replicas(name, result)) for result in results)
-    return FewerReplicas(name, wanted, least, len(problems), problems[0] if problems else "", pods)
+    rebuild_after = longest_wait(result.waits[name] for result in results if name in result.waits)
+    return FewerReplicas(name, wanted, least, len(problems), problems[0] if problems else "", pods, rebuild_after)
+
+
+def longest_wait(waits: Iterable[timedelta]) -> float:
+    """Returns the longest of Longhorn's waits in seconds, 0 without one."""
+    return max((wait.total_seconds() for wait in waits), default=0)
 
 
 def _healthy_replicas(name: str, result: OrderResult) -> int:

@@ -29,6 +29,7 @@ from scheduler_core.generic.node_index import NodeIndex
 from scheduler_core.generic.rule_results import RuleResults
 from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.replenish import is_usable
+from scheduler_core.longhorn.volume_readiness import FAULTED
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 
@@ -56,6 +57,8 @@ class OrderResult:
     fewer_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
     # By volume, why it still lacks a replica in the end.
     incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
+    # By volume, how long Longhorn waited for a failed replica that it could reuse; no entry if it did not.
+    waits: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
 
     @property
     def unplaced_pods(self) -> frozenset[PodKey]:
@@ -120,6 +123,7 @@ class _Run:
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
         self._delayed: dict[str, timedelta] = {}
+        self._waits: dict[str, timedelta] = {}
         self._gone: set[str] = set(situation.lost)
         self._waited_after: int | None = None
         self._blockers: dict[str, tuple[str, ...]] = {}
@@ -287,6 +291,7 @@ class _Run:
             self._problems[name] = step.problem
         if step.wait:
             self._delayed[name] = step.wait
+            self._waits[name] = max(step.wait, self._waits.get(name, step.wait))
 
     def finish_drains(self) -> bool:
         """Fails the replicas of the nodes whose drain can finish, and notes why others cannot; returns whether one
@@ -356,7 +361,8 @@ class _Run:
         for volume in self._cluster.volumes_of(self._cluster.snapshot.pods[key]):
             replicas = self._cluster.state.view.replicas_of(volume.name)
             if not volume.has_shards and not any(holds_data(self._cluster, replica) for replica in replicas):
-                return f"volume {volume.name}: {self._problems.get(volume.name, 'not placed yet')}"
+                faulted = " is faulted" if volume.robustness == FAULTED else ""
+                return f"volume {volume.name}{faulted}: {self._problems.get(volume.name, 'not placed yet')}"
         return self._cluster.missing_driver(key) if key in self._bound else ""
 
     def result(self) -> OrderResult:
@@ -376,4 +382,5 @@ class _Run:
             blockers=self._blockers,
             fewer_replicas=self._fewer,
             incomplete=dict(self._problems),
+            waits=self._waits,
         )

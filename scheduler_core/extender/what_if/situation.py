@@ -44,6 +44,7 @@ class ExpansionOutcome:
     size: int  # bytes that are asked for
     # The StorageClass, or every reason that Longhorn may give, with the disk; empty if the volume grows.
     refusals: tuple[str, ...] = ()
+    refused_by: str = ""  # which admission refuses the claim's update, so that the claim keeps its size; "" if it grows
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,17 @@ def test_an_order_of_all_nodes_ends_with_0(run: Run, cluster: str) -> None:
     assert lines[-1] == "3 of 3 nodes can be drained in this order, in 2 orders of events"
 
 
+def test_the_wait_before_a_rebuild_is_said(run: Run, tmp_path: Path) -> None:
+    """Longhorn rebuilds elsewhere what it could reuse only after replica-replenishment-wait-interval."""
+    nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
+    pods = running("db-0", "b", replicas=["a", "b"], locality="disabled")
+    file = _write(tmp_path / "remote.json", growing_class(), nodes, pods)
+    arguments = ("maintenance", "a", "--snapshot", file, "--orders", "2")
+    wait = "nothing is rebuilt for 0:10:01 where a failed replica could be reused (replica-replenishment-wait-interval)"
+    assert f"after each drain {wait}" in run(*arguments).out
+    assert [step["waitSeconds"] for step in json.loads(run(*arguments, "-o", "json").out)["steps"]] == [601]
+
+
 def test_only_the_named_nodes_are_drained(run: Run, cluster: str) -> None:
     """A node that is named twice is drained once."""
     answer = json.loads(run("maintenance", "c", "a", "c", "--snapshot", cluster, "-o", "json").out)
@@ -54,7 +65,7 @@ def test_json_is_stable(run: Run, cluster: str) -> None:
     assert (answer["kind"], answer["succeeds"], answer["exhaustive"], answer["tries"]) == ("Maintenance", True, True, 0)
     assert list(answer["steps"][0]) == [
         "node", "leastPods", "mostPods", "leastBytes", "mostBytes", "leastSeconds", "mostSeconds",
-        "leastReducedVolumes", "mostReducedVolumes",
+        "leastReducedVolumes", "mostReducedVolumes", "waitSeconds",
     ]  # fmt: skip
 
 

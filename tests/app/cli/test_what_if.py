@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders import GI, flat, pod, storage_class
+from tests.builders import GI, flat, pod, setting, storage_class
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import (
     add_labels,
@@ -82,6 +82,51 @@ def test_a_lost_volume_names_the_pods_that_use_it(run: Run, cluster: str) -> Non
     assert "default/db-0" in run("what-if", *verbs).out
 
 
+def test_a_pod_that_is_bound_without_running_is_told_apart(run: Run, tmp_path: Path) -> None:
+    """Its volume is faulted once the drained node goes down: in the table, the last line, the report and JSON."""
+    objects = (node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a", locality="disabled"))
+    file = _write(tmp_path / "remote.json", growing_class(), *objects, setting("node-drain-policy", "always-allow"))
+    report = tmp_path / "report.html"
+    verbs = ("--snapshot", file, "--drain", "a", "--orders", "3")
+    table = run("what-if", *verbs, "--html", str(report)).out
+    assert "default/db-0 a bound, never runs b volume" in " ".join(table.split())
+    assert "; 1 pod is bound without running; " in table
+    assert "bound, never runs" in report.read_text()
+    [entry] = json.loads(run("what-if", *verbs, "-o", "json").out)["pods"]
+    assert (entry["outcome"], entry["notRunning"], entry["nodes"]) == ("never", 3, {"b": 3})
+
+
+def test_an_expansion_is_refused_at_the_claim(run: Run, cluster: str, tmp_path: Path) -> None:
+    """The output, the report and JSON name Longhorn's webhook and its reason."""
+    report = tmp_path / "report.html"
+    verbs = ("--snapshot", cluster, "--expand", "data-db-0=90Gi", "--orders", "2")
+    text = " ".join(run("what-if", *verbs, "--html", str(report)).out.split())
+    refusal = "insufficient storage (a/disk-1): disk disk-1: 10Gi free once the growth is written must be at least 25Gi (25 % of 100Gi)"
+    result = f"is refused when it is updated (validator.longhorn.io), and keeps its size: {refusal}"
+    assert f"claim default/data-db-0 to 90Gi {result}" in text
+    assert result in report.read_text()
+    [entry] = json.loads(run("what-if", *verbs, "-o", "json").out)["expansions"]
+    assert (entry["fits"], entry["refusals"], entry["refusedBy"]) == (False, [refusal], "validator.longhorn.io")
+
+
+def test_a_drain_says_when_longhorn_rebuilds(run: Run, tmp_path: Path) -> None:
+    """In the table, below it, in the report and in JSON: not before replica-replenishment-wait-interval has passed."""
+    nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
+    pods = running("db-0", "b", replicas=["a", "b"], locality="disabled")
+    file = _write(tmp_path / "remote.json", growing_class(), nodes, pods)
+    report = tmp_path / "report.html"
+    verbs = ("--snapshot", file, "--drain", "a", "--orders", "3")
+    table = " ".join(run("what-if", *verbs, "--html", str(report)).out.split())
+    wait = "othing is rebuilt for 0:10:01 where a failed replica could be reused (replica-replenishment-wait-interval)"
+    assert "complete, rebuilt after 0:10:01" in table
+    assert f"n{wait}" in table
+    assert f"N{wait}." in report.read_text()
+    assert "complete, rebuilt after 0:10:01" in report.read_text()
+    answer = json.loads(run("what-if", *verbs, "-o", "json").out)
+    assert answer["rebuilds"]["waitSeconds"] == 601
+    assert [volume["rebuildAfterSeconds"] for volume in answer["volumes"]] == [601]
+
+
 def test_json_is_stable(run: Run, cluster: str) -> None:
     """Its keys are those of docs/what-if.md."""
     result = run("what-if", "--snapshot", cluster, "--drain", "a", "--orders", "3", "--seed", "7", "-o", "json")
@@ -99,6 +144,7 @@ def test_json_is_stable(run: Run, cluster: str) -> None:
             "left": "a",
             "outcome": "always",
             "placed": 3,
+            "notRunning": 0,
             "nodes": {"b": 3},
             "reasons": {},
             "unluckyOrder": [],

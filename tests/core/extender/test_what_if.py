@@ -18,6 +18,7 @@ from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, kube
 from tests.builders import (
     GI,
+    Object,
     csi_node,
     disk,
     ephemeral_spec,
@@ -132,8 +133,30 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
     )
     result = prediction(cluster, Drain(("a",)))
     assert result.drains[0].certainty is Certainty.ALWAYS
-    assert [(entry.least, entry.incomplete) for entry in result.volumes] == [(1, 0)]
+    assert [(entry.least, entry.incomplete, entry.rebuild_after) for entry in result.volumes] == [(1, 0, 601)]
     assert [(entry.node, entry.most) for entry in result.disks] == [("c", gibibytes(30))]
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        pytest.param([setting("replica-replenishment-wait-interval", "30")], 31, id="as set"),
+        pytest.param([setting("replica-replenishment-wait-interval", "0")], 0, id="no wait"),
+    ],
+)
+def test_a_rebuild_begins_when_the_wait_has_run_out(settings: list[Object], seconds: int) -> None:
+    """Longhorn adds a second to what remains of it."""
+    replicas = running("db-0", "b", replicas=["a", "b"], locality="disabled")
+    nodes = (node("a", listed={"db-0-a": 30.0}), node("b", listed={"db-0-b": 30.0}), node("c"))
+    result = prediction(situation(*nodes, replicas, settings), Drain(("a",)))
+    assert [(entry.incomplete, entry.rebuild_after) for entry in result.volumes] == [(0, seconds)]
+    assert result.rebuild_wait == seconds
+
+
+def test_a_local_replica_is_rebuilt_without_a_wait() -> None:
+    """Data locality wants it, whatever becomes of the one that the pod left."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    assert prediction(cluster, Drain(("a",))).rebuild_wait == 0
 
 
 def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
@@ -170,6 +193,15 @@ def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
     outcome = outcome_of(prediction(cluster, LoseNodes(("a",))), "db-0")
     assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {})
     assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted and has no replica to salvage"]
+
+
+def test_a_pod_whose_volume_is_lost_later_is_bound_without_running() -> None:
+    """It has moved when the node with its only replica goes down."""
+    remote = running("db-0", "a", locality="disabled")
+    cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), remote, setting(POLICY, "always-allow"))
+    outcome = outcome_of(prediction(cluster, Drain(("a",))), "db-0")
+    assert (outcome.certainty, outcome.not_running, dict(outcome.nodes)) == (Certainty.NEVER, 10, {"b": 10})
+    assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted: no replica with its data is left"]
 
 
 def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registered() -> None:
@@ -413,6 +445,30 @@ def test_an_expansion_must_fit_the_disk(size: int, refusals: int) -> None:
     assert [entry.most for entry in result.disks] == ([] if refusals else [gibibytes(size)])
 
 
+def test_longhorns_webhook_refuses_a_claim_where_too_little_would_stay_free() -> None:
+    """The numbers are those of a refusal by Longhorn v1.12.1: left=85899345920 < minimal=107374182400. Nothing changes."""
+    disks = {"disk-1": disk(400, available=370, listed={"db-0-a": 100})}
+    cluster = situation(kube_node("a"), longhorn_node("a", disks), running("db-0", "a", 100))
+    result = prediction(cluster, Expand(("default", "data-db-0"), 390 * GI))
+    [expansion] = result.expansions
+    assert expansion.refused_by == "validator.longhorn.io"
+    assert expansion.refusals == (
+        "insufficient storage (a/disk-1): disk disk-1: 80Gi free once the growth is written must be at least 100Gi (25 % of 400Gi)",
+    )
+    assert (result.disks, result.volumes, result.succeeds) == ((), (), False)
+
+
+def test_longhorns_webhook_compares_requests() -> None:
+    """A claim whose volume has not grown yet requests its growth already."""
+    objects = running("db-0", "a")
+    next(entry for entry in objects if entry["kind"] == "PersistentVolumeClaim")["spec"]["resources"]["requests"][
+        "storage"
+    ] = "80Gi"
+    cluster = situation(node("a", listed={"db-0-a": 30}), objects)
+    (expansion,) = prediction(cluster, Expand(("default", "data-db-0"), 90 * GI)).expansions
+    assert expansion.refusals == ()
+
+
 def test_a_storage_class_may_refuse_an_expansion() -> None:
     """The API server lets claims grow only where allowVolumeExpansion is set."""
     cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
@@ -421,6 +477,7 @@ def test_a_storage_class_may_refuse_an_expansion() -> None:
     assert [entry.refusals for entry in result.expansions] == [
         ("StorageClass longhorn does not set allowVolumeExpansion",)
     ]
+    assert [entry.refused_by for entry in result.expansions] == ["PersistentVolumeClaimResize"]
     assert result.disks == ()
 
 

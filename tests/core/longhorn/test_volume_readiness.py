@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from tests import builders as make
@@ -72,3 +74,54 @@ READY = {
 def test_a_volume_that_is_or_becomes_ready_is_decided_as_usual(objects: list[Object]) -> None:
     """It returns to its replica."""
     assert reasons(explained(make.pod("x"), NODES, objects)) == {"a": "HOME", "b": "HOME_ELSEWHERE"}
+
+
+def ready_since(seconds: int, status: str) -> list[Object]:
+    """The condition Ready of a Kubernetes node, which changed some seconds ago."""
+    since = (make.NOW - timedelta(seconds=seconds)).isoformat()
+    return [{"type": "Ready", "status": status, "lastTransitionTime": since}]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "refused"),
+    [
+        pytest.param(None, True, id="deleted"),
+        pytest.param(ready_since(1, "Unknown"), True, id="unknown"),
+        pytest.param(ready_since(15, "False"), True, id="not ready"),
+        pytest.param(ready_since(14, "False"), False, id="not ready for a moment"),
+        pytest.param(ready_since(60, "True"), False, id="ready"),
+        pytest.param([], False, id="without the condition"),
+    ],
+)
+@pytest.mark.parametrize("robustness", ["healthy", "unknown", "faulted"])
+def test_data_on_a_lost_kubernetes_node_is_out_of_reach(
+    conditions: list[Object] | None, refused: bool, robustness: str
+) -> None:
+    """As Longhorn's node controller judges, before it has written its own node's status."""
+    lost = [] if conditions is None else [{**make.kube_node("a"), "status": {"conditions": conditions}}]
+    objects = [*pod_with_volume(HEALTHY, status={"robustness": robustness}), *lost, make.kube_node("b")]
+    answer = reasons(explained(make.pod("x"), NODES, objects))
+    assert (answer["b"] == "VOLUME_FAULTED") is refused
+
+
+@pytest.mark.parametrize("other", [make.replica("r2", "vol-x", "b"), make.replica("r2", "vol-x", "b", failed=True)])
+def test_data_that_is_left_elsewhere_is_used(other: Object) -> None:
+    """Longhorn salvages a failed replica where the last healthy one is lost."""
+    objects = [*pod_with_volume(HEALTHY, other), make.kube_node("b")]
+    assert reasons(explained(make.pod("x"), NODES, objects))["b"] != "VOLUME_FAULTED"
+
+
+def test_a_replica_without_data_is_not_missed() -> None:
+    """Longhorn makes another one."""
+    objects = [*pod_with_volume(make.replica("r1", "vol-x", "a", healthy=False)), make.kube_node("b")]
+    assert reasons(explained(make.pod("x"), NODES, objects))["b"] != "VOLUME_FAULTED"
+
+
+@pytest.mark.parametrize(("reason", "refused"), [("KubernetesNodeNotReady", True), ("ManagerPodMissing", False)])
+def test_a_detached_volume_is_faulted_once_it_is_attached(reason: str, refused: bool) -> None:
+    """Longhorn fails a replica with its node, not with its node's longhorn-manager."""
+    node = make.longhorn_node("a")
+    node["status"]["conditions"][0] = make.condition("Ready", status=False, reason=reason)
+    objects = pod_with_volume(HEALTHY, status={"robustness": "unknown", "state": "detached"})
+    answer = reasons(explained(make.pod("x"), [node, make.longhorn_node("b")], objects))
+    assert (answer["b"] == "VOLUME_FAULTED") is refused
