@@ -132,7 +132,7 @@ def compare(
 def _generated_source(nodes: int, capacity: int, choose: Choose) -> ClusterSource:
     snapshot = draw_cluster(nodes, capacity, choose)
     listed = [generic.Node(node.name, node.labels) for node in snapshot.nodes.values()]
-    objects = SchedulingObjects(GenericClusterState.of(listed, (), ()), {}, {}, {}, {})
+    objects = SchedulingObjects(GenericClusterState.of(listed, (), ()), {}, {})
     return ClusterSource(snapshot, objects, f"the generated cluster of {nodes} nodes")
 
 
