@@ -102,7 +102,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     started = perf_counter()
     args = await _decode(state, body, lease)
     try:
-        answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
+        answer = await state.verbs.filter(args.pod, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
         response = _FilterResponse(*_undecided_answer(state, args, error, started, observes=observes), state, started)
         return _close_if_unavailable(response, error)
@@ -114,7 +114,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 async def _decode(state: AppState, body: bytearray, lease: Lease) -> ExtenderArgs:
     # Not while the body is received or objects are fetched: a slow caller would stop everything else.
     with state.evaluator.expecting_decision():
-        return await decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod)
+        return await decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
 
 
 def _undecided_answer(
@@ -203,11 +203,11 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = await decode_prioritize(body, lease.charge, whole=state.verbs.reads_whole_pod)
+    args = await decode_prioritize(body, lease.charge, scheduling=state.verbs.reads_scheduling)
     lease.charge(_SCORE_BYTES * len(args.candidates))
     equal = dict.fromkeys(args.candidates, 0)
     try:
-        scores = await state.verbs.scores(args.pod, args.whole, args.candidates)
+        scores = await state.verbs.scores(args.pod, args.candidates)
     except (ResolutionError, UndecidableError) as error:
         log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
         return Response(priority_list(equal), media_type=_JSON)
@@ -243,9 +243,9 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
         state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = decode_preempt(body, lease.charge, whole=state.verbs.reads_whole_pod)
+    args = decode_preempt(body, lease.charge, scheduling=state.verbs.reads_scheduling)
     try:
-        decision = await state.verbs.preempt(args.pod, args.whole, sorted(args.victims))
+        decision = await state.verbs.preempt(args.pod, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
         return _undecided_preemption(state, args, error, started, observes=observes)
     _record_preemption(state, args, decision, perf_counter() - started, observes=observes)

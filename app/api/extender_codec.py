@@ -16,9 +16,9 @@ import msgspec
 from app.api.errors import RequestError
 from app.api.raw_nodes import NodeRuns, locate_nodes, node_names
 from app.runtime.turns import Turns
-from scheduler_core.convert import generic, kube
+from scheduler_core.convert.generic import SCHEDULED_POD
+from scheduler_core.convert.kube import POD
 from scheduler_core.errors import CoreError
-from scheduler_core.model.generic import Pod as WholePod
 from scheduler_core.model.kube import Pod
 
 _ABSENT: Final = msgspec.Raw(b"null")
@@ -91,8 +91,11 @@ class _HostPriority(msgspec.Struct, gc=False):
 
 
 _ARGS: Final = msgspec.json.Decoder(_RawArgs)
-_POD: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(kube.POD.wire)
-_WHOLE_POD: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(generic.POD.wire)
+# By whether the rules of a policy file read the pod, too.
+_PODS: Final = {
+    scheduling: (msgspec.json.Decoder[Any](fields.wire), fields)
+    for scheduling, fields in ((False, POD), (True, SCHEDULED_POD))
+}
 _PREEMPTION_ARGS: Final = msgspec.json.Decoder(_RawPreemptionArgs)
 _Decoded = TypeVar("_Decoded")
 _Value = TypeVar("_Value")
@@ -107,7 +110,6 @@ class ExtenderArgs:
     pod: Pod
     candidates: Sequence[str]  # names of the nodes, in the order of the request
     runs: NodeRuns | None = None  # where full nodes are in the body; None if the answer has names
-    whole: WholePod | None = None  # the pod as the rules of a policy file read it; None without a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,38 +119,30 @@ class PreemptionArgs:
     pod: Pod
     # UIDs of the pods and number of PDB violations, by name of the node.
     victims: Mapping[str, tuple[tuple[str, ...], int]]
-    whole: WholePod | None = None  # as in ExtenderArgs
 
 
-async def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> ExtenderArgs:
+async def decode_filter(body: bytearray, charge: Charge, *, scheduling: bool = False) -> ExtenderArgs:
     """Decodes the body of /filter and /explain. `charge` is called with the memory that this takes, before it is taken.
-    `whole`: there is a policy file, whose rules read the whole pod.
+    `scheduling`: there is a policy file, whose rules read `Pod.scheduling`.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
     """
     turns = Turns()
     raw, names, items = await _pod_and_nodes(body, charge, turns)
-    pod = _pod(raw)
+    pod = _pod(raw, scheduling=scheduling)
     runs = None if items is None else (await locate_nodes(body, items, turns))
-    return ExtenderArgs(pod, names, runs, _whole_pod(raw) if whole else None)
+    return ExtenderArgs(pod, names, runs)
 
 
-async def decode_prioritize(body: bytearray, charge: Charge, *, whole: bool) -> ExtenderArgs:
+async def decode_prioritize(body: bytearray, charge: Charge, *, scheduling: bool) -> ExtenderArgs:
     """Decodes the body of /prioritize, whose answer has names only; arguments as in decode_filter.
 
     Raises:
         RequestError: as decode_filter
     """
     raw, names, _ = await _pod_and_nodes(body, charge, Turns())
-    return ExtenderArgs(_pod(raw), names, whole=_whole_pod(raw) if whole else None)
-
-
-def _whole_pod(raw: msgspec.Raw) -> WholePod:
-    try:
-        return generic.POD.construct(_decode(_WHOLE_POD, raw, "Pod"))
-    except CoreError as error:
-        raise RequestError(str(error)) from error
+    return ExtenderArgs(_pod(raw, scheduling=scheduling), names)
 
 
 async def _pod_and_nodes(
@@ -189,7 +183,7 @@ def _check_names(names: Sequence[str]) -> None:
         raise RequestError(f"node {names.index('')} (counted from 0) has no name")
 
 
-def decode_preempt(body: bytearray, charge: Charge, *, whole: bool) -> PreemptionArgs:
+def decode_preempt(body: bytearray, charge: Charge, *, scheduling: bool) -> PreemptionArgs:
     """Decodes the body of /preempt; arguments as in decode_filter.
 
     Raises:
@@ -205,7 +199,7 @@ def decode_preempt(body: bytearray, charge: Charge, *, whole: bool) -> Preemptio
     _check_forms("NodeNameToVictims and NodeNameToMetaVictims", victims, meta)
     _check_count(len(victims or meta or {}))
     by_node = {name: _uids_and_violations(entry) for name, entry in (victims or meta or {}).items()}
-    return PreemptionArgs(_pod(raw), by_node, _whole_pod(raw) if whole else None)
+    return PreemptionArgs(_pod(raw, scheduling=scheduling), by_node)
 
 
 def _uids_and_violations(victims: _Victims) -> tuple[tuple[str, ...], int]:
@@ -261,12 +255,13 @@ def _raw_pod(charge: Charge, *spellings: msgspec.Raw) -> msgspec.Raw:
     return raw
 
 
-def _pod(raw: msgspec.Raw) -> Pod:
-    pod = _decode(_POD, raw, "Pod")
+def _pod(raw: msgspec.Raw, *, scheduling: bool) -> Pod:
+    decoder, fields = _PODS[scheduling]
+    pod = _decode(decoder, raw, "Pod")
     if not pod.metadata.name:
         raise RequestError("Pod.metadata.name is missing")
     try:
-        return kube.POD.construct(pod)
+        return fields.construct(pod)
     except CoreError as error:
         raise RequestError(str(error)) from error
 

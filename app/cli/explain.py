@@ -226,7 +226,7 @@ class _Question:
         refusals = {}
         if not self._all_nodes:
             claims = pod_claims(pod.pod, snapshot, source.objects.affinities)
-            refusals = kube_scheduler_refusals(pod.generic_pod, candidates, cluster, claims)
+            refusals = kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]

@@ -11,13 +11,12 @@ import msgspec
 from app.cli.options import cluster_objects
 from app.cli.terminal import warn
 from app.kube.resources import Resource
-from app.kube.scheduling_objects import SCHEDULING_KINDS, SchedulingObjects, read_pod
+from app.kube.scheduling_objects import SCHEDULING_KINDS, SchedulingObjects
 from app.kube.snapshot_file import is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
-from scheduler_core.convert import kube as wire
-from scheduler_core.convert.meta import decode_object
-from scheduler_core.convert.snapshot_kinds import group_of
+from scheduler_core.convert.pod_template import read_pod
+from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
 from scheduler_core.errors import CoreError
-from scheduler_core.model import generic, kube
+from scheduler_core.model import kube
 from scheduler_core.model.listing import natural_key
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
@@ -53,10 +52,9 @@ class ClusterSource:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPod:
-    """A pod as both kinds of rules read it."""
+    """A pod that is asked about."""
 
     pod: kube.Pod
-    generic_pod: generic.Pod
     snapshot: Snapshot  # the cluster with the other objects of the pod's file
     selection: str = ""  # why it is this pod, where something else was named; otherwise ""
 
@@ -79,8 +77,9 @@ def read_source(
         from app.kube.snapshot_live import as_snapshot
 
         raw_objects = cluster_objects(kubeconfig, context, longhorn_namespace)
-        objects = SchedulingObjects.of((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
         snapshot = as_snapshot(raw_objects)
+        listed = ((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
+        objects = SchedulingObjects.of(listed, snapshot.pods.values())
         if not snapshot.longhorn_nodes:
             problem = f"no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace"
             # Without Longhorn nodes a prediction would call everything safe.
@@ -91,12 +90,13 @@ def read_source(
     entries = list(read_objects(file))
     if not entries:
         raise CoreError(f"{file}: has no objects")
-    loaded = snapshot_of(file, entries, SCHEDULING_KINDS)
+    loaded = snapshot_of(file, entries, SCHEDULING_KINDS, PREDICTED_KINDS)
     if needs_nodes and not loaded.snapshot.longhorn_nodes:
         raise CoreError(f"{file}: has no nodes.longhorn.io, so that nothing can be predicted")
     for warning in loaded.warnings:
         warn(warning)
-    return ClusterSource(loaded.snapshot, read_from(file, lambda: SchedulingObjects.of(entries)), file)
+    pods = loaded.snapshot.pods.values()
+    return ClusterSource(loaded.snapshot, read_from(file, lambda: SchedulingObjects.of(entries, pods)), file)
 
 
 def select_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
@@ -112,12 +112,12 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
     if is_file(text):
         pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
         selection = "" if kind == "Pod" else _first_pod(kind, raw)
-        return ExplainedPod(pod, read_from(text, lambda: read_pod(kind, raw)), snapshot, selection)
+        return ExplainedPod(pod, snapshot, selection)
     if name and prefix.lower() in POD_PREFIXES:
-        return _existing(pod_by_name(text, name, namespace, source), source)
+        return ExplainedPod(pod_by_name(text, name, namespace, source), source.snapshot)
     if name and prefix.lower() in WORKLOADS:
         return _pod_of_workload(WORKLOADS[prefix.lower()], (namespace or DEFAULT_NAMESPACE, name), source)
-    return _existing(pod_by_name(text, text, namespace, source), source)
+    return ExplainedPod(pod_by_name(text, text, namespace, source), source.snapshot)
 
 
 def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
@@ -128,11 +128,6 @@ def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSour
     return named_pod(name, source.snapshot, namespace)
 
 
-def _existing(pod: kube.Pod, source: ClusterSource, selection: str = "") -> ExplainedPod:
-    generic_pod = source.objects.pods[pod.namespace, pod.name]
-    return ExplainedPod(pod, generic_pod, source.snapshot, selection)
-
-
 def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:
     """Returns a workload's first pod that waits, its first pod, or the one that it would create."""
     # Its import brings what `what-if` changes in a cluster.
@@ -140,14 +135,13 @@ def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSou
 
     kind = resource.kind
     pods = source.snapshot.pods
-    members = workload_members(kind, key, pods, source.objects.owners) if kind in MEMBER_NAMES else []
+    members = workload_members(kind, key, pods) if kind in MEMBER_NAMES else []
     if members:
         first = next((member for member in members if not pods[member].node_name), members[0])
         waits = "none of its pods waits" if pods[first].node_name else "of those that wait"
-        return _existing(pods[first], source, f"the first of {kind} {key[1]}, {waits}")
+        return ExplainedPod(pods[first], source.snapshot, f"the first of {kind} {key[1]}, {waits}")
     raw = read_workload(resource, key[1], key[0], source)
-    pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
-    return ExplainedPod(pod, read_pod(kind, raw), source.snapshot, _first_pod(kind, raw))
+    return ExplainedPod(read_pod(kind, raw), source.snapshot, _first_pod(kind, raw))
 
 
 def _first_pod(kind: str, raw: Any) -> str:
@@ -201,13 +195,13 @@ def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> Explai
     if users:
         # One that waits comes first.
         user = min(users, key=lambda pod: (bool(pod.node_name), pod.key))
-        return _existing(user, source, f"which uses claim {key[1]}")
+        return ExplainedPod(user, source.snapshot, f"which uses claim {key[1]}")
     pod = kube.Pod(key[0], key[1], volumes=(kube.ClaimVolume("claim", key[1]),))
     selection = f"no pod uses claim {key[1]}; one that mounts it alone"
-    return ExplainedPod(pod, generic.Pod(key[0], key[1]), source.snapshot, selection)
+    return ExplainedPod(pod, source.snapshot, selection)
 
 
 def waiting_pods(namespace: str | None, source: ClusterSource) -> list[ExplainedPod]:
     pods: Iterable[kube.Pod] = source.snapshot.pods.values()
     waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
-    return [_existing(pod, source) for pod in sorted(waiting, key=lambda pod: natural_key(pod.key))]
+    return [ExplainedPod(pod, source.snapshot) for pod in sorted(waiting, key=lambda pod: natural_key(pod.key))]

@@ -90,7 +90,7 @@ def headroom(
     options = filter_options(best_effort, packing)
     result, closest = _predict(cluster, workload, options, order_seeds(seed, orders), limit)
     answer = headroom_answer(result, template, seed, at_least, closest).model_copy(
-        update={"notes": [*_notes(cluster), *source_notes(source.objects, drains=False)]}
+        update={"notes": [*_notes(cluster), *source_notes(source, drains=False)]}
     )
     _print(answer, output)
     if not answer.succeeds:

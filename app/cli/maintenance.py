@@ -84,7 +84,7 @@ def maintenance(
             report=report,
         )
         order = find_drain_order(request)
-    answer = maintenance_answer(order, seed, rate, [*NOTES, *source_notes(source.objects, drains=True)])
+    answer = maintenance_answer(order, seed, rate, [*NOTES, *source_notes(source, drains=True)])
     _print(answer, output)
     if not answer.succeeds:
         raise typer.Exit(FAILS)

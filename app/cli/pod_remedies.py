@@ -23,8 +23,7 @@ _MAX_AVOIDED: Final = 10
 
 def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
     """Returns the cluster that a pod is decided in, with the other objects of the pod's file."""
-    cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
-    return replace(cluster, pods=cluster.pods.insert(pod.generic_pod.key, pod.generic_pod))
+    return predicted_cluster(replace(source, snapshot=pod.snapshot))
 
 
 def remedy_after(

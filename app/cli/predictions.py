@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import typer
-from rpds import HashTrieMap
 
 from app.cli.explain_subject import ClusterSource
 from app.cli.options import now
-from app.kube.scheduling_objects import SchedulingObjects
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
@@ -53,15 +51,7 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
     Raises:
         WhatIfError: the source is a cluster that cannot be predicted
     """
-    objects = source.objects
-    return PredictedCluster(
-        state=predicted_state(source.snapshot, now()),
-        scheduling=objects.state,
-        pods=HashTrieMap(objects.pods),
-        affinities=objects.affinities,
-        owners=HashTrieMap(objects.owners),
-        unready=objects.unready,
-    )
+    return PredictedCluster(predicted_state(source.snapshot, now()), source.objects.state, source.objects.affinities)
 
 
 def read_rate(text: str | None) -> int | None:
@@ -84,10 +74,11 @@ def positive_bytes(text: str, subject: str) -> int:
     return size
 
 
-def source_notes(objects: SchedulingObjects, *, drains: bool) -> list[str]:
+def source_notes(source: ClusterSource, *, drains: bool) -> list[str]:
     """Returns what the source lacks for a prediction, with or without drains."""
-    notes = [] if compares_resources(objects.state) else [NO_RESOURCES]
-    if drains and objects.pods and not objects.owners:
+    notes = [] if compares_resources(source.objects.state) else [NO_RESOURCES]
+    pods = source.snapshot.pods.values()
+    if drains and pods and not any(pod.owner for pod in pods):
         notes.append(_NO_CONTROLLERS)
     return notes
 

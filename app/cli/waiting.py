@@ -123,7 +123,7 @@ def _with_remedies(
     for index in show_progress(stuck, "Searching for remedies"):
         namespace, _, name = items[index].pod.partition("/")
         key = (namespace, name)
-        pod = ExplainedPod(source.snapshot.pods[key], source.objects.pods[key], source.snapshot)
+        pod = ExplainedPod(source.snapshot.pods[key], source.snapshot)
         remedies = cheapest_remedies(pod, source, options, longhorn_namespace, 1)
         items[index] = items[index].model_copy(update={"remedy": remedies[0] if remedies else None})
     return answer.model_copy(update={"items": items})
@@ -131,9 +131,8 @@ def _with_remedies(
 
 def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, str]:
     objects = source.objects
-    generic_pod = objects.pods[pod.namespace, pod.name]
     claims = pod_claims(pod, source.snapshot, objects.affinities)
-    refusals = kube_scheduler_refusals(generic_pod, names, objects.state, claims)
+    refusals = kube_scheduler_refusals(pod, names, objects.state, claims)
     return {name: refusal.text for name, refusal in refusals.items()}
 
 

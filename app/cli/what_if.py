@@ -198,7 +198,7 @@ def _predict(
     order = _shown_order(after, options, results, seeds)
     remedies = [] if not order.fails else _remedies(results[order.number], after, options, longhorn_namespace)
     order = order.model_copy(update={"remedies": remedies})
-    return predict(before, after, results), order, (*NOTES, *source_notes(source.objects, drains=bool(after.drained)))
+    return predict(before, after, results), order, (*NOTES, *source_notes(source, drains=bool(after.drained)))
 
 
 def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from app.cli.explain_subject import DEFAULT_NAMESPACE, WORKLOADS, ClusterSource
 from app.cli.predictions import positive_bytes
 from app.cli.workload_templates import named_workload, workload_of
-from app.kube.scheduling_objects import read_pod
 from app.kube.snapshot_file import read_from, read_objects
-from scheduler_core.convert import kube as wire
 from scheduler_core.convert.applied_objects import creates_in_order, with_namespace, workload_replicas
-from scheduler_core.convert.generic import NODE
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError
@@ -137,7 +136,7 @@ class ChangeReader:
     def _apply(self, text: str) -> Sequence[Change]:
         objects: dict[tuple[str, Any], object | None] = {}
         nodes: list[generic.Node] = []
-        pods: list[tuple[kube.Pod, generic.Pod]] = []
+        pods: list[kube.Pod] = []
         scales: list[Change] = []
         for kind, group, listed in read_objects(text):
             entry = KINDS.get((group, kind))
@@ -145,7 +144,7 @@ class ChangeReader:
             if kind in MEMBER_NAMES:
                 scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":
-                pods.append((read_from(text, partial(_pod, raw)), read_from(text, partial(read_pod, kind, raw))))
+                pods.append(read_from(text, partial(_pod, raw)))
             elif kind in WORKLOAD_KINDS:
                 raise CoreError(f"--apply {text}: objects of kind {kind} cannot be predicted")
             elif entry is None:
@@ -179,10 +178,11 @@ def _node(raw: object) -> generic.Node:
 
 
 def _pod(raw: object) -> kube.Pod:
-    pod = wire.POD.read(raw)
+    pod = SCHEDULED_POD.read(raw)
     if pod.node_name:
         raise CoreError(f"Pod {pod.key}: spec.nodeName is set, so that no scheduler decides about it")
-    return pod
+    # Its status is not applied, and no controller creates it again.
+    return replace(pod, owner="", scheduling=replace(pod.scheduling, ready=True))
 
 
 def _names(text: str, option: str) -> list[str]:

@@ -14,15 +14,13 @@ from app.cli.explain_subject import (
     read_workload,
 )
 from app.kube.resources import Resource
-from app.kube.scheduling_objects import read_pod
 from app.kube.snapshot_file import is_file, pod_in_file, read_from
-from scheduler_core.convert import kube as wire
 from scheduler_core.convert.applied_objects import creates_in_order
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.pod_template import read_pod
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.what_if.cluster_additions import MEMBER_NAMES, Workload, workload_members
 from scheduler_core.extender.what_if.predicted_cluster import DAEMON_SET, STATEFUL_SET
-from scheduler_core.model import generic, kube
+from scheduler_core.model import kube
 from scheduler_core.model.snapshot import Snapshot
 
 _POD: Final = "Pod"
@@ -31,10 +29,10 @@ _REPLICA_SET: Final = "ReplicaSet"
 
 def workload_of(kind: str, raw: Any) -> Workload:
     """Returns a workload from its undecoded object, or raises an ObjectError if it cannot be read."""
-    pod = wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
+    pod = read_pod(kind, raw)
     in_order = kind == STATEFUL_SET and creates_in_order(kind, raw)
     name = pod.name.removesuffix("-0")
-    return Workload(kind, pod.namespace, name, pod, read_pod(kind, raw), in_order=in_order)
+    return Workload(kind, pod.namespace, name, pod, in_order=in_order)
 
 
 def named_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Workload:
@@ -45,16 +43,14 @@ def named_workload(resource: Resource, name: str, namespace: str, source: Cluste
     """
     kind = resource.kind
     if source.file is not None and (kind, namespace, name) not in source.objects.workloads and kind in MEMBER_NAMES:
-        members = workload_members(kind, (namespace, name), source.snapshot.pods, source.objects.owners)
+        members = workload_members(kind, (namespace, name), source.snapshot.pods)
         if members:
             pod = source.snapshot.pods[members[0]]
-            return _workload_of_member(kind, name, pod, source.objects.pods[members[0]], source.snapshot)
+            return _workload_of_member(kind, name, pod, source.snapshot)
     return workload_of(kind, read_workload(resource, name, namespace, source))
 
 
-def _workload_of_member(
-    kind: str, name: str, member: kube.Pod, generic_pod: generic.Pod, snapshot: Snapshot
-) -> Workload:
+def _workload_of_member(kind: str, name: str, member: kube.Pod, snapshot: Snapshot) -> Workload:
     mounts = []
     for mount in member.volumes:
         claim = snapshot.claims.get((member.namespace, mount.claim))
@@ -69,7 +65,7 @@ def _workload_of_member(
             template = replace(spec, volume_name="") if named and spec is not None else mount.template
             mounts.append(replace(mount, template=template))
     pod = replace(member, node_name="", phase="Pending", unschedulable="", volumes=tuple(mounts))
-    return Workload(kind, member.namespace, name, pod, generic_pod, in_order=kind == STATEFUL_SET)
+    return Workload(kind, member.namespace, name, pod, in_order=kind == STATEFUL_SET)
 
 
 def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
@@ -87,8 +83,7 @@ def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tup
         pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
         if kind != _POD:
             return read_from(text, lambda: _require_no_daemon_set(text, workload_of(kind, raw))), snapshot
-        generic_pod = read_from(text, lambda: read_pod(kind, raw))
-        return _workload_of_member(_POD, pod.name, pod, generic_pod, snapshot), snapshot
+        return _workload_of_member(_POD, pod.name, pod, snapshot), snapshot
     prefix, _, name = text.partition("/")
     if not text or text.endswith("/"):
         raise CoreError(f"'{text}': the name of a pod or workload is missing; see --help")
@@ -98,11 +93,9 @@ def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tup
         return _require_no_daemon_set(text, template), source.snapshot
     own = name if name and prefix.lower() in POD_PREFIXES else text
     pod = pod_by_name(text, own, namespace, source)
-    key = (pod.namespace, pod.name)
-    kind = source.objects.owners.get(key, _POD)
-    own_name = pod.name.rpartition("-")[0] if kind in (STATEFUL_SET, _REPLICA_SET) else pod.name
-    kind = kind if kind in (STATEFUL_SET, _REPLICA_SET, DAEMON_SET) else _POD
-    template = _workload_of_member(kind, own_name, pod, source.objects.pods[key], source.snapshot)
+    own_name = pod.name.rpartition("-")[0] if pod.owner in (STATEFUL_SET, _REPLICA_SET) else pod.name
+    kind = pod.owner if pod.owner in (STATEFUL_SET, _REPLICA_SET, DAEMON_SET) else _POD
+    template = _workload_of_member(kind, own_name, pod, source.snapshot)
     return _require_no_daemon_set(text, template), source.snapshot
 
 

@@ -25,7 +25,7 @@ from app.runtime.decision_thread import Urgency
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.planning.node_loss import NodeLossOutcome, predict_node_loss
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, cluster_without_scheduling
+from scheduler_core.extender.what_if.predicted_cluster import cluster_without_scheduling
 from scheduler_core.model.snapshot import Snapshot
 
 log = structlog.get_logger("node losses")
@@ -53,7 +53,6 @@ class NodeLosses:
         self._evaluator = evaluator
         self._read = read
         self._latest: Mapping[str, NodeLossOutcome] = MappingProxyType({})
-        self._cluster: PredictedCluster | None = None
         self._leads = asyncio.Event()
         self._term = 0
         self._prediction: asyncio.Task[NodeLossOutcome | None] | None = None
@@ -86,7 +85,6 @@ class NodeLosses:
         self._term += 1
         if self._prediction is not None:
             self._prediction.cancel()
-        self._cluster = None
         self._latest = MappingProxyType({})
         self._open = ()
 
@@ -135,13 +133,13 @@ class NodeLosses:
         """Returns the outcome of a node."""
         # None if it cannot be predicted or if another process leads meanwhile.
         try:
-            make_cluster = partial(cluster_without_scheduling, self._read(), self._cluster)
-            self._cluster = await self._evaluator.run(make_cluster, Urgency.IDLE, rest)
+            make_cluster = partial(cluster_without_scheduling, self._read())
+            cluster = await self._evaluator.run(make_cluster, Urgency.IDLE, rest)
             if term != self._term:
                 return None
             # A seed is reproducible, not secret.
             orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
-            predict = partial(predict_node_loss, self._cluster, name, self._evaluator.options, orders)
+            predict = partial(predict_node_loss, cluster, name, self._evaluator.options, orders)
             return await self._evaluator.run(predict, Urgency.IDLE, rest)
         except CoreError as error:
             log.debug("cannot predict the loss of a node", node=name, problem=str(error))

@@ -25,7 +25,6 @@ from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.generic.longhorn_facts import NO_FACTS
 from scheduler_core.generic.policy_filter import PolicyRefusal, policy_refusals, priorities_read_longhorn
 from scheduler_core.generic.scheduler import prioritize_names
-from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord
 
@@ -136,7 +135,7 @@ class FilterAnswer:
 
 
 class Verbs:
-    """What the routes call. `whole` is the pod as the rules of a policy file read it, None without a file.
+    """What the routes call.
 
     Args:
         evaluator: decides
@@ -162,8 +161,8 @@ class Verbs:
         self._decider = decider or WithoutReservations(evaluator)
 
     @property
-    def reads_whole_pod(self) -> bool:
-        """Whether there is a policy file, whose rules may read the whole pod."""
+    def reads_scheduling(self) -> bool:
+        """Whether there is a policy file, whose rules may read `Pod.scheduling`."""
         return self._policy.from_file
 
     def policy_answer(self) -> PolicyAnswer | None:
@@ -181,7 +180,7 @@ class Verbs:
     def reserved_nodes(self) -> frozenset[str]:
         return self._decider.reserved_nodes()
 
-    async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
+    async def filter(self, pod: Pod, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
         """Decides which nodes can hold the pod's volumes, and reserves what the `Decider` does.
 
         Raises:
@@ -190,7 +189,7 @@ class Verbs:
             UnavailableError: another process answers
             CallerGoneError: the caller did not wait
         """
-        refusals = await self._policy_refusals(whole, names)
+        refusals = await self._policy_refusals(pod, names)
         candidates = [name for name in names if name not in refusals] if refusals else names
         self.check()
 
@@ -198,19 +197,19 @@ class Verbs:
             check(self._late_availability)
             return await hung_up()
 
-        scores = await self._offer_scores(pod, whole, candidates)
+        scores = await self._offer_scores(pod, candidates)
         decision = await self._decider.filter(pod, candidates, poll_caller, scores)
         check(self._late_availability)
         return FilterAnswer(decision, refusals)
 
-    async def preempt(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Decision:
+    async def preempt(self, pod: Pod, names: Sequence[str]) -> Decision:
         """Decides where preemption could help, and holds the room there, but not on nodes that the policy refuses for
         good.
 
         Raises:
             UndecidableError, ResolutionError, UnavailableError: as filter
         """
-        refusals = await self._policy_refusals(whole, names)
+        refusals = await self._policy_refusals(pod, names)
         candidates = [name for name in names if name not in refusals or not refusals[name].unresolvable]
         self.check()
         decision = await self._decider.preempt(pod, candidates)
@@ -230,43 +229,42 @@ class Verbs:
         check(self._late_availability)
         return explanation
 
-    async def scores(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, int]:
+    async def scores(self, pod: Pod, names: Sequence[str]) -> Mapping[str, int]:
         """Returns a score from 0 to 10 for each node, in order.
 
         Raises:
             UndecidableError, ResolutionError, UnavailableError: as filter
         """
         self.check()
-        return await self._scores(pod, whole, names)
+        return await self._scores(pod, names)
 
-    async def _offer_scores(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, int]:
+    async def _offer_scores(self, pod: Pod, names: Sequence[str]) -> Mapping[str, int]:
         """Returns the scores of a policy file if they may decide which nodes are offered."""
         contenders = self._decider.contenders()
-        if whole is None or not self._policy.policy.priorities or not isinstance(contenders, Competing):
+        if not self._policy.from_file or not self._policy.policy.priorities or not isinstance(contenders, Competing):
             return NO_SCORES
         if not may_narrow(self._evaluator.view, contenders.ledger.outstanding):
             return NO_SCORES
         try:
-            return await self._scores(pod, whole, names)
+            return await self._scores(pod, names)
         except (ResolutionError, UndecidableError) as error:
             # Without scores the pod can still be decided about; what else is wrong with it, that decision says.
             log.warning("scores are missing", pod=pod.key, uid=pod.uid, error=str(error))
             return NO_SCORES
 
-    async def _scores(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, int]:
+    async def _scores(self, pod: Pod, names: Sequence[str]) -> Mapping[str, int]:
         policy = self._policy.policy
         state = await self._policy.state(names)
         facts = NO_FACTS
         if priorities_read_longhorn(policy):
             facts = await self._evaluator.facts(pod, names, self._decider.contenders)
             check(self._late_availability)
-        scored = whole or generic.Pod(pod.namespace, pod.name)
-        return await self._evaluator.run(partial(prioritize_names, scored, names, state, policy, facts))
+        return await self._evaluator.run(partial(prioritize_names, pod, names, state, policy, facts))
 
-    async def _policy_refusals(self, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, PolicyRefusal]:
-        if whole is None:
+    async def _policy_refusals(self, pod: Pod, names: Sequence[str]) -> Mapping[str, PolicyRefusal]:
+        if not self._policy.from_file:
             return {}
         self.check()
         policy = self._policy.policy
         state = await self._policy.state(names)
-        return await self._evaluator.run(partial(policy_refusals, whole, names, state, policy))
+        return await self._evaluator.run(partial(policy_refusals, pod, names, state, policy))

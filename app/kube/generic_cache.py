@@ -33,7 +33,8 @@ from scheduler_core.convert.generic import (
 )
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.model.generic import Controller, Namespace, Node, Pod, Service
+from scheduler_core.model.generic import Controller, Namespace, Node, Service
+from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("policy")
 
@@ -71,7 +72,7 @@ def _decode_node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
 
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, PendingPod | None]:
     try:
-        key, pod = pending_pod(raw)
+        pending = pending_pod(raw)
     except ObjectError as error:
         key_without_node = unbound_pod_key(raw)
         if key_without_node is None:
@@ -79,8 +80,8 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, PendingPod | None]:
         # It occupies no node, so it must not make all other pods unusable.
         log.warning("left out a pod without a node that cannot be read", problem=str(error))
         return key_without_node, None
-    intern_texts(pod.pod)
-    return key, pod
+    intern_texts(pending.pod)
+    return pending.pod.namespaced_name, pending
 
 
 def _decode_service(raw: bytes | msgspec.Raw) -> tuple[Key, Service | None]:

@@ -8,17 +8,16 @@ import sys
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-_FIELD_NAMES: Final[dict[type, tuple[str, ...]]] = {}
+_FIELDS: Final[dict[type, tuple[tuple[str, Any], ...]]] = {}
 
 
 def intern_texts(value: object) -> None:
     """Replaces the texts inside a frozen value by interned ones. The value stays equal to what it was; it must be new,
     because it is changed in place. Python drops an interned text that is not used any more.
     """
-    for name in _field_names(type(value)):
+    for name, default in _fields(type(value)):
         current = getattr(value, name)
-        interned = _intern(current)
-        if interned is not current:
+        if current is not default and (interned := _intern(current)) is not current:
             object.__setattr__(value, name, interned)
 
 
@@ -32,14 +31,15 @@ def _intern(value: Any) -> Any:
         return {_intern(key): _intern(entry) for key, entry in value.items()}
     if kind is frozenset:
         return frozenset(map(_intern, value))
-    if _field_names(kind):
+    if _fields(kind):
         intern_texts(value)
     return value
 
 
-def _field_names(kind: type) -> tuple[str, ...]:
-    names = _FIELD_NAMES.get(kind)
-    if names is None:
-        names = tuple(entry.name for entry in fields(kind)) if is_dataclass(kind) else ()
-        _FIELD_NAMES[kind] = names
-    return names
+def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
+    """The names of a dataclass' fields with their defaults, which all its values share already."""
+    known = _FIELDS.get(kind)
+    if known is None:
+        known = tuple((entry.name, entry.default) for entry in fields(kind)) if is_dataclass(kind) else ()
+        _FIELDS[kind] = known
+    return known

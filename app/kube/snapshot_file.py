@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -21,9 +21,9 @@ import yaml
 
 from app.kube.resources import LONGHORN_NODES
 from app.kube.source_position import position
-from scheduler_core.convert import kube as wire
 from scheduler_core.convert.json_text import JsonPlaces, describe_syntax_error, line_and_column
-from scheduler_core.convert.meta import decode_object, object_name
+from scheduler_core.convert.meta import object_name
+from scheduler_core.convert.pod_template import read_pod
 from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
 from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.longhorn.settings import Settings
@@ -65,8 +65,9 @@ def snapshot_of(
     source: str,
     objects: Iterable[tuple[str, str, object]],
     skipped_kinds: frozenset[tuple[str, str]] = frozenset(),
+    kinds: Mapping[tuple[str, str], SnapshotKind] = KINDS,
 ) -> LoadedSnapshot:
-    """Returns the snapshot of objects that were read from `source`.
+    """Returns the snapshot of objects that were read from `source`, as `kinds` reads them.
 
     The caller reads `skipped_kinds`, by kind and API group, so no warning says that they are ignored.
 
@@ -78,7 +79,7 @@ def snapshot_of(
     for kind, group, raw in objects:
         if (kind, group) in skipped_kinds:
             continue
-        entry = KINDS.get((group, kind))
+        entry = kinds.get((group, kind))
         if entry is None:
             ignored[f"{kind}.{group}" if group else kind] += 1
         else:
@@ -136,7 +137,7 @@ def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[s
         expected = ", ".join(sorted(WORKLOADS))
         raise SnapshotFileError(f"{source}: holds {count}, expected exactly one of {expected}")
     kind, raw = pods[0]
-    pod = read_from(source, lambda: _decode_pod(kind, raw))
+    pod = read_from(source, lambda: read_pod(kind, raw))
     return pod, read_from(source, lambda: build_snapshot(other_objects, base=snapshot)), (kind, raw)
 
 
@@ -147,12 +148,6 @@ def is_file(source: str) -> bool:
     except OSError:
         # The text is too long for the name of a file.
         return False
-
-
-def _decode_pod(kind: str, raw: object) -> Pod:
-    if kind == "Pod":
-        return wire.POD.read(raw)
-    return wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
 
 
 def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Pod:

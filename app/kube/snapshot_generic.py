@@ -15,7 +15,8 @@ from scheduler_core.convert.meta import object_name
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
-from scheduler_core.model.generic import Controller, Namespace, Node, Pod, PodKey, Service
+from scheduler_core.model.generic import Controller, Namespace, Node, PodKey, Service
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
 # This predicate also limits the number of pods on a node.
@@ -76,8 +77,8 @@ class _Reader:
                 node = NODE.read(raw)
                 _add_object(self.nodes, node.name, node, object_name(kind, raw))
             elif (kind, group) == ("Pod", ""):
-                key, pod = read_pending_pod(raw)
-                _add_object(self.pods, key, pod, object_name(kind, raw))
+                pending = read_pending_pod(raw)
+                _add_object(self.pods, pending.pod.namespaced_name, pending, object_name(kind, raw))
             else:
                 self._read_other(kind, group, raw)
 
@@ -126,6 +127,6 @@ def _policy_warnings(reader: _Reader, policy: Policy) -> list[str]:
 
 
 def _selects_namespaces(pod: Pod) -> bool:
-    terms = (*pod.constraints.pod_affinity, *pod.constraints.pod_anti_affinity)
+    terms = (*pod.scheduling.constraints.pod_affinity, *pod.scheduling.constraints.pod_anti_affinity)
     selectors = [term.namespace_selector for term in terms]
     return any(selector is not None and not selector.matches_everything for selector in selectors)

@@ -20,7 +20,7 @@ from scheduler_core.convert.redact import (
     redact_stateful_set,
     selects_namespaces,
 )
-from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
+from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from scheduler_core.longhorn.settings import Settings
@@ -77,7 +77,7 @@ def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
     Raises:
         ObjectError: an object cannot be read
     """
-    kinds = [(KINDS.get((group_of(entry["apiVersion"]), entry["kind"])), entry) for entry in objects]
+    kinds = [(PREDICTED_KINDS.get((group_of(entry["apiVersion"]), entry["kind"])), entry) for entry in objects]
     return build_snapshot((kind, entry) for kind, entry in kinds if kind is not None)
 
 

@@ -91,7 +91,7 @@ class PolicyInForce:
 
     @property
     def from_file(self) -> bool:
-        """Whether a policy file is used, whose rules may read whole pods."""
+        """Whether a policy file is used, whose rules may read `Pod.scheduling`."""
         return self._file is not None
 
     @property

@@ -37,7 +37,7 @@ from scheduler_core.convert.kube import POD, STORAGE_CLASS
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import CoreError, MissingObjectError, ObjectError, ResolutionError
 from scheduler_core.model import kube
-from scheduler_core.model.generic import Pod, PodKey
+from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("binding")
 
@@ -101,8 +101,7 @@ class Binder:
     async def bind(self, pending: PendingPod, node: str) -> str:
         """Binds a pod; returns why that failed, "" if it did not."""
         attempt = _BindingAttempt(pending.pod, node)
-        volumes = pending.kube_pod.volumes if pending.kube_pod else ()
-        claims = sorted({(pending.pod.namespace, volume.claim) for volume in volumes})
+        claims = sorted({(pending.pod.namespace, volume.claim) for volume in pending.pod.volumes})
         # Before anything is read, and all at once: a later attempt sees this one, and two attempts never wait for each other.
         conflicts = {claim: self._register(claim, attempt) for claim in claims}
         try:
@@ -122,7 +121,7 @@ class Binder:
         error = await self._post(pod, node)
         if error is None or not error.unreachable:
             return str(error or "")
-        log.warning("not known yet whether a pod was bound", pod="/".join(pod.key), node=node, problem=str(error))
+        log.warning("not known yet whether a pod was bound", pod=pod.key, node=node, problem=str(error))
         return await self._find_outcome(pod, node, error)
 
     async def _post(self, pod: Pod, node: str) -> ApiError | None:
@@ -156,7 +155,7 @@ class Binder:
         """Returns the pod's node, "" if it has none, None if the API server does not answer."""
         # A pod that is gone, or cannot be read, is a CoreError.
         try:
-            _, current = pending_pod(await self._client.get(PODS.path(pod.namespace, pod.name)))
+            current = pending_pod(await self._client.get(PODS.path(pod.namespace, pod.name)))
         except ApiError as error:
             if error.unreachable:
                 return None
@@ -199,7 +198,7 @@ class Binder:
                 bound_pod = POD.decode(raw)
                 mounts = any(volume.claim == name for volume in bound_pod.volumes)
                 if mounts and bound_pod.node_name and bound_pod.live and bound_pod.uid != pod.uid:
-                    raise _claim_conflict(claim, selected_node, (namespace, bound_pod.name))
+                    raise _claim_conflict(claim, selected_node, bound_pod.key)
 
     async def _waits_for_node(self, claim: kube.Claim) -> bool:
         class_name = claim.spec.storage_class
@@ -208,9 +207,9 @@ class Binder:
         return STORAGE_CLASS.decode(await self._client.get(STORAGE_CLASSES.path(name=class_name))).waits_for_consumer
 
 
-def _claim_conflict(claim: _ClaimKey, node: str, pod: PodKey) -> CoreError:
+def _claim_conflict(claim: _ClaimKey, node: str, pod: str) -> CoreError:
     return CoreError(
-        f"PersistentVolumeClaim {'/'.join(claim)} is being provisioned for node {node}, because pod {'/'.join(pod)} mounts it"
+        f"PersistentVolumeClaim {'/'.join(claim)} is being provisioned for node {node}, because pod {pod} mounts it"
     )
 
 

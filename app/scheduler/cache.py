@@ -12,16 +12,17 @@ called when an assumed pod is seen with a node, because the observer's own watch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.kube.client import KubeClient
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
-from scheduler_core.convert.binding import PendingPod
+from scheduler_core.convert.binding import PendingPod, pod_on_node
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.rule_inputs import SERVICES
-from scheduler_core.model.generic import Pod, PodKey
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.kube import Pod
 
 
 class PodQueueHandler(Protocol):
@@ -121,12 +122,12 @@ class SchedulerCache:
         return pending is not None and pending.needs_node and pending.scheduler_name == self._scheduler_name
 
     def assume(self, pending: PendingPod, node: str) -> None:
-        self._assumed[pending.pod.key] = _AssumedPod(pending, node)
-        self.objects.recount(pending.pod.key)
+        self._assumed[pending.pod.namespaced_name] = _AssumedPod(pending, node)
+        self.objects.recount(pending.pod.namespaced_name)
 
     def forget(self, pending: PendingPod) -> None:
         """Ends the assumption: binding the pod has failed."""
-        key = pending.pod.key
+        key = pending.pod.namespaced_name
         assumed = self._assumed.get(key)
         if assumed is None or assumed.pod.uid != pending.pod.uid:
             return
@@ -135,8 +136,8 @@ class SchedulerCache:
         self._handler.retry_unschedulable()
 
     def effective_pod(self, pod: PendingPod) -> Pod:
-        assumed = self._assumed.get(pod.pod.key)
-        return pod.pod if assumed is None else replace(assumed.pod, node_name=assumed.node)
+        assumed = self._assumed.get(pod.pod.namespaced_name)
+        return pod.pod if assumed is None else pod_on_node(assumed.pod, assumed.node)
 
     def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         """Takes a change; called by `GenericCache`."""

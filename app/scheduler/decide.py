@@ -16,7 +16,7 @@ from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 

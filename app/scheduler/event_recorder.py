@@ -33,7 +33,7 @@ from app.scheduler.pod_condition import Conditions
 from scheduler_core.backoff import TokenBucket
 from scheduler_core.caches import LruMap
 from scheduler_core.convert.event import ObjectEvent, ObjectReference, event_patch, new_event, truncate_message
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 
 EVENT: Final = "event"
 QUIET_SECONDS: Final = 10.0
@@ -212,4 +212,4 @@ class EventCorrelator:
 
 def pod_identity(pod: Pod) -> str:
     """Returns what distinguishes a pod from a later one of its name."""
-    return pod.uid or "/".join(pod.key)
+    return pod.uid or pod.key

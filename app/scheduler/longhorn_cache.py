@@ -29,18 +29,16 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.longhorn_facts import LonghornFacts
-from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger
 
 _PODS: Final = "pods"
 
 
-def binding_changes(pods: Iterable[tuple[kube.Pod | None, str]]) -> Changes:
-    return {
-        (_PODS, (pod.namespace, pod.name)): replace(pod, node_name=node) for pod, node in pods if pod and pod.volumes
-    }
+def binding_changes(pods: Iterable[tuple[Pod, str]]) -> Changes:
+    return {(_PODS, pod.namespaced_name): replace(pod, node_name=node) for pod, node in pods if pod.volumes}
 
 
 class LonghornCache:
@@ -55,11 +53,11 @@ class LonghornCache:
         self._now = now
         self._evaluator = Evaluator(cache, options)
         self._facts = _FactsEvaluator(options)
-        self.bound: dict[PodKey, kube.Pod] = {}
+        self.bound: dict[PodKey, Pod] = {}
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
-        if pending.kube_pod is not None and pending.kube_pod.volumes:
-            self.bound[pending.pod.key] = replace(pending.kube_pod, node_name=node)
+        if pending.pod.volumes:
+            self.bound[pending.pod.namespaced_name] = replace(pending.pod, node_name=node)
             self._drop_shown_pods()
 
     def on_gone(self, key: PodKey) -> None:
@@ -81,8 +79,7 @@ class LonghornCache:
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        if pending.kube_pod is not None:
-            await self._evaluator.fetch_missing(pending.kube_pod)
+        await self._evaluator.fetch_missing(pending.pod)
 
     def facts_for(self, pending: PendingPod, assumed: Changes) -> FactsFor:
         """Returns how to compute facts about a pod's volumes. `assumed` puts the assumed pods on their nodes; see
@@ -93,7 +90,7 @@ class LonghornCache:
         return self._facts.of(pending, _bind(self.cache.state(), {**bound, **assumed}, self._now()))
 
 
-def _shows_binding(shown: kube.Pod, bound: kube.Pod) -> bool:
+def _shows_binding(shown: Pod, bound: Pod) -> bool:
     """Whether the cache shows a pod's Binding, or something later."""
     # The pod has a node or has ended, or is a later pod of the name.
     if shown.uid == bound.uid:
@@ -114,7 +111,7 @@ class LonghornSnapshot:
         return self._facts.of(pending, self._state)
 
     def bind(self, pending: PendingPod, node: str) -> None:
-        self._state = _bind(self._state, binding_changes([(pending.kube_pod, node)]), self._now)
+        self._state = _bind(self._state, binding_changes([(pending.pod, node)]), self._now)
 
 
 class _FactsEvaluator:
@@ -131,9 +128,7 @@ class _FactsEvaluator:
         contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
 
         def facts(names: Sequence[str]) -> LonghornFacts:
-            if pending.kube_pod is None:
-                return LonghornFacts()
-            return self._plans.longhorn_facts(pending.kube_pod, names, state, self._options, contenders)
+            return self._plans.longhorn_facts(pending.pod, names, state, self._options, contenders)
 
         return facts
 

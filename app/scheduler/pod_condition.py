@@ -16,7 +16,7 @@ from app.kube.resources import PODS
 from app.scheduler.api_dispatcher import ApiDispatcher
 from scheduler_core.caches import LruMap
 from scheduler_core.convert.pod_patch import not_scheduled_patch
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 
 CONDITION: Final = "condition"
 # Some hundred bytes each; a pod that is evicted here is read once more.

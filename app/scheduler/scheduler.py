@@ -45,7 +45,8 @@ from scheduler_core.generic.unsupported_constraints import (
     unsupported_message,
     unsupported_nodes,
 )
-from scheduler_core.model.generic import Pod, PodKey
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("scheduler")
 
@@ -217,13 +218,12 @@ class GenericScheduler:
                 self._warn_about_constraints(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
                 return
-        self._back_off(pending.pod.key)
+        self._back_off(pending.pod.namespaced_name)
 
     async def _decide(self, pending: PendingPod) -> ScheduleResult:
         policy, longhorn = self.policy_sources.current()
         facts_for: FactsFor | None = None
-        if pending.kube_pod is not None:
-            await self._claims.check(pending.kube_pod)
+        await self._claims.check(pending.pod)
         if longhorn is not None:
             await longhorn.fetch_missing(pending)
             facts_for = longhorn.facts_for(pending, self._assumed_changes())
@@ -255,26 +255,26 @@ class GenericScheduler:
         if constraints:
             why = unsupported_message(constraints)
             self.recorder.record(pending.pod, "UnsupportedConstraints", why, normal=False)
-            log.warning("constraints ignored", pod="/".join(pending.pod.key), node=node, why=why)
+            log.warning("constraints ignored", pod=pending.pod.key, node=node, why=why)
 
     def _assumed_changes(self) -> Changes:
         assumed = ((self.cache.pod(key), node) for key, node in self.cache.assumed_nodes.items())
-        return binding_changes((pending.kube_pod, node) for pending, node in assumed if pending is not None)
+        return binding_changes((pending.pod, node) for pending, node in assumed if pending is not None)
 
     def _handle_unschedulable(self, pending: PendingPod, why: str) -> None:
         self.metrics.count_attempt(UNSCHEDULABLE)
-        self._back_off(pending.pod.key)
+        self._back_off(pending.pod.namespaced_name)
         self.recorder.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
-        log.info("unschedulable", pod="/".join(pending.pod.key), why=why)
+        log.info("unschedulable", pod=pending.pod.key, why=why)
 
     def _assume_and_bind(self, pending: PendingPod, node: str, tasks: asyncio.TaskGroup) -> None:
         self.cache.assume(pending, node)
         self._bindings_in_progress += 1
         self._no_bindings.clear()
-        tasks.create_task(self._bind(pending, node), name=f"bind {'/'.join(pending.pod.key)}")
+        tasks.create_task(self._bind(pending, node), name=f"bind {pending.pod.key}")
 
     async def _bind(self, pending: PendingPod, node: str) -> None:
-        name = "/".join(pending.pod.key)
+        name = pending.pod.key
         try:
             async with self._binding_slots:
                 problem = await self._binder.bind(pending, node)
@@ -285,7 +285,7 @@ class GenericScheduler:
                 return
             self.metrics.count_attempt(SCHEDULED)
             if self.queue.is_unchanged(pending):
-                self.queue.discard(pending.pod.key)
+                self.queue.discard(pending.pod.namespaced_name)
             self.recorder.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
             log.info("bound", pod=name, node=node)
         finally:
@@ -294,7 +294,7 @@ class GenericScheduler:
                 self._no_bindings.set()
 
     def _handle_binding_failure(self, pending: PendingPod, node: str, problem: str) -> None:
-        key = pending.pod.key
+        key = pending.pod.namespaced_name
         self._pass_change_on()
         self.cache.forget(pending)
         # The node has the pod's room again. That may help other pods, and they are retried below; the pod itself was not

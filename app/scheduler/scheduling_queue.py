@@ -69,7 +69,7 @@ class SchedulingQueue:
 
     def put(self, pending: PendingPod, now: float) -> None:
         """Adds or updates a pod. A new pod is tried at once, even if there was one of its name."""
-        key = pending.pod.key
+        key = pending.pod.namespaced_name
         queued = self.pods.get(key)
         if queued is None or queued.pending.pod.uid != pending.pod.uid:
             queued = _QueuedPod(pending, 0, now)
@@ -94,7 +94,7 @@ class SchedulingQueue:
         retried = self._first(self._active_retried)
         queued = new or retried
         if new is not None and retried is not None:
-            lead = retried.pending.priority - new.pending.priority
+            lead = retried.pending.pod.priority - new.pending.pod.priority
             queued = retried if lead > 0 or (lead == 0 and self._retried_next) else new
         if queued is None:
             return None
@@ -105,7 +105,7 @@ class SchedulingQueue:
 
     def is_unchanged(self, pending: PendingPod) -> bool:
         """Whether a popped pod still needs a node and has not changed in what an attempt depends on."""
-        queued = self.pods.get(pending.pod.key)
+        queued = self.pods.get(pending.pod.namespaced_name)
         return queued is not None and _schedules_alike(queued.pending, pending)
 
     def back_off(self, key: PodKey, now: float) -> None:
@@ -149,7 +149,7 @@ class SchedulingQueue:
         self._stamp += 1
         queued.stamp = self._stamp
         if queued.due is not None and queued.due > now:
-            heapq.heappush(self._backoff_queue, (queued.due, queued.stamp, queued.pending.pod.key))
+            heapq.heappush(self._backoff_queue, (queued.due, queued.stamp, queued.pending.pod.namespaced_name))
         else:
             self._activate(queued)
 
@@ -181,6 +181,4 @@ def _schedules_alike(first: PendingPod, second: PendingPod) -> bool:
 
 
 def _without_condition(pending: PendingPod) -> PendingPod:
-    if pending.kube_pod is None:
-        return pending
-    return replace(pending, kube_pod=replace(pending.kube_pod, version=0, unschedulable=""))
+    return replace(pending, pod=replace(pending.pod, version=0, unschedulable=""))

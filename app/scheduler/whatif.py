@@ -101,7 +101,7 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     placed: list[PlacedPod] = []
     unplaced: list[UnplacedPod] = []
     for pending in progress(sorted(pods, key=lambda pod: pod.queue_key)):
-        name = "/".join(pending.pod.key)
+        name = pending.pod.key
         constraints = unsupported_constraints(pending.pod, policy) if refuse else ()
         if constraints:
             why = unsupported_message(constraints)

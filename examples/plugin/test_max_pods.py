@@ -11,7 +11,8 @@ import pytest
 
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import CycleState
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_a_node_with_as_many_pods_as_allowed_is_refused(plugin: ModuleType) -> N
     """Pods of other namespaces and finished pods do not count."""
     state = cluster(
         Pod("shop", "web-1", node_name="a"),
-        Pod("shop", "done", node_name="b", finished=True),
+        Pod("shop", "done", node_name="b", phase="Failed"),
         Pod("mail", "web-2", node_name="b"),
     )
     check = plugin.max_pods(CycleState(Pod("shop", "new"), state), plugin.MaxPods(count=1))

@@ -3,59 +3,67 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from scheduler_core.convert import generic as generic_convert
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.kube import POD
-from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
+from scheduler_core.convert.generic import SCHEDULED_POD
+from scheduler_core.convert.meta import Wire
 from scheduler_core.errors import ObjectError
-from scheduler_core.model import kube
-from scheduler_core.model.generic import Pod, PodKey
-from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, namespace_or_default
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Pod, namespace_or_default
 
 # RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _EXAMPLE: Final = "2026-01-31T12:00:00Z"
-_DEFAULT_SCHEDULER: Final = "default-scheduler"
-
-
-@dataclass(frozen=True, slots=True)
-class PendingPod:
-    """A pod as a scheduler reads it."""
-
-    pod: Pod  # what the classic rules read
-    kube_pod: kube.Pod | None = None  # what Longhorn's rules read; None once the pod has a node
-    scheduler_name: str = ""  # `spec.schedulerName`
-    priority: int = 0  # higher goes first
-    created: str = ""  # when, in the API's form, which sorts by time
-    # Whether it has no node, is neither finished nor being deleted, and is held back by no scheduling gate.
-    needs_node: bool = False
-
-    @property
-    def queue_key(self) -> tuple[int, str, PodKey]:
-        """Sorts pending pods by priority, then by age, then by name."""
-        return -self.priority, self.created, self.pod.key
 
 
 class _SchedulingGate(Wire):
     name: str = ""
 
 
-def _is_held_back(deleted: str | None, gates: list[_SchedulingGate] | None) -> bool:
-    return deleted is not None or bool(gates)
+def _is_gated(gates: list[_SchedulingGate] | None) -> bool:
+    return bool(gates)
+
+
+def _creation_time(text: str | None) -> str:
+    """When an object was created, in UTC and whole seconds; "" if it does not say.
+
+    Raises:
+        ObjectError: the text is no time, so that the pod has no place in the order of pods
+    """
+    if not text:
+        return ""
+    try:
+        time = datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
+    except ValueError:
+        time = None
+    if time is None:
+        raise ObjectError("", "metadata.creationTimestamp", f"{text!r:.60} is no time such as {_EXAMPLE}")
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True)
-class _QueuedPod:
-    scheduler_name: Annotated[str, "spec.schedulerName"] = _DEFAULT_SCHEDULER
-    priority: Annotated[int, "spec.priority"] = 0
-    held_back: Annotated[bool, "metadata.deletionTimestamp", "spec.schedulingGates", _is_held_back] = False
+class PendingPod:
+    """A pod as a scheduler reads it."""
+
+    pod: Annotated[Pod, ""]
+    # Once it has a node, these are the defaults.
+    scheduler_name: Annotated[str, "spec.schedulerName"] = "default-scheduler"
+    created: Annotated[str, "metadata.creationTimestamp", _creation_time] = ""  # in a form that sorts by time
+    gated: Annotated[bool, "spec.schedulingGates", _is_gated] = False  # whether a scheduling gate holds it back
+
+    @property
+    def needs_node(self) -> bool:
+        return self.pod.live and not self.pod.node_name and not self.gated
+
+    @property
+    def queue_key(self) -> tuple[int, str, PodKey]:
+        """Sorts pending pods by priority, then by age, then by name."""
+        return -self.pod.priority, self.created, self.pod.namespaced_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,65 +73,46 @@ class _PlacedPod:
     node: Annotated[str, "spec.nodeName"] = ""
 
 
-_QUEUED_POD: Final = Fields("Pod", _QueuedPod)
+_PENDING_POD: Final = Fields("Pod", PendingPod, pod=SCHEDULED_POD)
 _PLACED_POD: Final = Fields("Pod", _PlacedPod)
 
 
-def pending_pod(raw: bytes | msgspec.Raw) -> tuple[PodKey, PendingPod]:
+def pending_pod(raw: bytes | msgspec.Raw) -> PendingPod:
     """Reads a pod as the API server sends it.
 
     Raises:
         ObjectError: a field is missing or wrong
     """
-    return _build_pending_pod(lambda wire: decode_json("Pod", raw, wire))
+    return _normalize(_PENDING_POD.decode(raw))
 
 
-def read_pending_pod(raw: object) -> tuple[PodKey, PendingPod]:
+def read_pending_pod(raw: object) -> PendingPod:
     """Reads a pod from a decoded file.
 
     Raises:
         ObjectError: a field is missing or wrong
     """
-    return _build_pending_pod(lambda wire: decode_object("Pod", raw, wire))
+    return _normalize(_PENDING_POD.read(raw))
 
 
-def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, PendingPod]:
-    wire = read(generic_convert.POD.wire)
-    pod = generic_convert.POD.construct(wire)
+def _normalize(pending: PendingPod) -> PendingPod:
+    pod = pending.pod
     if not pod.name:
         raise ObjectError("Pod", "metadata.name", "is missing")
-    created = _creation_time(wire.metadata)
-    if pod.node_name:
-        return pod.key, PendingPod(pod)
-    queued = _QUEUED_POD.construct(read(_QUEUED_POD.wire))
-    pending = PendingPod(
-        pod=pod,
-        kube_pod=POD.construct(read(POD.wire)),
-        scheduler_name=queued.scheduler_name,
-        priority=queued.priority,
-        created=created,
-        needs_node=not queued.held_back and not pod.finished,
+    return PendingPod(pod_on_node(pod, pod.node_name)) if pod.node_name else pending
+
+
+def pod_on_node(pod: Pod, node: str) -> Pod:
+    """The pod on a node with what rules read of it there, so that its other changes, which are frequent, change nothing."""
+    return Pod(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        node_name=node,
+        phase=pod.phase if pod.finished else "Running",
+        deleting=pod.deleting,
+        scheduling=pod.scheduling if pod.scheduling.ready else replace(pod.scheduling, ready=True),
     )
-    return pod.key, pending
-
-
-def _creation_time(metadata: Metadata) -> str:
-    """When an object was created, in UTC and whole seconds; "" if it does not say.
-
-    Raises:
-        ObjectError: the text is no time, so that the pod has no place in the order of pods
-    """
-    text = metadata.creation_timestamp or ""
-    if not text:
-        return ""
-    try:
-        time = datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
-    except ValueError:
-        time = None
-    if time is None:
-        subject = Subject("Pod", metadata).text
-        raise ObjectError(subject, "metadata.creationTimestamp", f"{text!r:.60} is no time such as {_EXAMPLE}")
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:

@@ -9,7 +9,8 @@ Null, empty and absent values become the field's default. A field without defaul
 is empty if absent. A function behind the paths gets what is at each of them instead, null included, and its parameters say which types
 that may have. A function that needs wire types, which models do not know, is given to `Fields` by the field's name, if need be with the
 types, and so are `Fields` of a model inside the model. The path "" is the object itself, of which a model inside the model is another
-part. Functions raise QuantityError, or ObjectError with a path and no object.
+part. So is a field without a path, which is read only by `Fields` that are given `Fields` for it. Functions raise QuantityError, or
+ObjectError with a path and no object.
 
 The constructor of these three fields is:
 
@@ -79,6 +80,12 @@ class Fields(Generic[_Model]):
         fields.construct = construct
         return fields
 
+    def extend(self, **conversions: Callable[..., Any] | Fields[Any] | tuple[Any, ...]) -> Fields[_Model]:
+        """The same with more conversions, or with others."""
+        return Fields(
+            self.kind, self._model, needs_metadata=self._needs_metadata, **{**self._conversions, **conversions}
+        )
+
     def read(self, raw: object) -> _Model:
         """The model of one decoded object.
 
@@ -109,11 +116,12 @@ class Fields(Generic[_Model]):
         hints = get_type_hints(self._model, include_extras=True)
         sources = []
         for field in dataclasses.fields(self._model):
-            marks = getattr(hints[field.name], "__metadata__", ())
-            paths = [mark for mark in marks if isinstance(mark, str)]
+            hint = hints[field.name]
+            marks = getattr(hint, "__metadata__", ())
+            convert = self._conversions.get(field.name, next(filter(callable, marks), None))
+            paths = [mark for mark in marks if isinstance(mark, str)] or [""] * isinstance(convert, Fields)
             if paths:
-                convert = self._conversions.get(field.name, next(filter(callable, marks), None))
-                sources.append(_source(field, get_args(hints[field.name])[0], paths, convert))
+                sources.append(_source(field, get_args(hint)[0] if marks else hint, paths, convert))
         return sources
 
     @cached_property

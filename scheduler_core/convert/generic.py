@@ -1,5 +1,5 @@
 """Nodes, pods, services and controllers as the generic scheduler reads them: wire types, and their conversion to
-`model/generic.py`.
+`model/generic.py` and `PodScheduling`.
 
 The API server's defaults for requests and ports are applied here as well (`pod_requests`), so that objects from files
 mean the same.
@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.meta import Metadata, OwnerReference, Wire, WireCondition, conditions
+from scheduler_core.convert.fields import Fields, list_of
+from scheduler_core.convert.kube import CLAIM_VOLUME, POD, pod_volumes
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions
 from scheduler_core.convert.pod_requests import (
     CPU,
     MEMORY,
@@ -38,23 +39,17 @@ from scheduler_core.convert.selectors import (
     pod_affinity_terms,
     spread_constraint,
 )
+from scheduler_core.model import kube
 from scheduler_core.model.constraints import (
-    LabelSelector,
-    PodConstraints,
-    SpreadConstraint,
-)
-from scheduler_core.model.generic import (
     Cloud,
     CloudDisk,
-    Controller,
-    Namespace,
-    Node,
-    OwnedPod,
-    Pod,
-    Service,
-    VolumeNodeAffinity,
+    LabelSelector,
+    PodConstraints,
+    PodScheduling,
+    SpreadConstraint,
     read_labels,
 )
+from scheduler_core.model.generic import Controller, Namespace, Node, Service, VolumeNodeAffinity
 from scheduler_core.model.kube import condition
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
@@ -107,23 +102,26 @@ class _EbsDisk(Wire):
     read_only: bool | None = None
 
 
-class _Volume(Wire):
-    gce_persistent_disk: _GceDisk | None = None
-    aws_elastic_block_store: _EbsDisk | None = None
+_Volume: Any = msgspec.defstruct(
+    "_Volume",
+    [("gcePersistentDisk", _GceDisk | None, None), ("awsElasticBlockStore", _EbsDisk | None, None)],
+    bases=(CLAIM_VOLUME.wire,),
+    kw_only=True,
+)
 
 
 class _ResourceClaim(Wire):
     name: str = ""
 
 
-def _cloud_disks(volumes: list[_Volume] | None) -> tuple[CloudDisk, ...]:
+def _cloud_disks(volumes: list[Any] | None) -> tuple[CloudDisk, ...]:
     disks = []
     for volume in volumes or ():
-        if volume.gce_persistent_disk is not None:
-            disk = volume.gce_persistent_disk
+        if volume.gcePersistentDisk is not None:
+            disk = volume.gcePersistentDisk
             disks.append(CloudDisk(Cloud.GCE, disk.pd_name, bool(disk.read_only)))
-        if volume.aws_elastic_block_store is not None:
-            block = volume.aws_elastic_block_store
+        if volume.awsElasticBlockStore is not None:
+            block = volume.awsElasticBlockStore
             disks.append(CloudDisk(Cloud.EBS, block.volume_id, bool(block.read_only)))
     return tuple(disks)
 
@@ -172,29 +170,24 @@ def _shared_constraints(wire: Wire) -> PodConstraints:
     return _share(_CONSTRAINTS.construct(wire))
 
 
-POD: Final = Fields(
-    "Pod",
-    Pod,
-    cpu=_requested(CPU, 0),
-    memory=_requested(MEMORY, 0),
-    nonzero_cpu=_requested(CPU, DEFAULT_CPU_REQUEST),
-    nonzero_memory=_requested(MEMORY, DEFAULT_MEMORY_REQUEST),
-    ports=classic_host_ports,
-    disks=_cloud_disks,
-    constraints=(_shared_constraints, _CONSTRAINTS),
-)
-
-
-def _first_owner(owners: list[OwnerReference] | None) -> str:
-    return owners[0].kind if owners else ""
-
-
 def _is_pod_ready(phase: str | None, entries: list[WireCondition] | None) -> bool:
     ready = condition(conditions(entries), "Ready")
     return ready.status == "True" or (not entries and phase == "Running")
 
 
-OWNED_POD: Final = Fields("Pod", OwnedPod, pod=POD, owner=_first_owner, ready=_is_pod_ready)
+_SCHEDULING: Final = Fields(
+    "",
+    PodScheduling,
+    cpu=_requested(CPU, 0),
+    memory=_requested(MEMORY, 0),
+    nonzero_cpu=_requested(CPU, DEFAULT_CPU_REQUEST),
+    nonzero_memory=_requested(MEMORY, DEFAULT_MEMORY_REQUEST),
+    ports=classic_host_ports,
+    disks=(_cloud_disks, list_of(_Volume)),
+    constraints=(_shared_constraints, _CONSTRAINTS),
+    ready=_is_pod_ready,
+)
+SCHEDULED_POD: Final = POD.extend(volumes=(pod_volumes, Metadata, list_of(_Volume)), scheduling=_SCHEDULING)
 
 
 class _ServiceSpec(Wire):
@@ -223,10 +216,10 @@ class _Workload(Wire):
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    pod: Annotated[Pod | None, "spec.template"] = None
+    pod: Annotated[kube.Pod | None, "spec.template"] = None
 
 
-TEMPLATE: Final = Fields("StatefulSet", _Template, needs_metadata=False, pod=POD)
+TEMPLATE: Final = Fields("StatefulSet", _Template, needs_metadata=False, pod=SCHEDULED_POD)
 
 
 def _workload(kind: str) -> Fields[Controller]:

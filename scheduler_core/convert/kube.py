@@ -40,7 +40,7 @@ def _owners(owners: list[OwnerReference] | None) -> tuple[tuple[str, str, str], 
 _CLAIM_SPEC: Final = Fields("", kube.ClaimSpec, selector=_label_selector)
 # Templates of claims need no metadata.
 CLAIM: Final = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False, spec=_CLAIM_SPEC, owners=_owners)
-_CLAIM_VOLUME: Final = Fields("", kube.ClaimVolume, template=CLAIM)
+CLAIM_VOLUME: Final = Fields("", kube.ClaimVolume, template=CLAIM)
 
 
 def _template_spec(template: Wire, subject: Subject) -> kube.ClaimSpec:
@@ -50,7 +50,7 @@ def _template_spec(template: Wire, subject: Subject) -> kube.ClaimSpec:
         raise type(error)(subject.text, error.field, error.problem) from error
 
 
-def _pod_volumes(metadata: Metadata, volumes: list[Any] | None) -> tuple[kube.ClaimVolume, ...]:
+def pod_volumes(metadata: Metadata, volumes: list[Any] | None) -> tuple[kube.ClaimVolume, ...]:
     return _claim_volumes(volumes, metadata.name, Subject("Pod", metadata)) if volumes else ()
 
 
@@ -91,7 +91,7 @@ POD: Final = Fields(
     "Pod",
     kube.Pod,
     unschedulable=_unschedulable,
-    volumes=(_pod_volumes, Metadata, list_of(_CLAIM_VOLUME.wire)),
+    volumes=(pod_volumes, Metadata, list_of(CLAIM_VOLUME.wire)),
     owner=_first_owner,
 )
 

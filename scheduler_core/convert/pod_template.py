@@ -1,9 +1,15 @@
-"""The pod that a workload's template describes, as a Kubernetes object."""
+"""The pod that a workload's template describes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
+
+from scheduler_core.convert.generic import SCHEDULED_POD
+from scheduler_core.convert.kube import Workload, workload_pod
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.model.kube import Pod
 
 # What the DaemonSet controller adds to its pods (util.AddOrUpdateDaemonPodTolerations).
 _DAEMON_TAINTS: Final = (
@@ -19,12 +25,22 @@ _DAEMON_TOLERATIONS: Final = [
 ]
 
 
-def template_pod(kind: str, workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the first pod of a workload, undecoded, with the fields of the template and the name that `workload_pod`
-    gives it. A Pod is returned as it is.
+def read_pod(kind: str, raw: Any) -> Pod:
+    """Returns a pod with what kube-scheduler's filters read of it, or a workload's first pod.
+
+    Raises:
+        ObjectError: it cannot be read
     """
     if kind == "Pod":
-        return dict(workload)
+        return SCHEDULED_POD.read(raw)
+    pod = workload_pod(kind, decode_object(kind, raw, Workload))
+    return replace(pod, scheduling=SCHEDULED_POD.read(template_pod(kind, raw)).scheduling)
+
+
+def template_pod(kind: str, workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the first pod of a workload, undecoded, with the fields of the template and the name that `workload_pod`
+    gives it.
+    """
     spec = _mapping(workload.get("spec"))
     if "jobTemplate" in spec:
         spec = _mapping(_mapping(spec["jobTemplate"]).get("spec"))

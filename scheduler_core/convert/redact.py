@@ -18,7 +18,7 @@ import msgspec
 from scheduler_core.convert.applied_objects import AppliedWorkload
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.generic import NAMESPACE, NODE, POD, TEMPLATE
+from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD, TEMPLATE
 from scheduler_core.convert.kube import Workload, workload_pod
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
@@ -45,7 +45,7 @@ STORAGE_CLASS_PARAMETERS: Final = frozenset(
     }
 )  # fmt: skip
 # What kube-scheduler's own filters read of these kinds, besides what decisions read.
-_FILTERED: Final[Mapping[str, Fields[Any]]] = {"nodes": NODE, "pods": POD}
+_FILTERED: Final[Mapping[str, Fields[Any]]] = {"nodes": NODE, "pods": SCHEDULED_POD}
 PROVISIONER: Final = "driver.longhorn.io"
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from scheduler_core.convert import kube, longhorn
 from scheduler_core.convert.fields import Fields
+from scheduler_core.convert.generic import SCHEDULED_POD
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
 from scheduler_core.convert.pod_disruption_budget import DISRUPTION_BUDGET
 from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
@@ -95,6 +96,8 @@ _KINDS: Final = (
     ),
 )
 KINDS: Final = {(kind.group, kind.kind): kind for kind in _KINDS}
+# The same with what kube-scheduler's own filters read of pods.
+PREDICTED_KINDS: Final = {**KINDS, ("", "Pod"): SnapshotKind("", SCHEDULED_POD, "pods", namespaced=True)}
 WORKLOADS: Final = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "CronJob"})
 
 

@@ -18,7 +18,7 @@ from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.policy_filter import policy_refusals
 from scheduler_core.model import kube
 from scheduler_core.model.constraints import NodeSelectorTerm
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
 from scheduler_core.model.snapshot import Snapshot
 
 RESOURCES_PLUGIN: Final = "NodeResourcesFit"
@@ -119,7 +119,7 @@ def _waits_for_consumer(spec: kube.ClaimSpec, snapshot: Snapshot) -> bool:
 def _has_user(pod: kube.Pod, claim: kube.Claim, snapshot: Snapshot) -> bool:
     """Whether a pod that has a node uses a claim (NodeInfo.PVCRefCounts)."""
     return any(
-        other.node_name and other.phase not in {"Succeeded", "Failed"} and other.key != pod.key
+        other.node_name and not other.finished and other.key != pod.key
         for other in snapshot.pods.values()
         if other.namespace == claim.namespace and any(mount.claim == claim.name for mount in other.volumes)
     )
@@ -131,14 +131,14 @@ def compares_resources(cluster: GenericClusterState) -> bool:
 
 
 def kube_scheduler_refusals(
-    pod: Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
+    pod: kube.Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
 ) -> dict[str, PluginRefusal]:
     """Returns the nodes that kube-scheduler's own plugins refuse, each with its first refusal. Nodes that the source
     does not list are not judged.
     """
     # A pod that has a node is judged as if it were to be placed again.
     waiting = replace(pod, node_name="")
-    others = cluster.without_pod(pod.key)
+    others = cluster.without_pod(pod.namespaced_name)
     listed = [name for name in names if name in others.nodes]
     if claims.refusal is not None:
         return dict.fromkeys(listed, claims.refusal)

@@ -17,7 +17,8 @@ from scheduler_core.generic.node_index import NodeChange, NodeIndex
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.rule_results import RuleResults
 from scheduler_core.model.constraints import Labels
-from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, Pod, PodKey, Service
+from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, PodKey, Service
+from scheduler_core.model.kube import Pod
 
 SequenceNumber = int
 _NumberedPods: TypeAlias = "HashTrieMap[SequenceNumber, Pod]"
@@ -62,7 +63,7 @@ class GenericClusterState:
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:
         """The state of a whole cluster. Pods without a node are left out."""
-        assigned = {pod.key: pod for pod in pods if pod.node_name}
+        assigned = {pod.namespaced_name: pod for pod in pods if pod.node_name}
         pods_by_node: dict[str, list[Pod]] = {}
         for pod in assigned.values():
             pods_by_node.setdefault(pod.node_name, []).append(pod)
@@ -114,15 +115,15 @@ class GenericClusterState:
 
     def with_pod(self, pod: Pod) -> GenericClusterState:
         """Adds or replaces a pod. A pod without a node is left out."""
-        number, previous = self.assigned_pods.get(pod.key, (self.next_number, None))
+        number, previous = self.assigned_pods.get(pod.namespaced_name, (self.next_number, None))
         if previous == pod:
             return self
-        state = self if previous is None else self.without_pod(pod.key)
+        state = self if previous is None else self.without_pod(pod.namespaced_name)
         if not pod.node_name:
             return state
         state = replace(
             _add_to_node(state, pod),
-            assigned_pods=state.assigned_pods.insert(pod.key, (number, pod)),
+            assigned_pods=state.assigned_pods.insert(pod.namespaced_name, (number, pod)),
             next_number=max(state.next_number, number + 1),
         )
         return _update_services(state, pod, lambda pods: pods.insert(number, pod))
@@ -158,7 +159,7 @@ class GenericClusterState:
         selected = {
             number: pod
             for number, pod in self.assigned_pods.values()
-            if pod.namespace == service.namespace and service.selects(pod.labels)
+            if pod.namespace == service.namespace and service.selects(pod.scheduling.labels)
         }
         by_name = {entry.service.name: entry for entry in self.services.get(service.namespace, ())}
         # Assignment to a name that is there already keeps its place in the order.
@@ -193,8 +194,8 @@ def _remove_from_node(state: GenericClusterState, pod: Pod) -> GenericClusterSta
     name = pod.node_name
     node_info = state.nodes.get(name)
     if node_info is not None:
-        return _with_node_info(state, node_info.remove_pod(pod.key))
-    remaining = tuple(orphan for orphan in state.orphaned_pods[name] if orphan.key != pod.key)
+        return _with_node_info(state, node_info.remove_pod(pod.namespaced_name))
+    remaining = tuple(orphan for orphan in state.orphaned_pods[name] if orphan.namespaced_name != pod.namespaced_name)
     orphaned = state.orphaned_pods.insert(name, remaining) if remaining else state.orphaned_pods.remove(name)
     return replace(state, orphaned_pods=orphaned)
 
@@ -203,10 +204,11 @@ def _update_services(
     state: GenericClusterState, pod: Pod, change: Callable[[_NumberedPods], _NumberedPods]
 ) -> GenericClusterState:
     services = state.services.get(pod.namespace)
-    if not services or not any(entry.service.selects(pod.labels) for entry in services):
+    if not services or not any(entry.service.selects(pod.scheduling.labels) for entry in services):
         return state
     updated = tuple(
-        replace(entry, pods=change(entry.pods)) if entry.service.selects(pod.labels) else entry for entry in services
+        replace(entry, pods=change(entry.pods)) if entry.service.selects(pod.scheduling.labels) else entry
+        for entry in services
     )
     return replace(state, services=state.services.insert(pod.namespace, updated))
 
@@ -222,9 +224,9 @@ def _select_pods(
             # One label of the selector is enough: a pod is compared only with services under its own labels.
             by_label.setdefault((service.namespace, min(service.selector)), []).append(service)
     for number, pod in numbered.values():
-        for label in pod.labels:
+        for label in pod.scheduling.labels:
             for service in by_label.get((pod.namespace, label), ()):
-                if service.selects(pod.labels):
+                if service.selects(pod.scheduling.labels):
                     selected[service.namespace, service.name][number] = pod
     by_namespace: dict[str, list[ServicePods]] = {}
     for key, service in services.items():

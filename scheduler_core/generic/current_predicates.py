@@ -12,7 +12,8 @@ from scheduler_core.generic.cycle_state import Argument, CycleState
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.predicates import FITS, PORT_TAKEN, TOO_MANY_PODS, Check
 from scheduler_core.model.constraints import Taint
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 
 AFFINITY_MISMATCH: Final = "node selector or node affinity does not match"
 UNTOLERATED_TAINT: Final = "node has a taint that the pod does not tolerate"
@@ -33,7 +34,7 @@ def node_resources_fit(cycle_state: CycleState, _: Argument) -> Check:
     """
     requests = sorted(
         (name, amount)
-        for name, amount in cycle_state.pod.constraints.requests
+        for name, amount in cycle_state.pod.scheduling.constraints.requests
         if amount and _kube_scheduler_counts(name)
     )
 
@@ -59,7 +60,7 @@ def node_ports(cycle_state: CycleState, _: Argument) -> Check:
     """Whether the pod's host ports are free (plugin NodePorts). Protocols and host IPs are compared; a port on all
     addresses conflicts with the same port on any address.
     """
-    wanted = cycle_state.pod.constraints.host_ports
+    wanted = cycle_state.pod.scheduling.constraints.host_ports
 
     def check(node_info: NodeInfo) -> str:
         conflict = any(port.conflicts(used) for port in wanted for used in node_info.host_ports)
@@ -76,8 +77,8 @@ def node_affinity(cycle_state: CycleState, _: Argument) -> Check:
 
 def affinity_test(pod: Pod) -> NodeTest:
     """Returns whether a node matches a pod's selector and required affinity (RequiredNodeAffinity.Match)."""
-    selector = pod.node_selector.items()
-    terms = pod.constraints.node_affinity
+    selector = pod.scheduling.node_selector
+    terms = pod.scheduling.constraints.node_affinity
 
     def matches(node: Node) -> bool:
         if not selector <= node.labels.items():
@@ -99,7 +100,7 @@ def taint_test(pod: Pod) -> NodeTest:
 
 
 def _tolerates(pod: Pod, taint: Taint) -> bool:
-    return any(toleration.tolerates(taint) for toleration in pod.constraints.tolerations)
+    return any(toleration.tolerates(taint) for toleration in pod.scheduling.constraints.tolerations)
 
 
 def check_node_unschedulable(cycle_state: CycleState, _: Argument) -> Check:

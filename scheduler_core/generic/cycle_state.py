@@ -13,7 +13,8 @@ from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, SequenceNumber, ServicePods
 from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts, ScoreInputs
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.model.generic import Controller, Pod, Service
+from scheduler_core.model.generic import Controller, Service
+from scheduler_core.model.kube import Pod
 
 
 class UndecidableError(CoreError):
@@ -60,7 +61,7 @@ class CycleState:
     def services(self) -> tuple[ServicePods, ...]:
         """The services that select the pod, in order (GetPodServices)."""
         services = self.cluster.services.get(self.pod.namespace, ())
-        return tuple(entry for entry in services if entry.service.selects(self.pod.labels))
+        return tuple(entry for entry in services if entry.service.selects(self.pod.scheduling.labels))
 
     @cached_property
     def first_service_pods(self) -> Mapping[SequenceNumber, Pod]:
@@ -84,7 +85,7 @@ class CycleState:
     @cached_property
     def controllers(self) -> tuple[Controller, ...]:
         controllers = self.cluster.controllers.get(self.pod.namespace)
-        return tuple(entry for entry in (controllers or {}).values() if entry.selects(self.pod.labels))
+        return tuple(entry for entry in (controllers or {}).values() if entry.selects(self.pod.scheduling.labels))
 
     @cached_property
     def owned_pods_by_node(self) -> Counter[str]:
@@ -97,7 +98,7 @@ class CycleState:
         return Counter(
             pod.node_name
             for _, pod in self.cluster.assigned_pods.values()
-            if pod.namespace == self.pod.namespace and any(owner.selects(pod.labels) for owner in owners)
+            if pod.namespace == self.pod.namespace and any(owner.selects(pod.scheduling.labels) for owner in owners)
         )
 
     def score_facts(self, node_infos: Sequence[NodeInfo], score: Callable[[ScoreInputs], int]) -> list[int]:

@@ -18,7 +18,7 @@ from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.rule_inputs import is_longhorn_rule, kinds_of
 from scheduler_core.generic.rule_results import LOCAL_RULES
 from scheduler_core.generic.scheduler import NODE_NOT_FOUND, BoundPredicates, bind_predicate
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 
 # Predicates whose refusal may end when pods are evicted.
 _RESOLVABLE_BY_EVICTION: Final = frozenset(

@@ -13,7 +13,8 @@ from typing import Final
 
 from scheduler_core.generic.cycle_state import Argument, CycleState, UndecidableError
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.model.generic import Cloud, Node
+from scheduler_core.model.constraints import Cloud
+from scheduler_core.model.generic import Node
 
 Check = Callable[[NodeInfo], str]
 Predicate = Callable[[CycleState, Argument], Check]
@@ -38,7 +39,7 @@ def always_fits(_: NodeInfo) -> str:
 
 def pod_fits_ports(cycle_state: CycleState, _: Argument) -> Check:
     """Whether the pod's host ports are free (PodFitsHostPorts); protocol and host IP are not compared."""
-    ports = cycle_state.pod.ports
+    ports = cycle_state.pod.scheduling.ports
     if not ports:
         return always_fits
     return lambda node_info: FITS if ports.isdisjoint(node_info.used_ports) else PORT_TAKEN
@@ -49,8 +50,8 @@ def pod_fits_resources(cycle_state: CycleState, _: Argument) -> Check:
     within the capacity. A pod that requests neither CPU nor memory fits whatever is requested already; for a pod that
     requests one of them both are checked. A capacity of 0 is no limit, except for the number of pods.
     """
-    cpu = cycle_state.pod.cpu
-    memory = cycle_state.pod.memory
+    cpu = cycle_state.pod.scheduling.cpu
+    memory = cycle_state.pod.scheduling.memory
 
     def check(node_info: NodeInfo) -> str:
         node = node_info.node
@@ -70,7 +71,7 @@ def no_disk_conflict(cycle_state: CycleState, _: Argument) -> Check:
     """Whether the pod's cloud disks can be mounted (NoDiskConflict). A disk that is mounted on the node already cannot,
     unless it is Google's and all pods mount it read-only.
     """
-    disks = cycle_state.pod.disks
+    disks = cycle_state.pod.scheduling.disks
     if not disks:
         return always_fits
 
@@ -88,7 +89,7 @@ def no_disk_conflict(cycle_state: CycleState, _: Argument) -> Check:
 
 def match_node_selector(cycle_state: CycleState, _: Argument) -> Check:
     """Whether the node has every label of the pod's node selector, with the same value (PodMatchesNodeLabels)."""
-    selector = cycle_state.pod.node_selector.items()
+    selector = cycle_state.pod.scheduling.node_selector
     if not selector:
         return always_fits
     return lambda node_info: FITS if selector <= node_info.node.labels.items() else SELECTOR_MISMATCH
@@ -110,7 +111,7 @@ def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
     Raises:
         UndecidableError: that node does not exist, or is cordoned; Kubernetes 1.1 does not distinguish these
     """
-    selector = cycle_state.pod.node_selector
+    selector = dict(cycle_state.pod.scheduling.node_selector)
     required_labels = {label: selector[label] for label in argument.labels if label in selector}
     if len(required_labels) < len(set(argument.labels)) and cycle_state.first_service_pods:
         labels = _first_service_node(cycle_state).labels

@@ -22,8 +22,8 @@ def least_requested(cycle_state: CycleState, _: Argument, node_infos: Sequence[N
     """Scores the free CPU and memory (LeastRequestedPriority). The score is the mean of the two shares, in tenths, that
     are free once the pod runs there. A container without a request counts as 100m and 200Mi.
     """
-    cpu = cycle_state.pod.nonzero_cpu
-    memory = cycle_state.pod.nonzero_memory
+    cpu = cycle_state.pod.scheduling.nonzero_cpu
+    memory = cycle_state.pod.scheduling.nonzero_memory
     return [
         (
             free_tenths(node_info.nonzero_requested_cpu + cpu, node_info.node.cpu)
@@ -45,8 +45,8 @@ def balanced_resource_allocation(cycle_state: CycleState, _: Argument, node_info
     in tenths; 0 where one of them is used up. The arithmetic is floating point in exactly this order of steps: exact
     arithmetic would give other scores than Kubernetes.
     """
-    cpu = cycle_state.pod.nonzero_cpu
-    memory = cycle_state.pod.nonzero_memory
+    cpu = cycle_state.pod.scheduling.nonzero_cpu
+    memory = cycle_state.pod.scheduling.nonzero_memory
     return [
         balance(
             used_share(node_info.nonzero_requested_cpu + cpu, node_info.node.cpu),

@@ -7,14 +7,15 @@ evaluation of each node that a pod was bound to. Correctness does not depend on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from scheduler_core.caches import NodeResults
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.constraints import PodScheduling
+from scheduler_core.model.kube import Pod
 
 LOCAL_RULES: Final = frozenset(
     {
@@ -36,9 +37,9 @@ LOCAL_RULES: Final = frozenset(
         "PodToleratesNodeTaints",
     }
 )
-_IDENTITY: Final = frozenset({"namespace", "name", "uid", "labels"})
+_NOT_READ: Final = frozenset({"labels", "ready"})
 _name = attrgetter("node.name")
-_fields_read = attrgetter(*(entry.name for entry in fields(Pod) if entry.name not in _IDENTITY))
+_fields_read = attrgetter(*(entry.name for entry in fields(PodScheduling) if entry.name not in _NOT_READ))
 
 _Result = TypeVar("_Result")
 
@@ -80,4 +81,4 @@ class RuleResults:
 
 
 def _key(pod: Pod) -> Hashable:
-    return tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in _fields_read(pod))
+    return pod.node_name, _fields_read(pod.scheduling)

@@ -20,7 +20,7 @@ from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriorit
 from scheduler_core.generic.predicates import FITS, Check, always_fits
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.rule_results import LOCAL_RULES
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 
 SelectHost = Callable[[Sequence[str]], str]
 

@@ -17,7 +17,8 @@ from scheduler_core.generic.cycle_state import Argument, CycleState
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.predicates import FITS, Check, always_fits
 from scheduler_core.model.constraints import LabelSelector, PodAffinityTerm, SpreadConstraint
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 
 POD_AFFINITY: Final = "pod affinity does not match"
 POD_ANTI_AFFINITY: Final = "pod anti-affinity does not match"
@@ -34,8 +35,8 @@ def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
     allow the node (plugin InterPodAffinity).
     """
     pod = cycle_state.pod
-    affinity = [_with_namespaces(term, cycle_state) for term in pod.constraints.pod_affinity]
-    anti_affinity = [_with_namespaces(term, cycle_state) for term in pod.constraints.pod_anti_affinity]
+    affinity = [_with_namespaces(term, cycle_state) for term in pod.scheduling.constraints.pod_affinity]
+    anti_affinity = [_with_namespaces(term, cycle_state) for term in pod.scheduling.constraints.pod_anti_affinity]
     excluded = closed_domains(cycle_state)
     attracting: set[_Domain] = set()
     repelling: set[_Domain] = set()
@@ -81,14 +82,14 @@ def closed_domains(cycle_state: CycleState) -> frozenset[_Domain]:
     closed: set[_Domain] = set()
     for node_info in map(cluster.nodes.__getitem__, cluster.constrained_nodes):
         for existing in node_info.anti_affinity_pods:
-            terms = existing.constraints.pod_anti_affinity
-            matching = [term for term in terms if term.matches(pod.namespace, namespace_labels, pod.labels)]
+            terms = existing.scheduling.constraints.pod_anti_affinity
+            matching = [term for term in terms if term.matches(pod.namespace, namespace_labels, pod.scheduling.labels)]
             closed.update(_domains(matching, node_info.node))
     return frozenset(closed)
 
 
 def _matches(term: PodAffinityTerm, pod: Pod) -> bool:
-    return term.matches(pod.namespace, frozenset(), pod.labels)
+    return term.matches(pod.namespace, frozenset(), pod.scheduling.labels)
 
 
 def _matches_all(terms: _Terms, pod: Pod) -> bool:
@@ -103,11 +104,11 @@ def _domains(terms: Iterable[PodAffinityTerm], node: Node) -> list[_Domain]:
 
 def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
     """Whether the pod's DoNotSchedule spread constraints allow the node (plugin PodTopologySpread)."""
-    constraints = cycle_state.pod.constraints.spread
+    constraints = cycle_state.pod.scheduling.constraints.spread
     if not constraints:
         return always_fits
     limits = _spread_counts(cycle_state, constraints)
-    labels = cycle_state.pod.labels
+    labels = cycle_state.pod.scheduling.labels
     checked = [
         (constraint.topology_key, counts, _max_count(constraint, counts) - int(constraint.selects(labels)))
         for constraint, counts in zip(constraints, limits, strict=True)
@@ -157,9 +158,6 @@ def _count_pods(node_info: NodeInfo, selector: LabelSelector | None, namespace: 
     if selector is None or selector.matches_everything:
         return 0
     return sum(
-        pod.namespace == namespace
-        and not pod.finished
-        and not pod.constraints.terminating
-        and selector.matches(pod.labels)
+        pod.namespace == namespace and not pod.finished and not pod.deleting and selector.matches(pod.scheduling.labels)
         for pod in node_info.pods
     )

@@ -16,7 +16,7 @@ from scheduler_core.generic.current_predicates import UNTOLERATED_TAINT, taint_t
 from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.topology_predicates import EXISTING_ANTI_AFFINITY, closed_domains
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 
 NODE_AFFINITY_RULE: Final = "NodeAffinity"
 POD_AFFINITY_RULE: Final = "MatchInterPodAffinity"
@@ -56,7 +56,7 @@ def unsupported_constraints(pod: Pod, policy: Policy) -> tuple[UnsupportedConstr
     """The pod's constraints that no rule of the policy reads, in a fixed order. What only permits more, such as a
     toleration, is none, nor is a preference.
     """
-    constraints = pod.constraints
+    constraints = pod.scheduling.constraints
     fields = [
         (
             NODE_AFFINITY_RULE,

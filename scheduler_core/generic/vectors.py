@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.conformance import Runner
-from scheduler_core.convert.generic import NODE, POD, SERVICE
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, schedule
@@ -87,10 +87,10 @@ def decide_scenario(scenario: Json) -> dict[str, Any]:
         return {"policy_error": error.stage.value}
     state = GenericClusterState.of(
         [NODE.read(raw) for raw in scenario["nodes"]],
-        [POD.read(raw) for raw in scenario["pods"]],
+        [SCHEDULED_POD.read(raw) for raw in scenario["pods"]],
         [SERVICE.read(raw) for raw in scenario["services"]],
     )
-    pod = POD.read(scenario["pod"])
+    pod = SCHEDULED_POD.read(scenario["pod"])
     return _to_recorded_form(schedule(pod, None, state, policy, min))
 
 

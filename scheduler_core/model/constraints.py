@@ -1,7 +1,8 @@
-"""Constraints of pods that Kubernetes knows since 1.1: taints, affinity, spreading, and requests of every resource.
+"""What the classic rules and kube-scheduler's own filters read of a pod: labels, requests, ports, disks; and the constraints that
+Kubernetes knows since 1.1: taints, affinity, spreading, and requests of every resource.
 
-The rules of `generic/current_predicates.py` and `generic/topology_predicates.py` read them. Amounts of CPU are in millicores,
-all others in whole units (bytes, devices). All values are hashable, so that equal constraints of many pods can be one object.
+Amounts of CPU are in millicores, all others in whole units (bytes, devices). All values are hashable, so that equal constraints of
+many pods can be one object.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
-
-from scheduler_core.model.kube import is_set
 
 Labels = frozenset[tuple[str, str]]
 Amounts = frozenset[tuple[str, int]]
@@ -216,7 +215,49 @@ class PodConstraints:
     ] = ()
     # The fields that name devices by resource claims.
     claim_fields: Annotated[tuple[str, ...], "spec.resourceClaims"] = ()
-    terminating: Annotated[bool, "metadata.deletionTimestamp", is_set] = False  # whether the pod is being deleted
 
 
 NO_CONSTRAINTS: Final = PodConstraints()
+
+
+class Cloud(Enum):
+    """The kinds of cloud disks that the classic scheduler distinguishes."""
+
+    GCE = "gcePersistentDisk"
+    EBS = "awsElasticBlockStore"
+
+
+@dataclass(frozen=True, slots=True)
+class CloudDisk:
+    """A cloud disk that a pod mounts, without its partition."""
+
+    cloud: Cloud
+    name: str
+    read_only: bool = False
+
+
+def read_labels(labels: dict[str, str] | None) -> Labels:
+    return frozenset((labels or {}).items())
+
+
+@dataclass(frozen=True, slots=True)
+class PodScheduling:
+    """What the classic rules and kube-scheduler's own filters read of a pod besides its identity and its node."""
+
+    labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()
+    node_selector: Annotated[Labels, "spec.nodeSelector", read_labels] = frozenset()
+    cpu: Annotated[int, "spec.containers"] = 0  # the requests of its containers; an unset one counts as 0
+    memory: Annotated[int, "spec.containers"] = 0  # the same
+    # `nonzero_cpu` and `nonzero_memory`: the same, but an unset one counts as 100m and 200Mi per container, as in the
+    # priorities.
+    nonzero_cpu: Annotated[int, "spec.containers"] = 0
+    nonzero_memory: Annotated[int, "spec.containers"] = 0
+    ports: Annotated[frozenset[int], "spec.containers", "spec.hostNetwork"] = frozenset()
+    disks: Annotated[tuple[CloudDisk, ...], "spec.volumes"] = ()
+    # What only rules that are newer than Kubernetes 1.1 read.
+    constraints: Annotated[PodConstraints, ""] = NO_CONSTRAINTS
+    # Whether its PodDisruptionBudget counts it, as it does a running pod of a file that names no conditions.
+    ready: Annotated[bool, "status.phase", "status.conditions"] = True
+
+
+NO_SCHEDULING: Final = PodScheduling()

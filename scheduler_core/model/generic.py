@@ -1,42 +1,18 @@
-"""Nodes, pods and services with only the fields that predicates and priorities read. CPU is in millicores, memory in
-bytes.
+"""Nodes, services and controllers with only the fields that predicates and priorities read. CPU is in millicores, memory
+in bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Annotated
 
-from scheduler_core.model.constraints import (
-    NO_CONSTRAINTS,
-    Labels,
-    LabelSelector,
-    NodeSelectorTerm,
-    PodConstraints,
-    Taint,
-)
+from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, Taint, read_labels
 from scheduler_core.model.kube import namespace_or_default
 
 PodKey = tuple[str, str]
 ControllerKey = tuple[str, str, str]
-
-
-class Cloud(Enum):
-    """The kinds of cloud disks that the classic scheduler distinguishes."""
-
-    GCE = "gcePersistentDisk"
-    EBS = "awsElasticBlockStore"
-
-
-@dataclass(frozen=True, slots=True)
-class CloudDisk:
-    """A cloud disk that a pod mounts, without its partition."""
-
-    cloud: Cloud
-    name: str
-    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +32,6 @@ class Node:
     allocatable: Annotated[Mapping[str, int], "status.capacity", "status.allocatable"] = field(
         default_factory=dict[str, int]
     )
-
-
-def read_labels(labels: dict[str, str] | None) -> Labels:
-    return frozenset((labels or {}).items())
-
-
-def _is_finished(phase: str | None) -> bool:
-    return phase in ("Succeeded", "Failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """A pod with the requests of its containers."""
-
-    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
-    name: Annotated[str, "metadata.name"]
-    labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()
-    node_name: Annotated[str, "spec.nodeName"] = ""
-    node_selector: Annotated[Mapping[str, str], "spec.nodeSelector"] = field(default_factory=dict[str, str])
-    cpu: Annotated[int, "spec.containers"] = 0  # the requests; an unset one counts as 0
-    memory: Annotated[int, "spec.containers"] = 0  # the requests; an unset one counts as 0
-    # `nonzero_cpu` and `nonzero_memory`: the same, but an unset one counts as 100m and 200Mi per container, as in the
-    # priorities.
-    nonzero_cpu: Annotated[int, "spec.containers"] = 0
-    nonzero_memory: Annotated[int, "spec.containers"] = 0
-    ports: Annotated[frozenset[int], "spec.containers", "spec.hostNetwork"] = frozenset()
-    disks: Annotated[tuple[CloudDisk, ...], "spec.volumes"] = ()
-    finished: Annotated[bool, "status.phase", _is_finished] = False  # whether its phase is Succeeded or Failed
-    uid: Annotated[str, "metadata.uid"] = ""
-    # What only rules that are newer than Kubernetes 1.1 read.
-    constraints: Annotated[PodConstraints, ""] = NO_CONSTRAINTS
-
-    @property
-    def key(self) -> PodKey:
-        return self.namespace, self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +69,6 @@ class Namespace:
 
     name: Annotated[str, "metadata.name"]
     labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class OwnedPod:
-    """A pod with what predictions read of it in addition."""
-
-    pod: Annotated[Pod, ""]
-    # The kind of its controller, "" without one.
-    owner: Annotated[str, "metadata.ownerReferences"] = ""
-    # Whether it is ready, as is a running pod of a file that names no conditions.
-    ready: Annotated[bool, "status.phase", "status.conditions"] = True
 
 
 @dataclass(frozen=True, slots=True)

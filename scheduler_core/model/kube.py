@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
+from scheduler_core.model.constraints import NO_SCHEDULING, PodScheduling
 from scheduler_core.model.quantity import Amount, read_clamped, read_quantity
 
 FILESYSTEM: Final = "Filesystem"
@@ -171,15 +172,25 @@ class Pod:
     created: Annotated[str, "metadata.creationTimestamp"] = ""
     priority: Annotated[int, "spec.priority"] = 0  # spec.priority, which admission takes from the PriorityClass
     owner: Annotated[str, "metadata.ownerReferences"] = ""  # the kind of its controller, "" without one
+    # Read only where a policy or a prediction asks for it (`SCHEDULED_POD`): there may be 100,000 pods.
+    scheduling: PodScheduling = NO_SCHEDULING
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def namespaced_name(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
     def live(self) -> bool:
         """Whether the pod is neither finished nor being deleted, so that it still uses its volumes."""
-        return not self.deleting and self.phase not in ("Succeeded", "Failed")
+        return not self.deleting and not self.finished
 
 
 def _class_name_or_none(annotations: dict[str, str] | None, name: str | None) -> str:

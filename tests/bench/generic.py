@@ -23,7 +23,9 @@ from typing import Any
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from scheduler_core.generic.scheduler import schedule
-from scheduler_core.model.generic import Node, Pod, Service
+from scheduler_core.model.constraints import PodScheduling
+from scheduler_core.model.generic import Node, Service
+from scheduler_core.model.kube import Pod
 from tests.bench import cluster, http
 
 NODES = 5_000
@@ -79,7 +81,8 @@ def _pod(number: int, node: str) -> Pod:
     cpu = 100 + number % 7 * 50
     memory = (128 + number % 5 * 64) * _MI
     labels = frozenset({("app", str(number % SERVICES)), ("tier", "web")})
-    return Pod("default", f"pod-{number}", labels, node, {}, cpu, memory, cpu, memory)
+    scheduling = PodScheduling(labels, frozenset(), cpu, memory, cpu, memory)
+    return Pod("default", f"pod-{number}", node_name=node, scheduling=scheduling)
 
 
 def _measure_what_if() -> Iterator[str]:

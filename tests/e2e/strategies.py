@@ -46,7 +46,7 @@ class Generated:
         sizes = draw_volume_sizes(self.pods, _VOLUMES, choose)
         snapshot = draw_cluster(self.nodes, sum(map(sum, sizes)) * 100 // self.fill, choose)
         listed = [generic.Node(node.name, node.labels) for node in snapshot.nodes.values()]
-        objects = SchedulingObjects(GenericClusterState.of(listed, (), ()), {}, {}, {}, {})
+        objects = SchedulingObjects(GenericClusterState.of(listed, (), ()), {}, {})
         return AddPods(sizes).apply(Situation(predicted_cluster(ClusterSource(snapshot, objects))))
 
 

@@ -24,7 +24,7 @@ from devcluster import DevCluster
 from devcluster.components import CONTROLLER_MANAGER, KWOK, ClusterOptions
 from devcluster.polling import wait_until
 from devcluster.stack import ROOT
-from scheduler_core.convert.generic import NAMESPACE, NODE, POD
+from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.scheduler import find_nodes_that_fit
@@ -233,7 +233,7 @@ class World:
         nodes = api.get(NODES.path())["items"]
         state = GenericClusterState.of(
             [NODE.read(raw) for raw in nodes],
-            [POD.read(raw) for raw in pods.values()],
+            [SCHEDULED_POD.read(raw) for raw in pods.values()],
             [],
         )
         for raw in api.get(NAMESPACE_RESOURCE.path())["items"]:
@@ -254,7 +254,7 @@ def _is_decided(pod: Object) -> bool:
 
 def _decide(state: GenericClusterState, raw: Object) -> frozenset[str]:
     """The nodes on which the policy lets the pod run."""
-    pod = POD.read(raw)
+    pod = SCHEDULED_POD.read(raw)
     result = find_nodes_that_fit(pod, None, state, _policy())
     return frozenset(node_info.node.name for node_info in result.feasible)
 

@@ -31,8 +31,7 @@ from scheduler_core.convert.binding import binding, selected_node_patch
 from scheduler_core.convert.coordination import new_lease, update_lease
 from scheduler_core.convert.pod_patch import not_scheduled_patch
 from scheduler_core.leadership.election import MAX_LEASE_DURATION, LeaseRecord
-from scheduler_core.model.generic import Pod
-from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition
+from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod
 from tests import builders
 from tests.builders import Object
 from tests.e2e import disk_schedule

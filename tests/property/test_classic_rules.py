@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core import caches
-from scheduler_core.convert.generic import POD
+from scheduler_core.convert.generic import SCHEDULED_POD
 from scheduler_core.generic import node_index
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import parse_policy
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(3600)
 def decide(state: GenericClusterState, pod: Object, policy: Object, names: list[str] | None) -> Object:
     """The product's decision, with everything that leads to it."""
     parsed = parse_policy(msgspec.json.encode(policy))
-    result = schedule(POD.read(pod), names, state, parsed, min)
+    result = schedule(SCHEDULED_POD.read(pod), names, state, parsed, min)
     assert result.node == min(result.best, default="")
     return {
         "unavailable": dict(result.unavailable),
@@ -71,7 +71,7 @@ def check_named_nodes(
     """Compares what the extender answers kube-scheduler about nodes of these names, which need not exist."""
     assert decide(state, pod, policy, names) == documented.decide(pod, policy, names)
     parsed = parse_policy(msgspec.json.encode(policy))
-    scores = prioritize_names(POD.read(pod), names, state, parsed)
+    scores = prioritize_names(SCHEDULED_POD.read(pod), names, state, parsed)
     assert scores == documented.prioritize(pod, policy, names)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.convert.generic import NODE, POD
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.scheduler import find_nodes_that_fit
 from scheduler_core.model.generic import Namespace
@@ -38,7 +38,7 @@ def cluster(seed: int) -> tuple[RandomCluster, GenericClusterState, DocumentedSc
         admitted(pod)
     state = GenericClusterState.of(
         [NODE.read(raw) for raw in objects.nodes],
-        [POD.read(raw) for raw in objects.placed],
+        [SCHEDULED_POD.read(raw) for raw in objects.placed],
         [],
     )
     for name, labels in NAMESPACES.items():
@@ -49,7 +49,7 @@ def cluster(seed: int) -> tuple[RandomCluster, GenericClusterState, DocumentedSc
 
 def fitting_nodes(state: GenericClusterState, raw: Object) -> set[str]:
     """The nodes on which the policy today.json lets a pod run."""
-    pod = POD.read(raw)
+    pod = SCHEDULED_POD.read(raw)
     result = find_nodes_that_fit(pod, None, state, policy("today"))
     return {node_info.node.name for node_info in result.feasible}
 
@@ -68,9 +68,9 @@ def test_objects_that_are_removed_and_added_leave_no_trace(seed: int) -> None:
     objects, state, _ = cluster(seed)
     changed = state
     for raw in objects.placed[:6]:
-        changed = changed.without_pod(POD.read(raw).key)
+        changed = changed.without_pod(SCHEDULED_POD.read(raw).namespaced_name)
     for raw in objects.placed[:6]:
-        changed = changed.with_pod(POD.read(raw))
+        changed = changed.with_pod(SCHEDULED_POD.read(raw))
     for name in list(changed.node_names)[:3]:
         changed = changed.without_node(name)
     for raw in objects.nodes:

@@ -17,8 +17,9 @@ from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, Node
 from scheduler_core.generic.policy import Policy, PolicyError, PolicyPredicate, PolicyPriority, parse_policy
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names, schedule
-from scheduler_core.model.constraints import Labels
-from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
+from scheduler_core.model.constraints import NO_CONSTRAINTS, Cloud, CloudDisk, Labels, PodScheduling
+from scheduler_core.model.generic import Node, Service
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from tests.examples import examples
 
@@ -44,26 +45,32 @@ nodes = st.builds(
     st.sampled_from([False, False, True]),
 )
 cloud_disks = st.builds(CloudDisk, st.sampled_from(Cloud), st.sampled_from(("d", "e")), st.booleans())
-pods = st.builds(
-    Pod,
-    namespace=namespaces,
-    name=st.sampled_from("klmnopqrst"),
+scheduling = st.builds(
+    PodScheduling,
     labels=pod_labels,
-    node_name=st.sampled_from(("", *NAMES, "gone")),
+    node_selector=st.just(frozenset()),
     cpu=amounts,
     memory=amounts,
     nonzero_cpu=amounts,
     nonzero_memory=amounts,
     ports=st.frozensets(st.sampled_from((80, 81))),
     disks=st.lists(cloud_disks, max_size=2).map(tuple),
-    finished=st.booleans(),
+    constraints=st.just(NO_CONSTRAINTS),
+)
+pods = st.builds(
+    Pod,
+    namespace=namespaces,
+    name=st.sampled_from("klmnopqrst"),
+    node_name=st.sampled_from(("", *NAMES, "gone")),
+    phase=st.sampled_from(("Running", "Failed")),
+    scheduling=scheduling,
 )
 new_pods = st.builds(
-    lambda pod, selector, node_name: replace(
-        pod, name="new", namespace="shop", node_selector=selector, node_name=node_name, finished=False
+    lambda scheduling, selector, node_name: Pod(
+        "shop", "new", node_name=node_name, scheduling=replace(scheduling, node_selector=selector)
     ),
-    pods,
-    st.one_of(st.just({}), labels),
+    scheduling,
+    st.one_of(st.just(frozenset()), pod_labels),
     st.sampled_from(("", "", "", "a")),
 )
 services = st.builds(Service, namespaces, st.sampled_from(("s", "t")), pod_labels)
@@ -107,7 +114,7 @@ node_facts = st.builds(
 facts = st.builds(LonghornFacts, st.dictionaries(st.sampled_from(NAMES), node_facts), amounts)
 
 listed_nodes = st.lists(nodes, max_size=5, unique_by=lambda node: node.name)
-listed_pods = st.lists(pods, max_size=8, unique_by=lambda pod: pod.key)
+listed_pods = st.lists(pods, max_size=8, unique_by=lambda pod: pod.namespaced_name)
 listed_services = st.lists(services, max_size=3, unique_by=lambda service: (service.namespace, service.name))
 states = st.builds(GenericClusterState.of, listed_nodes, listed_pods, listed_services)
 
@@ -254,11 +261,11 @@ def comparable(state: GenericClusterState) -> dict[str, Any]:
     """Everything that a decision reads; turns by their order, because their numbers have gaps."""
     return {
         "nodes": {
-            name: replace(entry, pods=tuple(sorted(entry.pods, key=lambda pod: pod.key)))
+            name: replace(entry, pods=tuple(sorted(entry.pods, key=lambda pod: pod.namespaced_name)))
             for name, entry in state.nodes.items()
         },
         "names": state.node_names,
-        "strays": {name: {pod.key: pod for pod in stray} for name, stray in state.orphaned_pods.items()},
+        "strays": {name: {pod.namespaced_name: pod for pod in stray} for name, stray in state.orphaned_pods.items()},
         "services": {
             namespace: [(entry.service, [entry.pods[turn] for turn in sorted(entry.pods)]) for entry in selections]
             for namespace, selections in state.services.items()

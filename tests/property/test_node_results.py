@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.longhorn_facts import NO_FACTS
 from scheduler_core.generic.policy import Policy
-from scheduler_core.model.generic import Node, Pod, Service
+from scheduler_core.model.generic import Node, Service
+from scheduler_core.model.kube import Pod
 from tests.examples import examples
 from tests.property import test_generic as worlds
 

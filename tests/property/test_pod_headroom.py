@@ -54,12 +54,12 @@ def test_what_if_places_the_same_pods_one_by_one(world: World, size: int, seed: 
     cluster = run_order(Situation(world.start.cluster), OPTIONS, choose).cluster
     nodes: list[str] = []
     while len(nodes) < 12:
-        pod, generic_pod = workload.pods(len(nodes))
-        start = Situation(cluster).with_new_pod(pod, generic_pod, workload.owner)
+        pod = workload.new_pod(len(nodes))
+        start = Situation(cluster).with_new_pod(pod)
         result = run_order(start, OPTIONS, choose)
-        if generic_pod.key not in result.nodes or result.stuck or result.incomplete:
+        if pod.namespaced_name not in result.nodes or result.stuck or result.incomplete:
             break
-        nodes.append(result.nodes[generic_pod.key])
+        nodes.append(result.nodes[pod.namespaced_name])
         cluster = result.cluster
     assert list(order.nodes) == nodes
     assert (order.refused is None) == (len(nodes) == 12)

@@ -24,7 +24,7 @@ from scheduler_core.extender.what_if.prediction import Certainty, predict
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
 from scheduler_core.extender.what_if.situation import Change, Situation
 from scheduler_core.longhorn.space import scheduling_limit
-from scheduler_core.model import generic, kube
+from scheduler_core.model import kube
 from scheduler_core.model.disruption_budget import DisruptionBudget
 from tests.builders import GI, Object
 from tests.examples import examples
@@ -101,7 +101,7 @@ def workload(size: int) -> Workload:
     template = kube.ClaimSpec(storage_class="longhorn", request=size * GI, access_modes=("ReadWriteOnce",))
     mount = kube.ClaimVolume("data", "data-web-0", template)
     pod = kube.Pod("default", "web-0", volumes=(mount,))
-    return Workload("StatefulSet", "default", "web", pod, generic.Pod("default", "web-0"))
+    return Workload("StatefulSet", "default", "web", pod)
 
 
 def _overbooked_disks(result: OrderResult) -> list[str]:

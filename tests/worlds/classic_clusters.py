@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from scheduler_core.convert.generic import CONTROLLERS, NODE, POD, SERVICE
+from scheduler_core.convert.generic import CONTROLLERS, NODE, SCHEDULED_POD, SERVICE
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller
 from tests.e2e.objects import Object
@@ -254,7 +254,7 @@ class ClassicCluster:
             list(controllers.values()),
         )
         self.state = GenericClusterState.of(
-            map(NODE.read, nodes), map(POD.read, self.documented.pods), map(SERVICE.read, services.values())
+            map(NODE.read, nodes), map(SCHEDULED_POD.read, self.documented.pods), map(SERVICE.read, services.values())
         )
         for controller in controllers.values():
             self.state = self.state.with_controller(_to_controller(controller))
@@ -273,17 +273,17 @@ class ClassicCluster:
         """Adds or replaces a pod; without a node it loses its place in the order."""
         pods = [pod for pod in self.documented.pods if pod["spec"].get("nodeName")]
         self._replace(pods=_put(pods, raw) if raw["spec"].get("nodeName") else _remove(pods, raw))
-        self.state = self.state.with_pod(POD.read(raw))
+        self.state = self.state.with_pod(SCHEDULED_POD.read(raw))
 
     def bind(self, raw: Object, node: str) -> None:
         """Binds a pod to a node."""
         self._replace(pods=_put(self.documented.pods, {**raw, "spec": {**raw["spec"], "nodeName": node}}))
-        self.state = self.state.with_binding(POD.read(raw), node)
+        self.state = self.state.with_binding(SCHEDULED_POD.read(raw), node)
 
     def remove_pod(self, raw: Object) -> None:
         """Removes a pod."""
         self._replace(pods=_remove(self.documented.pods, raw))
-        self.state = self.state.without_pod(POD.read(raw).key)
+        self.state = self.state.without_pod(SCHEDULED_POD.read(raw).namespaced_name)
 
     def put_service(self, raw: Object) -> None:
         """Adds or replaces a service."""

@@ -78,7 +78,7 @@ class NodeReservationWorld:
 
     async def decide(self, pod: Pod, hung_up: HungUp = caller_waits) -> Decision:
         """Sends /filter for a pod and both nodes."""
-        return (await self.verbs.filter(pod, None, NODES, hung_up)).decision
+        return (await self.verbs.filter(pod, NODES, hung_up)).decision
 
     async def filter(self, number: int, hung_up: HungUp = caller_waits) -> list[str]:
         """Sends /filter for the pod of this number; returns the nodes that fit."""
@@ -94,7 +94,7 @@ class NodeReservationWorld:
 
     async def preempt(self, number: int) -> Decision:
         """Sends /preempt for the pod of this number."""
-        return await self.verbs.preempt(make.as_pod(database_pod(number)), None, NODES)
+        return await self.verbs.preempt(make.as_pod(database_pod(number)), NODES)
 
     def observations(self, histogram: str, **label: str) -> float:
         """How many values a histogram of the metrics has observed."""

@@ -11,7 +11,9 @@ from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, schedule
-from scheduler_core.model.generic import Node, Pod, Service
+from scheduler_core.model.constraints import PodScheduling
+from scheduler_core.model.generic import Node, Service
+from scheduler_core.model.kube import Pod
 
 GI = 1024**3
 
@@ -23,9 +25,11 @@ def node(name: str, *, cpu: int = 4000, memory: int = 8 * GI, pods: int = 110, *
 
 def pod(name: str = "new", on: str = "", *, cpu: int = 0, memory: int = 0, **more: Any) -> Pod:
     """A pod, on the node `on` if given; the priorities assume what it requests."""
-    labels = frozenset(more.pop("labels", {}).items())
-    fields = {"namespace": "shop", "nonzero_cpu": cpu, "nonzero_memory": memory, **more}
-    return Pod(name=name, labels=labels, node_name=on, cpu=cpu, memory=memory, **fields)
+    namespace = more.pop("namespace", "shop")
+    phase = "Failed" if more.pop("finished", False) else "Running"
+    read = {key: frozenset(more.pop(key, {}).items()) for key in ("labels", "node_selector")}
+    fields = {"cpu": cpu, "memory": memory, "nonzero_cpu": cpu, "nonzero_memory": memory, **read, **more}
+    return Pod(namespace, name, node_name=on, phase=phase, scheduling=PodScheduling(**fields))
 
 
 def web(name: str = "new", on: str = "", **more: Any) -> Pod:

@@ -6,9 +6,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rpds import HashTrieMap
-
 from app.kube.scheduling_objects import SchedulingObjects
+from app.kube.snapshot_live import as_snapshot
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.what_if.order_history import Observe
@@ -28,7 +27,6 @@ from tests.builders import (
     persistent_volume,
     pod,
     replica,
-    snapshot,
     storage_class,
     volume,
 )
@@ -141,16 +139,10 @@ def growing_class(*, grows: bool = True) -> Object:
 def situation(*objects: Object | Iterable[Object]) -> Situation:
     """A cluster of some objects, with a StorageClass, before any change."""
     raw = flat(growing_class(), *objects)
-    scheduling = SchedulingObjects.of((entry["kind"], group_of(entry["apiVersion"]), entry) for entry in raw)
-    cluster = PredictedCluster(
-        predicted_state(snapshot(raw), NOW),
-        scheduling.state,
-        HashTrieMap(scheduling.pods),
-        scheduling.affinities,
-        HashTrieMap(scheduling.owners),
-        scheduling.unready,
-    )
-    return Situation(cluster)
+    read = as_snapshot(raw)
+    entries = ((entry["kind"], group_of(entry["apiVersion"]), entry) for entry in raw)
+    scheduling = SchedulingObjects.of(entries, read.pods.values())
+    return Situation(PredictedCluster(predicted_state(read, NOW), scheduling.state, scheduling.affinities))
 
 
 def after(start: Situation, *changes: Change) -> Situation:

@@ -50,7 +50,7 @@ class RecordingQueueHandler:
 
     def enqueue(self, pending: PendingPod) -> None:
         """Called by the cache."""
-        self.pending[pending.pod.key] = pending
+        self.pending[pending.pod.namespaced_name] = pending
 
     def dequeue(self, key: PodKey) -> None:
         """Called by the cache."""

@@ -196,7 +196,7 @@ def _digest(clusters: Clusters, remaining: frozenset[str]) -> bytes:
     digest = blake2b(repr(sorted(remaining)).encode(), digest_size=16)
     for cluster in clusters:
         snapshot = cluster.snapshot
-        pods = sorted((key, pod.node_name) for key, pod in snapshot.pods.items() if pod.live)
+        pods = sorted((key, pod.node_name, pod.scheduling.ready) for key, pod in snapshot.pods.items() if pod.live)
         replicas = sorted(
             (each.volume, each.disk_id, bool(each.failed_at), each.eviction_requested)
             for each in snapshot.replicas.values()
@@ -207,5 +207,5 @@ def _digest(clusters: Clusters, remaining: frozenset[str]) -> bytes:
             for node in snapshot.longhorn_nodes.values()
             for disk in node.disks
         )
-        digest.update(repr((pods, sorted(cluster.unready), replicas, volumes, disks)).encode())
+        digest.update(repr((pods, replicas, volumes, disks)).encode())
     return digest.digest()

@@ -140,11 +140,7 @@ def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
     moves it: the volume has only one and need not follow its pod, or no pod attaches it; and neither the
     node-drain-policy nor an eviction moves it.
     """
-    pods = [
-        f"pod {pod.key} has no controller"
-        for pod in pods_on_nodes(cluster, (node,))
-        if cluster.owners.get((pod.namespace, pod.name)) is None
-    ]
+    pods = [f"pod {pod.key} has no controller" for pod in pods_on_nodes(cluster, (node,)) if not pod.owner]
     if cluster.state.view.settings.node_drain_policy in _LAST_REPLICA_MAY_GO:
         return pods
     return pods + [

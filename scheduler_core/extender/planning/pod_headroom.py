@@ -87,17 +87,17 @@ def fill_with_pods(
     for number in _unused_numbers(cluster, template):
         if len(nodes) == limit:
             break
-        pod, generic_pod = template.pods(number)
-        waiting = cluster.with_pod(pod, generic_pod, template.owner)
+        pod = template.new_pod(number)
+        waiting = cluster.with_pod(pod)
         decision = decider.decide(pod, waiting, choose)
         reasons = decision.reasons
         if decision.node and decision.decision is not None:
             bound = bind_pod(waiting, pod, decision.node)
-            attached = attach_volumes(bound, bound.snapshot.pods[generic_pod.key], decision.decision)
-            cluster, problem = _place_replicas(attached, attached.snapshot.pods[generic_pod.key], choose)
+            attached = attach_volumes(bound, bound.snapshot.pods[pod.namespaced_name], decision.decision)
+            cluster, problem = _place_replicas(attached, attached.snapshot.pods[pod.namespaced_name], choose)
             reasons = Counter({problem: 0} if problem else {})
         if reasons:
-            return HeadroomOrder(tuple(nodes), FirstRefusal(generic_pod.key, waiting, reasons))
+            return HeadroomOrder(tuple(nodes), FirstRefusal(pod.namespaced_name, waiting, reasons))
         nodes.append(decision.node)
     return HeadroomOrder(tuple(nodes))
 
@@ -150,7 +150,7 @@ def closest_node(refused: FirstRefusal, options: FilterOptions) -> ClosestNode |
         return None
     pod = cluster.snapshot.pods[refused.key]
     claims = cluster.pod_claims(pod)
-    refusals = kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, claims)
+    refusals = kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
     admitted = [name for name in names if name not in refusals]
     if not admitted:
         name = min(names)

@@ -90,7 +90,7 @@ class Trials:
         """Whether a step on one node changes the decision about no other node."""
         cluster = self.cluster
         # Of kube-scheduler's filters only topology spread reads other nodes' taints. Without Kubernetes nodes, cordoned ones are no candidates.
-        if cluster.generic_pod(self._pod).constraints.spread or not cluster.scheduling.node_names:
+        if self._pod.scheduling.constraints.spread or not cluster.scheduling.node_names:
             return False
         if decision.decision is None:
             # Each node was refused by kube-scheduler alone, and all others will be.
@@ -101,7 +101,7 @@ class Trials:
         if decision is None or decision.resolutions or any(entry.replicas for entry in decision.resolution.volumes):
             return False
         demand = self.cluster.state.demand
-        constraints = self.cluster.generic_pod(self._pod).constraints
+        constraints = self._pod.scheduling.constraints
         return (
             not demand.by_node
             and not demand.unplaced.replicas

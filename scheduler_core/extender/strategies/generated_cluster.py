@@ -10,7 +10,7 @@ from scheduler_core.extender.what_if.predicted_cluster import WhatIfError
 from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.longhorn.provisioned_volume import DRIVER
-from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 
 GIBIBYTE: Final = 2**30
@@ -87,9 +87,7 @@ class AddPods:
         name = self.storage_class or _longhorn_class(situation)
         digits = len(str(len(self.sizes)))
         for number, sizes in enumerate(self.sizes, start=1):
-            pod = _pod(f"pod-{number:0{digits}}", sizes, name)
-            generic_pod = generic.Pod(pod.namespace, pod.name, uid=pod.uid)
-            situation = situation.with_new_pod(pod, generic_pod, "")
+            situation = situation.with_new_pod(_pod(f"pod-{number:0{digits}}", sizes, name))
         return situation
 
 

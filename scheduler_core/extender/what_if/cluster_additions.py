@@ -45,18 +45,24 @@ class Workload:
     namespace: str
     name: str
     pod: kube.Pod  # its template, named as the workload's pod 0
-    generic_pod: generic.Pod  # its template, named as the workload's pod 0
     in_order: bool = False  # whether a pod is created only when the one before it runs
 
     def pod_name(self, number: int) -> str:
         return f"{self.name}-{number}"
 
-    def pods(self, number: int) -> tuple[kube.Pod, generic.Pod]:
+    def new_pod(self, number: int) -> kube.Pod:
         """Returns a pod of a StatefulSet or another workload, by its number."""
         name = self.pod_name(number)
         mounts = tuple(replace(mount, claim=self._claim_name(mount, name)) for mount in self.pod.volumes)
-        pod = replace(self.pod, name=name, uid=_new_uid(self.namespace, name), node_name="", volumes=mounts)
-        return pod, replace(self.generic_pod, name=name, uid=pod.uid, node_name="")
+        return replace(
+            self.pod,
+            name=name,
+            uid=_new_uid(self.namespace, name),
+            node_name="",
+            volumes=mounts,
+            owner=_POD_OWNERS[self.kind],
+            scheduling=replace(self.pod.scheduling, ready=True),
+        )
 
     def _claim_name(self, mount: kube.ClaimVolume, pod_name: str) -> str:
         """Returns the claim that another pod mounts; claims without a template are shared."""
@@ -66,19 +72,12 @@ class Workload:
             return mount.claim.removesuffix(self.pod.name) + pod_name
         return mount.claim
 
-    @property
-    def owner(self) -> str:
-        """The kind of its pods' controller."""
-        return _POD_OWNERS[self.kind]
-
 
 def _new_uid(namespace: str, name: str) -> str:
     return f"what-if-{namespace}-{name}"
 
 
-def workload_members(
-    kind: str, workload: NamespacedName, pods: Mapping[PodKey, kube.Pod], owners: Mapping[PodKey, str]
-) -> list[PodKey]:
+def workload_members(kind: str, workload: NamespacedName, pods: Mapping[PodKey, kube.Pod]) -> list[PodKey]:
     """Returns the live pods of a workload, those of earlier changes included, by their names, of which the last are
     removed first.
     """
@@ -91,7 +90,7 @@ def workload_members(
         if pod.live
         and key[0] == namespace
         and (predicted if pod.uid == _new_uid(*key) else created).fullmatch(key[1])
-        and owners.get(key) in (None, _POD_OWNERS[kind])
+        and pod.owner in ("", _POD_OWNERS[kind])
     ]
     # Of a StatefulSet the highest numbers go first, of other kinds the pods without a node.
     if kind == STATEFUL_SET:
@@ -111,7 +110,7 @@ class Scale:
         workload = self.workload
         own_key = (workload.namespace, workload.name)
         pods = situation.cluster.snapshot.pods
-        members = workload_members(workload.kind, own_key, pods, situation.cluster.owners)
+        members = workload_members(workload.kind, own_key, pods)
         count = (len(members) or 1) if self.count is None else self.count
         for key in members[count:]:
             pod = situation.cluster.snapshot.pods[key]
@@ -119,7 +118,7 @@ class Scale:
             remaining = tuple(entry for entry in situation.pods if entry.key != key)
             situation = replace(situation, cluster=cluster, pods=remaining)
         taken = set(situation.cluster.snapshot.pods)
-        situation = replace(situation, cluster=without_expected_pods(situation.cluster, workload.generic_pod))
+        situation = replace(situation, cluster=without_expected_pods(situation.cluster, workload.pod))
         if workload.kind == STATEFUL_SET:
             parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
             situation = replace(situation, parallel=parallel)
@@ -127,9 +126,9 @@ class Scale:
         for _ in range(count - len(members)):
             while (workload.namespace, workload.pod_name(number)) in taken:
                 number += 1
-            pod, generic_pod = workload.pods(number)
-            situation = situation.with_new_pod(pod, generic_pod, workload.owner)
-            taken.add(generic_pod.key)
+            pod = workload.new_pod(number)
+            situation = situation.with_new_pod(pod)
+            taken.add(pod.namespaced_name)
         return situation
 
 
@@ -193,7 +192,7 @@ def _add_kube_node(cluster: PredictedCluster, like: str, name: str) -> Predicted
         replace(node_info.node, name=name, labels=labels, unschedulable=False, ready=True)
     )
     for pod in node_info.pods:
-        if cluster.owners.get(pod.key) in NODE_BOUND_OWNERS:
+        if pod.owner in NODE_BOUND_OWNERS:
             scheduling = scheduling.with_pod(replace(pod, name=f"{pod.name}-{name}", node_name=name))
     return replace(cluster, scheduling=scheduling)
 
@@ -240,7 +239,7 @@ class ApplyObjects:
 
     objects: Mapping[tuple[str, str | tuple[str, str]], object | None]  # by the snapshot's field and by key; no pods
     nodes: tuple[generic.Node, ...] = ()  # the Kubernetes nodes among them, as kube-scheduler's filters read them
-    pods: tuple[tuple[kube.Pod, generic.Pod], ...] = ()  # new pods; those that exist stay as they are
+    pods: tuple[kube.Pod, ...] = ()  # new pods; those that exist stay as they are
 
     def apply(self, situation: Situation) -> Situation:
         """Replaces or adds the objects."""
@@ -249,9 +248,8 @@ class ApplyObjects:
         for node in self.nodes:
             scheduling = scheduling.with_node(node)
         situation = replace(situation, cluster=replace(cluster, scheduling=scheduling))
-        for pod, generic_pod in self.pods:
-            stored = situation.cluster.snapshot.pods.get(generic_pod.key)
-            if stored is not None and stored.live:
-                continue
-            situation = situation.with_new_pod(pod, generic_pod, "")
+        for pod in self.pods:
+            stored = situation.cluster.snapshot.pods.get(pod.namespaced_name)
+            if stored is None or not stored.live:
+                situation = situation.with_new_pod(pod)
         return situation

@@ -21,7 +21,7 @@ from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, P
 from scheduler_core.extender.what_if.predicted_replicas import Choose, remove_replica
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.volume_readiness import CLONED
-from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.resolve import PodVolume, domain_of_node, volume_of_claim
@@ -93,7 +93,7 @@ def decide_pod(
     if not names:
         return PodDecision(reasons=Counter({_NO_NODE: 0}))
     claims = cluster.pod_claims(pod)
-    refusals = kube_scheduler_refusals(cluster.generic_pod(pod), names, cluster.scheduling, claims)
+    refusals = kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
     reasons = Counter(refusal.text for refusal in refusals.values())
     admitted = [name for name in names if name not in refusals]
     if not admitted:
@@ -124,8 +124,7 @@ def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCl
         if claim is not None and not claim.spec.volume_name:
             changes["claims", key] = replace(claim, selected_node=node)
     bound = replace(pod, node_name=node, unschedulable="", phase="Running")
-    generic_pod = replace(cluster.generic_pod(pod), node_name=node)
-    return cluster.update(changes).with_pod(bound, generic_pod)
+    return cluster.update(changes).with_pod(bound)
 
 
 def attach_volumes(cluster: PredictedCluster, pod: kube.Pod, decision: Decision) -> PredictedCluster:
@@ -229,9 +228,5 @@ def _has_other_user(cluster: PredictedCluster, pod: kube.Pod, claim: kube.Claim)
 
 def waiting_pod(pod: kube.Pod) -> kube.Pod:
     """Returns the pod as its controller creates it again, without a node."""
-    return replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
-
-
-def without_node(pod: generic.Pod) -> generic.Pod:
-    """Returns the same pod without a node, as kube-scheduler's filters read it."""
-    return replace(pod, node_name="", finished=False)
+    waiting = replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
+    return replace(waiting, scheduling=replace(pod.scheduling, ready=True))

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Final
 
 from scheduler_core.extender.what_if.predicted_cluster import DAEMON_SET, PredictedCluster
-from scheduler_core.model import generic, kube
+from scheduler_core.model import kube
 from scheduler_core.model.disruption_budget import DisruptionBudget
 from scheduler_core.model.generic import PodKey
 
@@ -36,8 +37,8 @@ class SelectedPods:
         """Why the disruption controller cannot count pods, "" if it can; it then allows no eviction."""
         if self.budget.sync_failure or not self.budget.counts_controllers:
             return self.budget.sync_failure
-        owners = self.cluster.owners
-        unscaled = (key for key in self.pods if owners.get(key) in _UNSCALED_OWNERS)
+        pods = self.cluster.snapshot.pods
+        unscaled = (key for key in self.pods if pods[key].owner in _UNSCALED_OWNERS)
         return next((f'found no controllers for pod "{name}"' for _, name in unscaled), "")
 
     @cached_property
@@ -47,7 +48,7 @@ class SelectedPods:
             return len(self.pods)
         if self.budget.expected_pods is not None:
             return self.budget.expected_pods
-        return sum(key in self.cluster.owners for key in self.pods)
+        return sum(bool(self.cluster.snapshot.pods[key].owner) for key in self.pods)
 
     @cached_property
     def desired_healthy(self) -> int:
@@ -79,7 +80,7 @@ class DisruptionBudgets:
         """Returns the budgets that select a pod, by name (getPodDisruptionBudgets)."""
         if key not in self._budgets:
             budgets = self._by_namespace.get(key[0], ())
-            pod = self._cluster.pods.get(key) if budgets else None
+            pod = self._cluster.snapshot.pods.get(key) if budgets else None
             self._budgets[key] = () if pod is None else tuple(each for each in budgets if _selects(each, pod))
         return self._budgets[key]
 
@@ -87,23 +88,21 @@ class DisruptionBudgets:
         """Returns a budget with the live pods that it selects."""
         if budget.key not in self._selected:
             pods = self._pods_by_namespace.get(budget.namespace, ())
-            keys = tuple(pod.key for pod in pods if _selects(budget, pod))
+            keys = tuple(pod.namespaced_name for pod in pods if _selects(budget, pod))
             self._selected[budget.key] = SelectedPods(budget, keys, self._cluster)
         return self._selected[budget.key]
 
     @cached_property
-    def _pods_by_namespace(self) -> dict[str, list[generic.Pod]]:
-        live = (key for key, pod in self._cluster.snapshot.pods.items() if pod.live)
-        pods: dict[str, list[generic.Pod]] = {}
-        for key in sorted(live):
-            pod = self._cluster.pods.get(key)
-            if pod is not None:
+    def _pods_by_namespace(self) -> dict[str, list[kube.Pod]]:
+        pods: dict[str, list[kube.Pod]] = {}
+        for _, pod in sorted(self._cluster.snapshot.pods.items(), key=itemgetter(0)):
+            if pod.live:
                 pods.setdefault(pod.namespace, []).append(pod)
         return pods
 
     def refusal(self, pod: kube.Pod, is_healthy: IsHealthy) -> str:
         """Returns why the API server refuses to evict a pod, "" if it evicts the pod."""
-        key = (pod.namespace, pod.name)
+        key = pod.namespaced_name
         budgets = self.of(key)
         if not budgets or ignores_budgets(pod):
             return ""
@@ -123,11 +122,11 @@ class DisruptionBudgets:
         return f"PodDisruptionBudget {budget.key} needs {desired} healthy pods and has {current}"
 
 
-def _selects(budget: DisruptionBudget, pod: generic.Pod) -> bool:
-    return budget.selector is not None and budget.selector.matches(pod.labels)
+def _selects(budget: DisruptionBudget, pod: kube.Pod) -> bool:
+    return budget.selector is not None and budget.selector.matches(pod.scheduling.labels)
 
 
-def without_expected_pods(cluster: PredictedCluster, pod: generic.Pod) -> PredictedCluster:
+def without_expected_pods(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
     """Returns the cluster after a workload with such pods was scaled."""
     budgets = cluster.snapshot.disruption_budgets.items()
     concerned = {key: budget for key, budget in budgets if key[0] == pod.namespace and _selects(budget, pod)}

@@ -16,7 +16,7 @@ from scheduler_core.extender.kube_scheduler_filters import PodClaims, VolumeAffi
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
 from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
-from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
@@ -43,11 +43,7 @@ class PredictedCluster:
 
     state: ClusterState  # what decisions read
     scheduling: GenericClusterState  # what kube-scheduler's filters read
-    pods: HashTrieMap[PodKey, generic.Pod]  # every pod as these filters read it
     affinities: Mapping[str, VolumeAffinity]  # the required node affinity of PersistentVolumes, by name
-    owners: HashTrieMap[PodKey, str]  # the kind of each pod's controller; pods without a controller are left out
-    # Pods that run and are not ready, so that their PodDisruptionBudget does not count them.
-    unready: frozenset[PodKey] = frozenset()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -73,29 +69,14 @@ class PredictedCluster:
             return self
         return replace(self, state=self.state.update(changes, self.state.view.cluster.now + after))
 
-    def with_pod(self, pod: kube.Pod, generic_pod: generic.Pod, owner: str = "") -> PredictedCluster:
+    def with_pod(self, pod: kube.Pod) -> PredictedCluster:
         """Adds or replaces a pod, on its node or waiting."""
-        scheduling = self.scheduling.without_pod(generic_pod.key).with_pod(generic_pod)
-        return replace(
-            self.update({("pods", generic_pod.key): pod}),
-            scheduling=scheduling,
-            pods=self.pods.insert(generic_pod.key, generic_pod),
-            owners=self.owners.insert(generic_pod.key, owner) if owner else self.owners,
-        )
+        key = pod.namespaced_name
+        return replace(self.update({("pods", key): pod}), scheduling=self.scheduling.without_pod(key).with_pod(pod))
 
     def without_pod(self, key: PodKey) -> PredictedCluster:
         """Removes a pod."""
-        return replace(
-            self.update({("pods", key): None}),
-            scheduling=self.scheduling.without_pod(key),
-            pods=self.pods.discard(key),
-            owners=self.owners.discard(key),
-        )
-
-    def generic_pod(self, pod: kube.Pod) -> generic.Pod:
-        """Returns a pod as kube-scheduler's filters read it."""
-        key = (pod.namespace, pod.name)
-        return self.pods.get(key) or generic.Pod(pod.namespace, pod.name, node_name=pod.node_name, uid=pod.uid)
+        return replace(self.update({("pods", key): None}), scheduling=self.scheduling.without_pod(key))
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
         """Returns the existing Longhorn volumes of a pod, in the order of its claims; a share-manager has the volume
@@ -112,7 +93,7 @@ class PredictedCluster:
 
     def shared_volume(self, pod: kube.Pod) -> longhorn.Volume | None:
         """Returns the volume that a pod shares as its share-manager, None for other pods."""
-        if self.owners.get((pod.namespace, pod.name)) != SHARE_MANAGER:
+        if pod.owner != SHARE_MANAGER:
             return None
         return self.snapshot.volumes.get(pod.name.removeprefix("share-manager-"))
 
@@ -173,10 +154,9 @@ def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
     return ClusterState.of(build_view(Snapshot(**persistent), now, 0))
 
 
-def cluster_without_scheduling(state: ClusterState, earlier: PredictedCluster | None = None) -> PredictedCluster:
+def cluster_without_scheduling(state: ClusterState) -> PredictedCluster:
     """Returns a cluster with no more than decisions read, in which kube-scheduler's own filters refuse nothing but
-    cordoned nodes. `earlier`, if given, was returned for an earlier state; it saves a look at every pod while no pod
-    has changed.
+    cordoned nodes.
 
     Raises:
         WhatIfError: the cluster's disks are allocated through DiskSchedules, which are not predicted
@@ -184,26 +164,11 @@ def cluster_without_scheduling(state: ClusterState, earlier: PredictedCluster | 
     snapshot = state.view.snapshot
     if snapshot.disk_schedules:
         raise WhatIfError(_DISK_SCHEDULES)
-    if earlier is not None and earlier.snapshot.pods is snapshot.pods:
-        owners = earlier.owners
-    else:
-        owners = _owners(snapshot.pods)
     # The caches of a running program are for one course of versions only, so the cluster has its own.
-    return PredictedCluster(
-        state=ClusterState(state.view, ProfileCache(state.view), state.demand),
-        scheduling=GenericClusterState(),
-        pods=HashTrieMap(),
-        affinities={},
-        owners=owners,
-    )
-
-
-def _owners(pods: Mapping[PodKey, kube.Pod]) -> HashTrieMap[PodKey, str]:
-    owners: HashTrieMap[PodKey, str] = HashTrieMap()
-    for key, pod in pods.items():
-        if pod.owner:
-            owners = owners.insert(key, pod.owner)
-    return owners
+    own_state = ClusterState(state.view, ProfileCache(state.view), state.demand)
+    # The pods were read without the labels by which PodDisruptionBudgets select them.
+    budgets: ChangesByObject = {("disruption_budgets", key): None for key in snapshot.disruption_budgets}
+    return PredictedCluster(own_state, GenericClusterState(), {}).update(budgets)
 
 
 def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:

@@ -213,13 +213,11 @@ class _Run:
         self._placed_since = True
 
     def _is_healthy(self, key: PodKey) -> bool:
-        if key in self._cluster.unready:
-            return False
-        if key in self._moved or self._fewer:
-            return self._runs(key)
-        # It runs where it ran before, and no replica of any volume was lost.
         pod = self._cluster.snapshot.pods.get(key)
-        return pod is not None and bool(pod.node_name)
+        if pod is None or not pod.scheduling.ready:
+            return False
+        # Otherwise it runs where it ran before, and no replica of any volume was lost.
+        return self._runs(key) if key in self._moved or self._fewer else bool(pod.node_name)
 
     def _retry_evictions(self, key: PodKey) -> None:
         budgets = self._situation.budgets

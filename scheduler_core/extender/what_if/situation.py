@@ -9,10 +9,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
-from scheduler_core.extender.what_if.pod_decision import detach_volumes, waiting_pod, without_node
+from scheduler_core.extender.what_if.pod_decision import detach_volumes, waiting_pod
 from scheduler_core.extender.what_if.pod_eviction import DisruptionBudgets, ignores_budgets
 from scheduler_core.extender.what_if.predicted_cluster import NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
-from scheduler_core.model import generic, kube
+from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import NamespacedName
 
@@ -105,11 +105,13 @@ class Situation:
 
     def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
         """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either."""
+        pods = self.cluster.snapshot.pods
         sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
         for entry in entries:
             namespace, name = entry.key
             set_name, _, ordinal = name.rpartition("-")
-            owned = self.cluster.owners.get(entry.key) == STATEFUL_SET and ordinal.isdecimal()
+            pod = pods.get(entry.key)
+            owned = pod is not None and pod.owner == STATEFUL_SET and ordinal.isdecimal()
             if owned and (namespace, set_name) not in self.parallel:
                 sets.setdefault((namespace, set_name), []).append((int(ordinal), entry))
         return {
@@ -129,12 +131,11 @@ class Situation:
         evictions: list[PodToPlace] = []
         unmanaged: list[tuple[str, str]] = []
         for pod in pods:
-            key = (pod.namespace, pod.name)
-            owner = cluster.owners.get(key)
-            if owner is None:
+            key = pod.namespaced_name
+            if not pod.owner:
                 # Without a controller the pod stays, and is reported.
                 unmanaged.append((pod.key, pod.node_name))
-            elif owner not in NODE_BOUND_OWNERS:
+            elif pod.owner not in NODE_BOUND_OWNERS:
                 # All others belong to their node and stay, such as those of DaemonSets.
                 entry = PodToPlace(key, Origin.MOVED, pod.node_name)
                 if not lost and not ignores_budgets(pod) and self.budgets.of(key):
@@ -151,9 +152,9 @@ class Situation:
             unmanaged=(*self.unmanaged, *unmanaged),
         )
 
-    def with_new_pod(self, pod: kube.Pod, generic_pod: generic.Pod, owner: str) -> Situation:
-        entry = PodToPlace(generic_pod.key, Origin.NEW)
-        return replace(self, cluster=self.cluster.with_pod(pod, generic_pod, owner), pods=(*self.pods, entry))
+    def with_new_pod(self, pod: kube.Pod) -> Situation:
+        entry = PodToPlace(pod.namespaced_name, Origin.NEW)
+        return replace(self, cluster=self.cluster.with_pod(pod), pods=(*self.pods, entry))
 
 
 class Change(Protocol):
@@ -193,8 +194,4 @@ def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> LivePods:
 
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
     """Returns the cluster with a pod that waits again, and its volumes detached."""
-    detached = detach_volumes(cluster, pod)
-    created = (
-        replace(detached, unready=detached.unready - {(pod.namespace, pod.name)}) if detached.unready else detached
-    )
-    return created.with_pod(waiting_pod(pod), without_node(cluster.generic_pod(pod)))
+    return detach_volumes(cluster, pod).with_pod(waiting_pod(pod))

@@ -222,7 +222,7 @@ class World:
 
     async def decide_pod(self, raw: Object, nodes: Sequence[str] = NODES, hung_up: HungUp = caller_waits) -> Decision:
         """Sends /filter for a pod."""
-        return (await self.verbs.filter(make.as_pod(raw), None, nodes, hung_up)).decision
+        return (await self.verbs.filter(make.as_pod(raw), nodes, hung_up)).decision
 
     async def filter(self, number: int, *nodes: str, uid: str = "") -> list[str]:
         """Sends /filter for the pod of this number; returns the nodes that fit."""
@@ -249,15 +249,10 @@ class World:
         """Sends /filter for the pod of this number; returns the reason for each node."""
         return [reason.name for reason in (await self.decide(number, nodes or NODES)).reasons]
 
-    async def filter_whole_pod(self, number: int) -> None:
-        """Sends /filter for the pod of this number, which a policy's rules read, too."""
-        whole = generic.Pod("default", f"database-{number}")
-        await self.verbs.filter(make.as_pod(database_pod(number)), whole, NODES, caller_waits)
-
     async def preempt(self, number: int, *nodes: str) -> list[str]:
         """Sends /preempt for the pod of this number; returns the nodes that fit."""
         raw = self._pods.get(number) or database_pod(number)
-        return fitting_nodes(await self.verbs.preempt(make.as_pod(raw), None, nodes))
+        return fitting_nodes(await self.verbs.preempt(make.as_pod(raw), nodes))
 
     def offer(self, number: int) -> list[str]:
         """The nodes of the pod's offer."""
@@ -649,7 +644,7 @@ def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_pa
         world.resize("b", space=60)
         for number in (0, 1):
             world.create(number, 25)
-            await world.filter_whole_pod(number)
+            await world.filter(number)
         assert world.offer(1) == ["b"]
         await world.end()
 
@@ -671,7 +666,7 @@ def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
         world.use_policy(tmp_path / "policy.json", {"name": "Broken", "weight": 1}, str(plugin))
         for number in (0, 1):
             world.create(number, 30)
-            await world.filter_whole_pod(number)
+            await world.filter(number)
         assert world.offer(1) == ["a"]
         await world.end()
 

@@ -47,7 +47,7 @@ async def binder_for(
 
 def decode(raw: Object) -> PendingPod:
     """Decodes a pod as the scheduler does."""
-    return pending_pod(json.dumps(raw).encode())[1]
+    return pending_pod(json.dumps(raw).encode())
 
 
 async def abort_connection(request: web.Request) -> web.StreamResponse:

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from app.kube.generic_cache import _MAX_PENDING
 from app.scheduler.cache import SchedulerCache
-from scheduler_core.convert.binding import PendingPod
+from scheduler_core.convert.binding import PendingPod, pod_on_node
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.rule_inputs import SERVICES
-from scheduler_core.model.generic import Node, Pod, PodKey, Service
+from scheduler_core.model.constraints import PodScheduling
+from scheduler_core.model.generic import Node, PodKey, Service
+from scheduler_core.model.kube import Pod
 from tests.worlds.scheduler import RecordingQueueHandler, unwatched_cache
 from tests.worlds.scheduling_api import SCHEDULER_NAME
 
@@ -29,7 +31,7 @@ class RecordingBindingObserver:
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
         """Called by the cache."""
-        self.bound_pods[pending.pod.key] = pending, node
+        self.bound_pods[pending.pod.namespaced_name] = pending, node
 
     def on_gone(self, key: PodKey) -> None:
         """Called by the cache."""
@@ -49,12 +51,13 @@ def cache_of(*nodes: str) -> tuple[SchedulerCache, RecordingQueueHandler]:
 
 def pending_pod(name: str = "web", uid: str = "1", **fields: Any) -> PendingPod:
     """A pod of this scheduler that needs a node."""
-    return PendingPod(Pod("shop", name, cpu=1000, uid=uid, **fields), scheduler_name=SCHEDULER_NAME, needs_node=True)
+    scheduling = PodScheduling(cpu=1000, **fields)
+    return PendingPod(Pod("shop", name, uid, scheduling=scheduling), scheduler_name=SCHEDULER_NAME)
 
 
 def on_node(pending: PendingPod, node: str) -> PendingPod:
     """The pod once it is bound to the node."""
-    return PendingPod(replace(pending.pod, node_name=node))
+    return PendingPod(pod_on_node(pending.pod, node))
 
 
 def pods_on(state: GenericClusterState, node: str) -> list[str]:
@@ -205,7 +208,7 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
         elif step == "bind":
             change("pods", key, on_node(pending_pod(name, uid), node))
         elif step == "finish":
-            finished = replace(pending_pod(name, uid).pod, node_name=node, finished=True)
+            finished = pod_on_node(replace(pending_pod(name, uid).pod, phase="Failed"), node)
             change("pods", key, PendingPod(finished))
         elif step == "gone":
             change("pods", key, None)

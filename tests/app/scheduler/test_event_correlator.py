@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.scheduler.event_recorder import COMBINED, MAX_SIMILAR_MESSAGES, SIMILAR_INTERVAL, SPAM_LIMIT, EventCorrelator
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 
 WEB = Pod("shop", "web", uid="1")
 DB = Pod("shop", "db", uid="2")

@@ -13,7 +13,7 @@ from aiohttp import web
 from app.runtime.leader_loop import DRAIN_TIMEOUT
 from app.scheduler.api_dispatcher import MAX_CALLS_IN_FLIGHT
 from app.scheduler.event_recorder import COMBINED, QUIET_SECONDS, SPAM_LIMIT, EventRecorder
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 from tests.worlds.fake_api import connect_client, failing, until
 from tests.worlds.scheduling_api import SchedulingApi
 

@@ -23,7 +23,6 @@ from app.scheduler.policy_sources import LONGHORN, PolicyInputs
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model import kube
-from scheduler_core.model.generic import Pod
 from tests.builders import NOW
 from tests.worlds.cluster_cache import path_of
 from tests.worlds.fake_api import Object, until
@@ -46,11 +45,9 @@ def pod_with_claim(uid: str = "1", version: int = 10, **fields: Any) -> kube.Pod
     return kube.Pod("shop", "web", uid=uid, version=version, volumes=(kube.ClaimVolume("data", "data"),), **fields)
 
 
-def pending_pod(kube_pod: kube.Pod | None = None) -> PendingPod:
+def pending_pod(pod: kube.Pod | None = None) -> PendingPod:
     """The pod of uid 1 as the scheduler binds it."""
-    return PendingPod(
-        Pod("shop", "web", uid="1"), kube_pod or pod_with_claim(), scheduler_name=SCHEDULER_NAME, needs_node=True
-    )
+    return PendingPod(pod or pod_with_claim(), scheduler_name=SCHEDULER_NAME)
 
 
 def unlisted_cache() -> LonghornCache:

@@ -19,7 +19,7 @@ from app.scheduler.event_recorder import EventRecorder
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.event import MAX_MESSAGE
 from scheduler_core.convert.pod_patch import not_scheduled_patch
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 from tests.worlds.fake_api import connect_client, failing, until
 from tests.worlds.scheduler import has_metric, running_scheduler
 from tests.worlds.scheduling_api import NODES, PODS, SchedulingApi, node, pod

@@ -219,7 +219,7 @@ async def test_a_former_leader_with_due_pods_does_not_busy_wait(tmp_path: Path) 
 
         def cache_shows_condition() -> bool:
             seen = scheduler.cache.pod(("shop", "big"))
-            return bool(seen and seen.kube_pod and seen.kube_pod.unschedulable)
+            return bool(seen and seen.pod.unschedulable)
 
         await until("the condition's watch event", cache_shows_condition)
         leading = False

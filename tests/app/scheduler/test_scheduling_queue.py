@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from app.scheduler.scheduling_queue import MAX_BACKOFF, MAX_BACKOFF_AFTER_CHANGE, MIN_BACKOFF, SchedulingQueue
 from scheduler_core.convert.binding import PendingPod
-from scheduler_core.model import kube
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.kube import Pod
 
 KEY = ("shop", "web")
 
 
 def pod(name: str = "web", uid: str = "1", **fields: object) -> PendingPod:
     """A pod that needs a node."""
-    return replace(PendingPod(Pod("shop", name, uid=uid), needs_node=True), **fields)  # type: ignore[arg-type]
+    created = str(fields.pop("created", ""))
+    return PendingPod(Pod("shop", name, uid, **fields), created=created)  # type: ignore[arg-type]
 
 
 def pop_due(queue: SchedulingQueue, now: float) -> list[str]:
@@ -121,7 +120,7 @@ def test_many_unschedulable_pods_do_not_delay_a_new_pod(stuck: int, seconds: flo
             return
         now += 0.01 if pending is None else seconds
         if pending is not None:
-            queue.back_off(pending.pod.key, now)
+            queue.back_off(pending.pod.namespaced_name, now)
     raise AssertionError("it was never tried")
 
 
@@ -138,9 +137,9 @@ def test_many_new_pods_do_not_starve_a_retried_pod() -> None:
         now += 0.125
         if pending.pod.name == "old":
             attempts.append(now)
-            queue.back_off(pending.pod.key, now)
+            queue.back_off(pending.pod.namespaced_name, now)
         else:
-            queue.discard(pending.pod.key)
+            queue.discard(pending.pod.namespaced_name)
     assert [later - earlier for earlier, later in pairwise(attempts)] == [1.125, 2.125, 4.125, 8.125]
 
 
@@ -202,8 +201,7 @@ def test_a_changed_condition_keeps_the_back_off() -> None:
     """The attempt itself writes it."""
 
     def version(number: int, condition: str = "", priority: int = 0) -> PendingPod:
-        kube_pod = kube.Pod("shop", "web", "1", version=number, unschedulable=condition)
-        return pod(kube_pod=kube_pod, priority=priority)
+        return pod(version=number, unschedulable=condition, priority=priority)
 
     queue = SchedulingQueue()
     queue.put(version(1), 0)

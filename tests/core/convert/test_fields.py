@@ -38,6 +38,12 @@ class _Model:
     counts: Annotated[dict[str, int], "spec.counts"] = field(default_factory=dict[str, int])
 
 
+@dataclass(frozen=True, slots=True)
+class _Extended:
+    name: Annotated[str, "metadata.name"]
+    whole: _Whole = _Whole()
+
+
 _FIELDS: Final = Fields("Thing", _Model)
 _NAMED: Final = {"name": "a", "namespace": "shop"}
 
@@ -58,6 +64,17 @@ def test_every_path_is_read() -> None:
     expected = _Model("a", "x", 3, 1024, "s", (_Part("p", "z"), _Part("")), _Part("q"), _Whole("m"), counts={"n": 1})
     assert _FIELDS.read(body) == expected
     assert _FIELDS.decode(msgspec.json.encode(body)) == expected
+
+
+def test_a_part_without_a_path_is_read_where_it_is_asked_for() -> None:
+    """Otherwise it is not even checked."""
+    fields = Fields("Thing", _Extended)
+    extended = fields.extend(whole=Fields("", _Whole))
+    body = {"metadata": _NAMED, "spec": {"mode": "m"}}
+    assert (fields.read(body), extended.read(body)) == (_Extended("a"), _Extended("a", _Whole("m")))
+    assert fields.read({**body, "spec": {"mode": 1}}) == _Extended("a")
+    with pytest.raises(ObjectError, match="Thing shop/a"):
+        extended.read({**body, "spec": {"mode": 1}})
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,27 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.convert.binding import read_pending_pod
 from scheduler_core.convert.generic import (
     NODE,
-    POD,
+    SCHEDULED_POD,
     SERVICE,
 )
 from scheduler_core.convert.pod_requests import MILLI
 from scheduler_core.errors import ObjectError, QuantityError
-from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
+from scheduler_core.model.constraints import Cloud, CloudDisk, PodScheduling
+from scheduler_core.model.generic import Node, Service
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import parse_clamped
 
 MI = 1024**2
 MAX = 2**63 - 1
 
 
-def read_pod(*containers: dict[str, Any], **spec: Any) -> Pod:
+def read_pod(*containers: dict[str, Any], **spec: Any) -> PodScheduling:
     """Reads a pod of these containers."""
     raw = {"metadata": {"name": "x", "namespace": "shop"}, "spec": {"containers": list(containers), **spec}}
-    return POD.read(raw)
+    return SCHEDULED_POD.read(raw).scheduling
 
 
 def container(*, limits: dict[str, Any] | None = None, ports: object = None, **requests: Any) -> dict[str, Any]:
@@ -157,12 +160,12 @@ def test_a_pod_has_its_volumes_cloud_disks() -> None:
 def test_the_phase_alone_decides_whether_a_pod_is_finished(phase: str | None, finished: bool) -> None:
     """A pod that is being deleted is not."""
     raw = {"metadata": {"name": "x", "deletionTimestamp": "2015-07-27T00:00:00Z"}, "status": {"phase": phase}}
-    assert POD.read(raw).finished is finished
+    assert SCHEDULED_POD.read(raw).finished is finished
 
 
 def test_a_pod_of_only_a_name_has_defaults() -> None:
     """It is in the default namespace and requests nothing."""
-    assert POD.read({"metadata": {"name": "x"}}) == Pod("default", "x")
+    assert SCHEDULED_POD.read({"metadata": {"name": "x"}}) == Pod("default", "x", scheduling=PodScheduling(ready=False))
 
 
 def test_a_pod_has_its_identity_labels_and_node_selector() -> None:
@@ -171,7 +174,20 @@ def test_a_pod_has_its_identity_labels_and_node_selector() -> None:
         "metadata": {"name": "x", "namespace": "shop", "uid": "u", "labels": {"app": "web"}},
         "spec": {"nodeName": "n", "nodeSelector": {"disk": "ssd"}},
     }
-    assert POD.read(raw) == Pod("shop", "x", frozenset({("app", "web")}), "n", {"disk": "ssd"}, uid="u")
+    scheduling = PodScheduling(frozenset({("app", "web")}), frozenset({("disk", "ssd")}), ready=False)
+    assert SCHEDULED_POD.read(raw) == Pod("shop", "x", "u", "n", scheduling=scheduling)
+
+
+def test_a_bound_pod_does_not_change_with_what_rules_do_not_read() -> None:
+    """Otherwise every status would give unschedulable pods another try."""
+    conditions = [{"type": "Ready", "status": "True"}]
+    pending, running = (
+        read_pending_pod(
+            {"metadata": {"name": "x", "resourceVersion": version}, "spec": {"nodeName": "n"}, "status": status}
+        )
+        for version, status in (("1", {"phase": "Pending"}), ("2", {"phase": "Running", "conditions": conditions}))
+    )
+    assert pending == running
 
 
 def test_the_capacity_of_a_node_counts_and_not_its_allocatable_part() -> None:
@@ -225,5 +241,5 @@ def test_a_service_without_selector_selects_no_pod(spec: object) -> None:
 def test_the_error_about_a_wrong_quantity_names_its_place(raw: dict[str, Any], problem: str) -> None:
     """It names the object and the field."""
     with pytest.raises(ObjectError) as caught:
-        POD.read({"metadata": {"name": "x"}, **raw})
+        SCHEDULED_POD.read({"metadata": {"name": "x"}, **raw})
     assert problem in str(caught.value)

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.convert import kube as kube_wire
 from scheduler_core.convert.applied_objects import creates_in_order, workload_replicas
-from scheduler_core.convert.generic import NODE, POD
-from scheduler_core.convert.meta import decode_object
-from scheduler_core.convert.pod_template import template_pod
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD
+from scheduler_core.convert.pod_template import read_pod
 from scheduler_core.convert.redact import (
     PROVISIONER,
     STORAGE_CLASS_PARAMETERS,
@@ -29,8 +27,8 @@ from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.provisioned_volume import DRIVER, Provisioning, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model import kube
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import ClaimSpec, Pod
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.predicted_clusters import disruption_budget, stateful_set
@@ -146,11 +144,10 @@ def test_a_stateful_set_keeps_what_its_pods_are_decided_by() -> None:
         assert read("StatefulSet", redacted) == read("StatefulSet", raw)
 
 
-def _template(raw: Object) -> tuple[kube.Pod, Pod]:
-    """The first pod, as both kinds of rules read it, without labels."""
-    pod = POD.read(template_pod("StatefulSet", raw))
-    own = kube_wire.workload_pod("StatefulSet", decode_object("StatefulSet", raw, kube_wire.Workload))
-    return own, replace(pod, labels=frozenset())
+def _template(raw: Object) -> Pod:
+    """The first pod without labels."""
+    pod = read_pod("StatefulSet", raw)
+    return replace(pod, scheduling=replace(pod.scheduling, labels=frozenset()))
 
 
 def test_a_stateful_set_that_cannot_be_read_is_not_redacted() -> None:
@@ -239,7 +236,7 @@ def test_every_parameter_that_decides_is_kept() -> None:
         },
     ):
         parameters = _RecordingParameters(class_parameters)
-        claim = kube.ClaimSpec(request=1)
+        claim = ClaimSpec(request=1)
         volume_for_claim("x", claim, parameters, Provisioning(Settings()), subject="it")
         read |= parameters.read
     assert read - {"cloneMode"} <= STORAGE_CLASS_PARAMETERS
@@ -275,4 +272,4 @@ def _generic_node(raw: Object) -> Node:
 
 
 def _generic_pod(raw: Object) -> Pod:
-    return POD.read(raw)
+    return SCHEDULED_POD.read(raw)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic import NODE, POD, VOLUME_NODE_AFFINITY
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD, VOLUME_NODE_AFFINITY
 from scheduler_core.extender.kube_scheduler_filters import (
     PLUGIN_RULES,
     PodClaims,
@@ -17,7 +17,8 @@ from scheduler_core.extender.kube_scheduler_filters import (
 )
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import parse_policy
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 from tests import builders
 
 LARGE = {"status": {"allocatable": {"pods": "10", "cpu": "4"}}}
@@ -32,7 +33,7 @@ def pod(name: str = "new", node_name: str = "", cpu: str = "1", **spec: Any) -> 
     """A pod with one container."""
     containers = [{"resources": {"requests": {"cpu": cpu}}}]
     raw = {"metadata": {"name": name}, "spec": {"nodeName": node_name, "containers": containers, **spec}}
-    return POD.read(raw)
+    return SCHEDULED_POD.read(raw)
 
 
 def affinity(zone: str) -> VolumeAffinity:

@@ -12,7 +12,8 @@ from scheduler_core.extender.what_if.pod_eviction import DisruptionBudgets
 from scheduler_core.extender.what_if.prediction import Certainty
 from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Situation
-from scheduler_core.model import generic, kube
+from scheduler_core.model import kube
+from scheduler_core.model.constraints import PodScheduling
 from tests.builders import Object, pod
 from tests.worlds.predicted_clusters import (
     OPTIONS,
@@ -48,7 +49,7 @@ def refusal(*objects: Object) -> str:
     cluster = situation(node("a"), *objects).cluster
     pods = cluster.snapshot.pods
     return DisruptionBudgets(cluster).refusal(
-        pods[KEY], lambda key: bool(pods[key].node_name) and key not in cluster.unready
+        pods[KEY], lambda key: bool(pods[key].node_name) and pods[key].scheduling.ready
     )
 
 
@@ -276,8 +277,7 @@ def test_scaling_changes_how_many_pods_are_expected() -> None:
         "StatefulSet",
         "default",
         "web",
-        kube.Pod("default", "web-0"),
-        generic.Pod("default", "web-0", labels=frozenset({("app", "web")})),
+        kube.Pod("default", "web-0", scheduling=PodScheduling(frozenset({("app", "web")}))),
     )
     cluster = web_cluster(*two_nodes(), minAvailable="60%", status={"expectedPods": 2})
     assert prediction(cluster, Drain(("a",))).drains[0].certainty is Certainty.NEVER

@@ -24,7 +24,7 @@ def template(size: float, *, ephemeral: bool = False) -> Workload:
     spec = kube.ClaimSpec(storage_class="longhorn", request=int(size * GI), access_modes=("ReadWriteOnce",))
     mount = kube.ClaimVolume("data", "web-0-data" if ephemeral else "data-web-0", spec, ephemeral=ephemeral)
     pod = kube.Pod("default", "web-0", volumes=(mount,))
-    return Workload("StatefulSet", "default", "web", pod, generic.Pod("default", "web-0"))
+    return Workload("StatefulSet", "default", "web", pod)
 
 
 def headroom(start: Situation, workload: Workload, *, limit: int = 100, orders: int = 5) -> Headroom:

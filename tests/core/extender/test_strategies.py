@@ -24,7 +24,7 @@ from scheduler_core.extender.what_if.cluster_additions import Scale, Workload
 from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
 from scheduler_core.extender.what_if.predicted_cluster import list_replica, with_disk
 from scheduler_core.extender.what_if.predicted_replicas import move_replica, next_step
-from scheduler_core.model import generic, kube
+from scheduler_core.model import kube
 from scheduler_core.model.verdict import Reason
 from tests.builders import claim, persistent_volume, replica, storage_class, volume
 from tests.worlds.predicted_clusters import after, node, owned_pod, running, situation
@@ -212,7 +212,7 @@ def test_a_stateful_set_creates_one_pod_after_the_other(name: StrategyName) -> N
     """Each pod waits for the one before it, even for ever."""
     template = kube.ClaimSpec("longhorn", 60 * GIBIBYTE, ("ReadWriteOnce",))
     first = kube.Pod("default", "web-0", volumes=(kube.ClaimVolume("data", "data-web-0", template),))
-    workload = Workload("StatefulSet", "default", "web", first, generic.Pod("default", "web-0"), in_order=True)
+    workload = Workload("StatefulSet", "default", "web", first, in_order=True)
     start = after(situation(disks_of("a", 100)), Scale(workload, 4))
     result = play_strategy(start, name, pace=AT_ONCE)
     assert result.samples[-1].placed == 1

@@ -15,7 +15,7 @@ from scheduler_core.extender.what_if.prediction import Certainty
 from scheduler_core.extender.what_if.seeded_order import run_order
 from scheduler_core.extender.what_if.situation import Change
 from scheduler_core.longhorn.node_status import ROUNDING
-from scheduler_core.model import generic, kube
+from scheduler_core.model import kube
 from tests.builders import (
     GI,
     Object,
@@ -345,7 +345,7 @@ def _workload(*, size: int, in_order: bool = True, name: str = "web", storage_cl
     template = kube.ClaimSpec(storage_class=storage_class, request=size * GI, access_modes=("ReadWriteOnce",))
     mount = kube.ClaimVolume("data", f"data-{name}-0", template)
     pod_zero = kube.Pod("default", f"{name}-0", volumes=(mount,))
-    return Workload("StatefulSet", "default", name, pod_zero, generic.Pod("default", f"{name}-0"), in_order=in_order)
+    return Workload("StatefulSet", "default", name, pod_zero, in_order=in_order)
 
 
 def test_scaling_up_fills_the_disks() -> None:

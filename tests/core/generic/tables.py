@@ -13,14 +13,15 @@ from typing import Any, Final
 
 import yaml
 
-from scheduler_core.convert.generic import NODE, POD, SERVICE
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, CycleState
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.rule_registry import PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from tests.worlds.policy_rules import decide
 
@@ -48,7 +49,7 @@ def cluster() -> tuple[GenericClusterState, tuple[Pod, ...]]:
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for raw in items:
         by_kind.setdefault(raw["kind"], []).append(raw)
-    pods = tuple(POD.read(raw) for raw in by_kind["Pod"])
+    pods = tuple(SCHEDULED_POD.read(raw) for raw in by_kind["Pod"])
     state = GenericClusterState.of(
         [NODE.read(raw) for raw in by_kind["Node"]],
         pods,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic import NODE, POD
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.current_predicates import AFFINITY_MISMATCH, UNSCHEDULABLE, UNTOLERATED_TAINT
 from scheduler_core.generic.policy import parse_policy
@@ -20,7 +20,8 @@ from scheduler_core.generic.topology_predicates import (
     SPREAD_LABEL_MISSING,
     SPREAD_MISMATCH,
 )
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 from tests.worlds.policy_rules import decide, failed
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -34,7 +35,7 @@ def pod(name: str = "new", app: str = "web", *, phase: str = "Pending", deleted:
     if deleted:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     raw = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
-    return POD.read(raw)
+    return SCHEDULED_POD.read(raw)
 
 
 def node(name: str = "a", *, ready: bool = True, spec: Any = None, allocatable: Any = None, **labels: str) -> Node:
@@ -198,7 +199,7 @@ def test_ports_of_sidecars_count_and_those_of_other_init_containers_do_not() -> 
 def test_a_pods_request_is_what_it_needs_at_most(spec: dict[str, Any], cpu: int) -> None:
     """In millicores. It fits a node with just as much, and not with less."""
     asking = pod(**spec)
-    assert dict(asking.constraints.requests)["cpu"] == cpu
+    assert dict(asking.scheduling.constraints.requests)["cpu"] == cpu
     enough = state([node(allocatable={"cpu": f"{cpu}m"})])
     assert failed("NodeResourcesFit", asking, enough) == {}
     short = state([node(allocatable={"cpu": f"{cpu - 1}m"})])

@@ -9,7 +9,9 @@ import pytest
 from scheduler_core.generic import predicates as texts
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import UndecidableError
-from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod
+from scheduler_core.model.constraints import Cloud, CloudDisk
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 from tests.worlds.policy_rules import GI, failed, node, pod, service, state, web
 
 TWO_NODES = [node("a"), node("b")]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from scheduler_core.model.constraints import LabelSelector, Operator, Requirement
-from scheduler_core.model.generic import Controller, Pod
+from scheduler_core.model.generic import Controller
+from scheduler_core.model.kube import Pod
 from tests.worlds.policy_rules import node, pod, scores, service, state, web
 
 RACKS = [node("a1", rack="a"), node("a2", rack="a"), node("b1", rack="b"), node("u")]
@@ -73,17 +72,17 @@ def test_selector_spread_counts_pods_of_the_pods_controllers(kind: str) -> None:
 
 def test_selector_spread_counts_a_pod_of_service_and_controller_once() -> None:
     """Pods that only one of them selects count as well; those of other namespaces do not."""
-    labels = frozenset({("app", "web"), ("tier", "x")})
+    labels = {"app": "web", "tier": "x"}
     requirement = Requirement("tier", Operator.IN, frozenset({"x"}))
     controller = Controller("ReplicaSet", "shop", "web", LabelSelector(frozenset(), (requirement,)))
     pods = [
-        replace(web("both", "a"), labels=labels),
+        pod("both", "a", labels=labels),
         web("service", "a"),
-        replace(web("controller", "b"), labels=frozenset({("tier", "x")})),
-        replace(web("elsewhere", "b"), labels=labels, namespace="other"),
+        pod("controller", "b", labels={"tier": "x"}),
+        pod("elsewhere", "b", labels=labels, namespace="other"),
     ]
     cluster = state([node("a"), node("b")], pods).with_controller(controller)
-    assert scores("SelectorSpreadPriority", replace(web(), labels=labels), cluster) == [0, 5]
+    assert scores("SelectorSpreadPriority", pod(labels=labels), cluster) == [0, 5]
     # The controller does not select this pod, so only the service counts.
     assert scores("SelectorSpreadPriority", web(), cluster) == [0, 10]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.generic import NODE, POD
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from scheduler_core.generic.unsupported_constraints import (
@@ -17,7 +17,8 @@ from scheduler_core.generic.unsupported_constraints import (
     unsupported_message,
     unsupported_nodes,
 )
-from scheduler_core.model.generic import Node, Pod
+from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 from tests.core.generic.tables import policy
 
 TODAY = policy("today")
@@ -29,7 +30,7 @@ TAINT = {"key": "dedicated", "effect": "NoSchedule"}
 def pod(name: str = "new", **spec: Any) -> Pod:
     """A pod of the app `web`."""
     raw = {"metadata": {"name": name, "namespace": "shop", "labels": {"app": "web"}}, "spec": spec}
-    return POD.read(raw)
+    return SCHEDULED_POD.read(raw)
 
 
 def node(name: str, *taints: dict[str, str], ready: bool = True, cordoned: bool = False, **labels: str) -> Node:
@@ -152,7 +153,10 @@ def test_domains_that_a_placed_pod_keeps_free_of_the_pod_are_closed() -> None:
     """The anti-affinity is the placed pod's, and the policy does not read it."""
     placed = pod("placed", nodeName="a", affinity={"podAntiAffinity": {REQUIRED: [TERM]}})
     state = GenericClusterState.of([node("a", zone="z"), node("b", zone="z"), node("c", zone="y")], [placed], [])
-    assert unsupported_nodes(pod(), state, DEFAULT_POLICY) == {"a": EXISTING_PODS, "b": EXISTING_PODS}
+    assert unsupported_nodes(pod(), state, DEFAULT_POLICY) == {
+        "a": EXISTING_PODS,
+        "b": EXISTING_PODS,
+    }
     assert ignored_constraints(pod(), "b", state, DEFAULT_POLICY) == (EXISTING_PODS,)
     assert ignored_constraints(pod(), "c", state, DEFAULT_POLICY) == ()
     assert unsupported_nodes(pod(), state, TODAY) == {}
