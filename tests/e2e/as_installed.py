@@ -25,6 +25,7 @@ from devcluster.stack import disk_statuses
 from scheduler_core.extender.settings import GUARD_OTHER_NODES
 from tests.e2e import harsh_burst, plan
 from tests.e2e.harsh_burst import STRICT
+from tests.e2e.journal import Journal
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.placement_latency import PlacementLatency
@@ -90,7 +91,8 @@ def run(folder: Path, repetitions: int) -> tuple[list[Run], PlacementLatency]:
             for seed in range(1, repetitions + 1):
                 runs.append(part(rig, seed))
                 print(f"as installed: {runs[-1]}", file=sys.stderr)
-        return runs, PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"))
+        reviews = Journal(rig.cluster.logs, rig.candidates).reviews
+        return runs, PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"), reviews)
 
 
 def _goal_2(rig: Rig, _seed: int) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Self
@@ -24,14 +24,16 @@ class PlacementLatency:
         reviewed: updates that a mutating webhook was called for: the placements
         others: all others
         calls: how many calls of mutating webhooks ended within 25 ms, and how many there were
+        reviews: of the extender alone, without connection and handshake
     """
 
     reviewed: tuple[float, ...]
     others: tuple[float, ...]
     calls: tuple[int, int] = (0, 0)
+    reviews: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, events: Iterable[dict[str, Any]], metrics: str = "") -> Self:
+    def of(cls, events: Iterable[dict[str, Any]], metrics: str = "", reviews: Iterable[float] = ()) -> Self:
         """Reads the API server's audit events, and its metrics."""
         reviewed: list[float] = []
         others: list[float] = []
@@ -40,19 +42,29 @@ class PlacementLatency:
                 continue
             is_reviewed = any(key.startswith(_WEBHOOK_ANNOTATION) for key in event["annotations"])
             (reviewed if is_reviewed else others).append(_milliseconds(event))
-        return cls(tuple(reviewed), tuple(others), (_count_calls(metrics, _BUDGET), _count_calls(metrics, "+Inf")))
+        calls = (_count_calls(metrics, _BUDGET), _count_calls(metrics, "+Inf"))
+        return cls(tuple(reviewed), tuple(others), calls, tuple(sorted(reviews)))
 
     def __str__(self) -> str:
         if not self.reviewed:
             return f"none of {len(self.others)} updates of replicas was reviewed"
-        longest = sorted(self.reviewed)[int(0.99 * len(self.reviewed))]
         others = f"{len(self.others)} other updates of replicas"
         return (
             f"{len(self.reviewed)} reviewed placements took {statistics.median(self.reviewed):.1f} ms at the API server "
-            f"(median; 99 % at most {longest:.1f}), {others}"
+            f"(median; 99 % at most {_longest(self.reviewed):.1f}), {others}"
             + (f" {statistics.median(self.others):.1f} ms" if self.others else "")
             + (f"; {self.calls[0]} of {self.calls[1]} webhook calls took at most 25 ms" if self.calls[1] else "")
+            + (
+                f"; the extender's part {statistics.median(self.reviews):.1f} ms (99 % at most {_longest(self.reviews):.1f})"
+                if self.reviews
+                else ""
+            )
         )
+
+
+def _longest(milliseconds: Sequence[float]) -> float:
+    """Returns what 99 of 100 take at most."""
+    return sorted(milliseconds)[int(0.99 * len(milliseconds))]
 
 
 def _count_calls(metrics: str, bound: str) -> int:

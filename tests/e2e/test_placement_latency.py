@@ -66,5 +66,7 @@ def test_webhook_calls_within_the_budget_are_counted_by_the_api_server() -> None
         f'{name}_bucket{{{labels},type="admit",le="+Inf"}} 4\n'
         f'{name}_bucket{{{labels},type="validating",le="+Inf"}} 9\n'
     )
-    latency = PlacementLatency.of([event("015000", WEBHOOK)], metrics)
-    assert str(latency).endswith("; 3 of 4 webhook calls took at most 25 ms")
+    latency = PlacementLatency.of([event("015000", WEBHOOK)], metrics, [9.0, 4.0, 5.0])
+    assert str(latency).endswith(
+        "; 3 of 4 webhook calls took at most 25 ms; the extender's part 5.0 ms (99 % at most 9.0)"
+    )
