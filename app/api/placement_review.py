@@ -7,6 +7,7 @@ An error, a review that takes too long, and a process that does not lead leave i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -36,7 +37,8 @@ MAX_BODY: Final = 1024**2
 # What decoded JSON takes at most, as a multiple of its text: small objects and keys.
 _DECODED_FACTOR: Final = 32
 
-# API servers keep connections, also to a process that was another one's standby or leader before. A new one goes where the Service leads.
+# API servers keep connections, and new ones go where the Service leads. A leader's connections end when it no longer leads
+# (`HttpServer.keeps_idle`). A process that does not lead keeps none, because it may be the next leader: both ports would then lead to it.
 _LAST_ANSWER: Final = {"Connection": "close"}
 
 router = APIRouter()
@@ -59,6 +61,7 @@ class AdmissionState:
 
     reviewer: PlacementReviewer
     refusal: Availability  # returns why this process reviews no placement now, or ""
+    leads: Callable[[], bool]
     metrics: Metrics
     budget: MemoryBudget  # the memory that all requests of the process together may hold
 
@@ -82,7 +85,8 @@ async def review(request: Request, lease: RequestLease) -> Response:
         state.metrics.count_review("refused")
         raise
     answer = admission_response(asked.uid, await _review(state, asked))
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=_LAST_ANSWER)
+    headers = None if state.leads() else _LAST_ANSWER
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 
 def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:

@@ -136,7 +136,7 @@ class Leader:
                 status=StatusSources(StatusReporter(evaluator, source.state, offers.contenders), losses),
             )
         )
-        self.guard_app = guard_application(AdmissionState(guard, lambda: "", metrics, memory))
+        self.guard_app = guard_application(AdmissionState(guard, lambda: "", lambda: True, metrics, memory))
 
     def verb(self, path: str, number: int) -> _Call:
         """A call of a verb about a pod of two claims."""

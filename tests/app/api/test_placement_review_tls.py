@@ -96,7 +96,7 @@ async def serve_and_ask(folder: Path) -> tuple[list[Any], float | None]:
         client = await KubeClient.connect(str(kubeconfig))
         options = CertificateOptions(NAMESPACE, lambda: True, lambda: True, lambda: datetime.now(UTC))
         certificate = ServingCertificate(client, options, metrics)
-        state = AdmissionState(Reviewer(), str, metrics, MemoryBudget(1 << 30))
+        state = AdmissionState(Reviewer(), str, lambda: True, metrics, MemoryBudget(1 << 30))
         servers = [
             HttpServer(probe_application(lambda: Health(status="ok"), metrics.registry), listeners[0]),
             HttpServer(guard_application(state), listeners[1], lambda: certificate.ssl_context),
