@@ -12,7 +12,7 @@ import asyncio
 import gc
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, thread_time
 from typing import Any, Final
@@ -37,6 +37,7 @@ from app.runtime.memory_budget import MemoryBudget
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
+from scheduler_core.model.longhorn import Replica
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.ledger import Ledger, step
@@ -104,6 +105,10 @@ class _Call:
             raise RuntimeError(f"{self.path} answered {statuses}")
 
 
+async def _nothing_written(_node: str) -> Sequence[Replica]:
+    return ()
+
+
 class Leader:
     """The applications of a process that leads, over one state."""
 
@@ -120,7 +125,8 @@ class Leader:
         offers = Offers(source, evaluator, lambda: _SETTINGS, metrics, lambda: ledger.time)
         offers._ledger = ledger  # noqa: SLF001 # requests would take minutes to make these offers
         losses = NodeLosses(evaluator, source.state)
-        context = leader_context(lambda: ExtenderSettings(placement_guard=GuardMode.ENFORCE), offers.contenders)
+        settings = ExtenderSettings(placement_guard=GuardMode.ENFORCE)
+        context = leader_context(lambda: settings, offers.contenders, _nothing_written)
         guard = PlacementGuard(source, evaluator, context, metrics, monotonic)
         guard.adopt()
         memory = MemoryBudget(1 << 30)
@@ -171,6 +177,12 @@ class Leader:
         return _Call(self.guard_app, "POST", "/review", json.dumps(placement_review(placement)).encode())
 
 
+def _raise_failure(_logger: object, method: str, event: MutableMapping[str, Any]) -> Any:
+    if method in ("error", "exception"):
+        raise RuntimeError(event["event"])
+    return str(event)
+
+
 class _Collector:
     """The CPU time of the garbage collector, which may begin in any turn.
 
@@ -217,7 +229,8 @@ def _calls(leader: Leader) -> Iterator[tuple[str, Callable[[int], _Call]]]:
 
 def run(sizes: tuple[int, ...] = SIZES) -> str:
     """Measures every entry point and returns the table, in ms."""
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    # A review that fails is answered, too; its turn would be that of the traceback.
+    structlog.configure(processors=[_raise_failure], logger_factory=structlog.ReturnLoggerFactory())
     # What is imported at the first call is no turn of it.
     collector = _Collector()
     uvloop.run(_measure(10, collector))
