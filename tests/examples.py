@@ -1,4 +1,4 @@
-"""How many examples the property tests try: `make soak` tries ten times as many as `make check` (EXAMPLES_FACTOR)."""
+"""How many examples the property tests try: `.ci/run` tries twice and `make soak` ten times as many as `make check` (EXAMPLES_FACTOR)."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class AdmissionState:
 
     reviewer: PlacementReviewer
     refusal: Availability  # returns why this process reviews no placement now, or ""
-    leads: Callable[[], bool]
+    keeps_connections: Callable[[], bool]
     metrics: Metrics
     budget: MemoryBudget  # the memory that all requests of the process together may hold
 
@@ -85,7 +85,7 @@ async def review(request: Request, lease: RequestLease) -> Response:
         state.metrics.count_review("refused")
         raise
     answer = admission_response(asked.uid, await _review(state, asked))
-    headers = None if state.leads() else _LAST_ANSWER
+    headers = None if state.keeps_connections() else _LAST_ANSWER
     return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 

@@ -161,7 +161,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         node_losses=losses,
         status=_status_page(shared, reservation.contenders, losses),
     )
-    guard_state = AdmissionState(guard, lifecycle.review_refusal, lambda: not lifecycle.late_refusal(), metrics, budget)
+    guard_state = AdmissionState(guard, lifecycle.review_refusal, lifecycle.keeps_guard_connections, metrics, budget)
     app = application(state, partial(_prepare_scrape, cache, elector, guard, metrics.guard_proven()))
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)

@@ -253,9 +253,7 @@ async def _run_live(
     hosts = _hosts(settings, options.namespace)
     servers = [HttpServer(extender.app, listeners[0], extender.tls, hosts=hosts)]
     servers += [
-        HttpServer(
-            extender.guard_app, listener, extender.guard_tls, lambda: not extender.lifecycle.late_refusal(), hosts
-        )
+        HttpServer(extender.guard_app, listener, extender.guard_tls, extender.lifecycle.keeps_guard_connections, hosts)
         for listener in listeners[1:]
     ]
     try:

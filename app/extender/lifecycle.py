@@ -190,6 +190,10 @@ class ExtenderLifecycle(Program):
             return "taking over from the last leader"
         return ""
 
+    def keeps_guard_connections(self) -> bool:
+        """Whether API servers may keep a connection: new ones go where the Service leads."""
+        return not self.late_refusal()
+
     def review_refusal(self) -> str:
         """Returns why no placement is reviewed now, or ""; a process that does not lead reviews, too."""
         if not self._settings().enabled:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import structlog
 
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.node_losses import NodeLosses
@@ -21,6 +23,7 @@ from app.runtime.decision_thread import Urgency
 from app.schemas.pod_explanation import RemedyAnswer
 from app.schemas.remedies_answer import remedy_answer
 from app.settings import DEFAULT_NAMESPACE
+from scheduler_core.caches import LruMap
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
@@ -41,13 +44,12 @@ from scheduler_core.model.snapshot import NamespacedName
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import CacheStatus
-from typing import Generic
 
-import structlog
-
-from scheduler_core.caches import LruMap
+log = structlog.get_logger("status")
 
 MIN_AGE: Final = 1.0
+# A page has 50 ms. In a small cluster most results are there by then; a page that lacks rows is loaded again after a second.
+_WAIT: Final = 0.02
 MAX_REMEDIES: Final = 3
 # What `cluster_without_scheduling` has, and what it has not: `serve` watches what its own decisions read.
 COMPARED: Final = (
@@ -93,6 +95,62 @@ class DrainReport:
     problem: str = ""  # why there is none
 
 
+class RequestedResults(Generic[_Key, _Result]):
+    """Owner of the results of one kind, worked out one at a time, those for the keys of the latest request first.
+
+    Args:
+        name: of the task
+        compute: works out a result
+        version: returns the version of what results depend on; a result of an earlier one is replaced when it is asked for
+        capacity: how many results are kept
+    """
+
+    def __init__(
+        self, name: str, compute: Callable[[_Key], Awaitable[_Result]], version: Callable[[], int], capacity: int
+    ) -> None:
+        self._name = name
+        self._compute = compute
+        self._version = version
+        self._results: LruMap[_Key, tuple[int, _Result]] = LruMap(capacity)
+        self._requested: Sequence[_Key] = ()
+        self._task: asyncio.Task[None] | None = None
+
+    def latest(self, key: _Key) -> _Result | None:
+        entry = self._results.get(key)
+        return None if entry is None else entry[1]
+
+    async def request(self, keys: Sequence[_Key], wait: float = _WAIT) -> list[_Result | None]:
+        """Returns the latest results as soon as all are there, at most after `wait` seconds; None for one that is still
+        being worked out.
+        """
+        if not all(map(self._is_current, keys)):
+            self._requested = keys
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._work(), name=self._name)
+            await asyncio.wait((self._task,), timeout=wait)
+        return [self.latest(key) for key in keys]
+
+    def _is_current(self, key: _Key) -> bool:
+        entry = self._results.get(key)
+        return entry is not None and entry[0] == self._version()
+
+    async def _work(self) -> None:
+        while self._requested:
+            keys = self._requested
+            self._requested = ()
+            for key in keys:
+                if self._requested:
+                    break
+                if self._is_current(key):
+                    continue
+                version = self._version()
+                try:
+                    self._results.put(key, (version, await self._compute(key)))
+                except Exception:
+                    # A page shows that the result is not there.
+                    log.exception("a result is missing", task=self._name, key=str(key))
+
+
 class StatusReporter:
     """Owner of the latest report, and of the latest rows of waiting pods, drains and remedies.
 
@@ -120,11 +178,11 @@ class StatusReporter:
         self._report = StatusReport()
         self._made_at = -MIN_AGE
         self._lock = asyncio.Lock()
-        self._rows = self._requested("rows of waiting pods", self._work_out_row, _MAX_PODS)
-        self._drains = self._requested("drains for the status page", self._predict_drain, _MAX_DRAINS)
-        self._remedies = self._requested("remedies for the status page", self._find_remedies, _MAX_PODS)
+        self._rows = self._results("rows of waiting pods", self._work_out_row, _MAX_PODS)
+        self._drains = self._results("drains for the status page", self._predict_drain, _MAX_DRAINS)
+        self._remedies = self._results("remedies for the status page", self._find_remedies, _MAX_PODS)
 
-    def _requested(
+    def _results(
         self, name: str, compute: Callable[[_Key], Awaitable[_Result]], capacity: int
     ) -> RequestedResults[_Key, _Result]:
         return RequestedResults(name, compute, lambda: self._evaluator.view.version, capacity)
@@ -270,65 +328,3 @@ def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:
     """Returns the nodes that take no pod without a toleration, each with the reason that kube-scheduler gives."""
     nodes = state.view.snapshot.nodes.values()
     return {node.name: UNSCHEDULABLE for node in nodes if node.unschedulable}
-
-
-log = structlog.get_logger("status")
-
-# A page has 50 ms. In a small cluster most results are there by then; a page that lacks rows is loaded again after a second.
-_WAIT: Final = 0.02
-
-
-class RequestedResults(Generic[_Key, _Result]):
-    """Owner of the results of one kind, worked out one at a time, those for the keys of the latest request first.
-
-    Args:
-        name: of the task
-        compute: works out a result
-        version: returns the version of what results depend on; a result of an earlier one is replaced when it is asked for
-        capacity: how many results are kept
-    """
-
-    def __init__(
-        self, name: str, compute: Callable[[_Key], Awaitable[_Result]], version: Callable[[], int], capacity: int
-    ) -> None:
-        self._name = name
-        self._compute = compute
-        self._version = version
-        self._results: LruMap[_Key, tuple[int, _Result]] = LruMap(capacity)
-        self._requested: Sequence[_Key] = ()
-        self._task: asyncio.Task[None] | None = None
-
-    def latest(self, key: _Key) -> _Result | None:
-        entry = self._results.get(key)
-        return None if entry is None else entry[1]
-
-    async def request(self, keys: Sequence[_Key], wait: float = _WAIT) -> list[_Result | None]:
-        """Returns the latest results as soon as all are there, at most after `wait` seconds; None for one that is still
-        being worked out.
-        """
-        if not all(map(self._is_current, keys)):
-            self._requested = keys
-            if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._work(), name=self._name)
-            await asyncio.wait((self._task,), timeout=wait)
-        return [self.latest(key) for key in keys]
-
-    def _is_current(self, key: _Key) -> bool:
-        entry = self._results.get(key)
-        return entry is not None and entry[0] == self._version()
-
-    async def _work(self) -> None:
-        while self._requested:
-            keys = self._requested
-            self._requested = ()
-            for key in keys:
-                if self._requested:
-                    break
-                if self._is_current(key):
-                    continue
-                version = self._version()
-                try:
-                    self._results.put(key, (version, await self._compute(key)))
-                except Exception:
-                    # A page shows that the result is not there.
-                    log.exception("a result is missing", task=self._name, key=str(key))

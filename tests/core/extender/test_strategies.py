@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.strategies.comparison import Spread, StrategyComparison, resample, summarize
+from scheduler_core.extender.strategies.comparison import Spread, summarize
 from scheduler_core.extender.strategies.generated_cluster import (
     GIBIBYTE,
     VOLUME_SIZES,
@@ -18,7 +18,7 @@ from scheduler_core.extender.strategies.generated_cluster import (
     draw_volume_sizes,
 )
 from scheduler_core.extender.strategies.seeded_run import Pace, RunResult
-from scheduler_core.extender.strategies.strategy import STRATEGIES, StrategyName
+from scheduler_core.extender.strategies.strategy import StrategyName
 from scheduler_core.extender.strategies.tally import Sample
 from scheduler_core.extender.what_if.cluster_additions import Scale, Workload
 from scheduler_core.extender.what_if.lagging_status import StatusChange, hide_changes, show_change
@@ -274,17 +274,6 @@ def test_the_summary_has_the_least_the_median_and_the_most() -> None:
     assert Spread.of([3, 1, 2, 9]) == Spread(1, 2, 9)
     assert figures.misplaced == Spread.of([len(result.misplaced) for result in results])
     assert (figures.misplaced.least, figures.misplaced.most) == (0, 1)
-    assert figures.samples == results[0].samples
-
-
-def test_samples_are_the_last_counts_before_a_step() -> None:
-    """They are taken at steps that the longest run determines."""
-    samples = (Sample(0, 0, 3, 0, 0), Sample(7, 1, 2, 0, 0), Sample(20, 3, 0, 1, 0))
-    assert [sample.placed for sample in resample(samples, [0, 6, 7, 19, 20, 99])] == [0, 0, 1, 1, 3, 3]
-    figures = [summarize(name, [play_strategy(with_pods({"a": [100]}, [30]), name)]) for name in STRATEGIES]
-    comparison = StrategyComparison(1, 1, 1, Pace(), tuple(replace(entry, samples=samples) for entry in figures))
-    assert comparison.sampled_steps(5) == [0, 5, 10, 15, 20]
-    assert comparison.sampled_steps(1_000) == list(range(21))
 
 
 def test_a_generated_cluster_has_the_capacity_that_is_asked_for() -> None:
