@@ -25,13 +25,13 @@ test: .venv/dev controlplane ## set up, and run lint, types, unit tests and the 
 	@$(TIERS) lint unit smoke
 
 test-all: .venv/dev controlplane ## all of that, and every other end-to-end test but the campaigns
-	@$(TIERS) lint unit smoke rest
+	@$(TIERS) lint unit e2e
 
 test-rest: .venv/dev controlplane ## what test-all runs beyond test
 	@$(TIERS) rest
 
 e2e: .venv/dev controlplane ## the end-to-end tests alone, without the campaigns
-	@$(TIERS) smoke rest
+	@$(TIERS) e2e
 
 soak: .venv/dev controlplane ## repeat the campaigns with other seeds: size, bursts, backlog, DiskSchedules, fuzzing; MINUTES=30, SEED=1
 	@$(TIERS) soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)

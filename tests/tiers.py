@@ -88,6 +88,12 @@ TIERS: Final[Mapping[str, Tier]] = {
         commands=_end_to_end("e2e", "e2e and not smoke and not campaign"),
         limit=2400,
     ),
+    # Smoke and the rest at once: a file with tests of both starts its cluster once.
+    "e2e": Tier(
+        proves="every end-to-end test but the campaigns",
+        commands=_end_to_end("e2e", "e2e and not campaign"),
+        limit=2400,
+    ),
 }
 
 
