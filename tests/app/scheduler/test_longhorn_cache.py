@@ -61,7 +61,7 @@ def empty_cache() -> LonghornCache:
     """A cache whose kinds are all listed and empty; tests pass it the changes that reflectors would."""
     longhorn = unlisted_cache()
     for field in FIELDS:
-        longhorn.cache.replace(field, {})
+        longhorn.cache.store[field].replace({})
     return longhorn
 
 
@@ -90,7 +90,7 @@ def test_a_bound_pod_counts_until_the_cache_shows_its_binding(shown: kube.Pod | 
     longhorn.on_bound(pending_pod(), "a")
     assert counted_uids(longhorn) == ["1"]
     if shown is not None:
-        longhorn.cache.change("pods", KEY, shown)
+        longhorn.cache.store["pods"].change(KEY, shown)
     assert counted_uids(longhorn) == (["1"] if counts else [])
 
 
@@ -175,23 +175,16 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
         await until("the cluster", lambda: not scheduler.problem)
         _, longhorn = scheduler.policy_sources.current()
         assert longhorn is not None
-        cache = longhorn.cache
-        apply_change = cache.change
-        delayed: list[tuple[str, Any, Any]] = []
-
-        def delay_pods(field: str, key: Any, value: Any) -> None:
-            if field == "pods":
-                delayed.append((field, key, value))
-            else:
-                apply_change(field, key, value)
-
-        monkeypatch.setattr(cache, "change", delay_pods)
+        pods = longhorn.cache.store["pods"]
+        apply_change = pods.change
+        delayed: list[tuple[Any, Any]] = []
+        monkeypatch.setattr(pods, "change", lambda *change: delayed.append(change))
         await api.put(PODS, first)
         await until("the first pod", lambda: len(api.bindings) == 1)
         await until("the end of its assumption", lambda: not scheduler.cache.assumed_nodes)
         await api.put(PODS, second)
         await until("the refusal", lambda: api.events_with("FailedScheduling"))
-        await until("the delayed change", lambda: any(value and value.node_name for _, _, value in delayed))
+        await until("the delayed change", lambda: any(value and value.node_name for _, value in delayed))
         for change in delayed:
             apply_change(*change)
         assert counted_uids(longhorn) == []
