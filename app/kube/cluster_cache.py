@@ -256,7 +256,9 @@ class ClusterCache:
     def _start(self) -> ClusterState | None:
         """Returns the state that was read last. Makes the first one as soon as every kind has been listed."""
         if self._state is None and all(objects.listed.is_set() for objects in self.store.kinds.values()):
-            snapshot: dict[str, Any] = {field: HashTrieMap(objects.latest) for field, objects in self.store.kinds.items()}
+            snapshot: dict[str, Any] = {
+                field: HashTrieMap(objects.latest) for field, objects in self.store.kinds.items()
+            }
             self._state = ClusterState.of(build_view(Snapshot(**snapshot), self._now(), 1))
             for field, objects in self.store.kinds.items():
                 objects.rebase(snapshot[field])

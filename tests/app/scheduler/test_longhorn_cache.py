@@ -113,7 +113,7 @@ def policy_inputs(new_longhorn_cache: Callable[[], LonghornCache]) -> tuple[Poli
     """A policy's inputs, and the cache they observe, with one pending pod."""
     cluster = unwatched_cache(RecordingQueueHandler())
     inputs = PolicyInputs(cluster, new_longhorn_cache)
-    cluster.objects.replace("pods", {KEY: pending_pod()})
+    cluster.objects.store["pods"].replace({KEY: pending_pod()})
     return inputs, cluster
 
 
@@ -124,9 +124,9 @@ async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() ->
     inputs.want(frozenset({LONGHORN}))
     cluster.assume(pending_pod(), "a")
     assert counted_uids(longhorn) == []
-    cluster.objects.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    cluster.objects.store["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert [pod.node_name for pod in longhorn.bound.values()] == ["a"]
-    cluster.objects.change("pods", KEY, None)
+    cluster.objects.store["pods"].change(KEY, None)
     assert counted_uids(longhorn) == []
 
 
@@ -136,7 +136,7 @@ async def test_a_cache_that_is_not_listed_yet_gets_no_bindings() -> None:
     inputs, cluster = policy_inputs(lambda: longhorn)
     inputs.want(frozenset({LONGHORN}))
     cluster.assume(pending_pod(), "a")
-    cluster.objects.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    cluster.objects.store["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert longhorn.bound == {}
 
 
