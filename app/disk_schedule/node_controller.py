@@ -16,7 +16,6 @@ import structlog
 
 from app.disk_schedule.controller import Controller, ControllerContext
 from app.disk_schedule.informer import InformerObject
-from app.disk_schedule.writer import read_replica
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
 from app.runtime.work_queue import Requeue
@@ -95,7 +94,7 @@ class NodeController(Controller):
         return Requeue.CONFLICT if conflict else None
 
     async def _list_occupancy(self) -> dict[str, DiskOccupancy]:
-        replicas = [read_replica(raw) for raw in await self.writer.list_all(LONGHORN_REPLICAS)]
+        replicas = [self.cache.replicas.object_of(raw).value for raw in await self.writer.list_all(LONGHORN_REPLICAS)]
         images = [backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
         return occupancy_by_disk(
             [each for each in replicas if not isinstance(each, Fault)],

@@ -14,12 +14,9 @@ from app.disk_schedule.informer import (
     InformerObject,
     VolumeObject,
     condition_of,
-    decode_replica,
-    decode_volume,
-    decoded_object,
 )
-from app.disk_schedule.watches import ReadableObjects
-from app.disk_schedule.writer import ReadObjects, read_replica
+from app.disk_schedule.watches import readable
+from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert.object_header import header
@@ -112,7 +109,7 @@ class VolumeController(Controller):
         schedules = self.cache.schedules.all()
         replicas = self._cached_replicas(key)
         decision, read_objects = self._decide(schedules, cached, replicas)
-        disks_to_leave = _disks_to_leave(decision.writes, replicas, ReadableObjects(schedules))
+        disks_to_leave = _disks_to_leave(decision.writes, replicas, readable(schedules))
         if disks_to_leave or _needs_reading(decision.writes):
             for uuid in disks_to_leave:
                 await self.writer.read_schedule(uuid)
@@ -121,8 +118,8 @@ class VolumeController(Controller):
             if raw is None:
                 return None
             raw_replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of(key))
-            replicas = [decoded_object(decode_replica, raw_replica) for raw_replica in raw_replicas.values()]
-            decision, read_objects = self._decide(schedules, decoded_object(decode_volume, raw), replicas)
+            replicas = [self.cache.replicas.object_of(raw_replica) for raw_replica in raw_replicas.values()]
+            decision, read_objects = self._decide(schedules, self.cache.volumes.object_of(raw), replicas)
         assignments = [write for write in decision.writes if isinstance(write, AssignReplica) and write.disk]
         for assignment in assignments:
             self.cache.disks.assume(assignment.replica, assignment.disk)
@@ -175,7 +172,7 @@ class VolumeController(Controller):
         if isinstance(volume, Fault) or problem:
             return VolumeDecision(self._report_unreadable(raw, problem)), read_objects
         readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
-        schedules = ReadableObjects(cached_schedules)
+        schedules = readable(cached_schedules)
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
         requested = {name: self.cache.disks.disks_requesting(name) & schedules.keys() for name in replicas}
         cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
@@ -293,16 +290,12 @@ class ReplicaController(Controller):
         }
         raw = await self.writer.read(LONGHORN_REPLICAS, key)
         if raw is not None:
-            writes = release_replica(_read_deletion(key, raw), schedules)
+            replica = self.cache.replicas.object_of(raw).value
+            if isinstance(replica, Fault):
+                # It still shows whether it is being deleted.
+                replica = replace(Replica(key, ""), deleting=header(raw).deleting)
+            writes = release_replica(replica, schedules)
             await self.writer.write_all(
                 writes, ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})
             )
         return None
-
-
-def _read_deletion(name: str, raw: bytes) -> Replica:
-    """Returns the replica; one that cannot be read still shows whether it is being deleted."""
-    replica = read_replica(raw)
-    if not isinstance(replica, Fault):
-        return replica
-    return replace(Replica(name, ""), deleting=header(raw).deleting)

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
-from app.disk_schedule.informer import (
-    Informer,
-    InformerObject,
-    decode_replica,
-    decode_schedule,
-    decode_volume,
-    decoded_object,
-)
+from app.disk_schedule.informer import InformerObject
 from app.disk_schedule.schedule_writer import ScheduleWriter
 from app.disk_schedule.watches import ControllerCache
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
-from app.kube.reflector import Decode
 from app.kube.resources import (
     DISK_SCHEDULES,
     LONGHORN_BACKING_IMAGES,
@@ -33,7 +25,6 @@ from app.kube.resources import (
 )
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.object_header import header
-from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.writes import (
     AssignReplica,
     ChangeCopies,
@@ -43,13 +34,11 @@ from scheduler_core.disk_schedule.writes import (
     SetVolumeCondition,
     Write,
 )
-from scheduler_core.errors import CoreError, ObjectError
+from scheduler_core.errors import CoreError
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, RequestKind
-from scheduler_core.model.longhorn import Replica
 
 log = structlog.get_logger("controllers")
 
-_Value = TypeVar("_Value")
 _OBJECTS: Final = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
 _VOLUME_LABEL: Final = "longhornvolume"
 _MAX_LABEL_LENGTH: Final = 63
@@ -110,7 +99,7 @@ class ObjectWriter:
         """
         raw = await self.read(DISK_SCHEDULES, name)
         if raw is not None:
-            store_raw(self._cache.schedules, decode_schedule, raw)
+            self._cache.schedules.store(raw)
 
     async def list_all(self, resource: Resource) -> list[bytes]:
         """Returns all objects of a kind as the API server has them; none if the kind does not exist.
@@ -174,9 +163,7 @@ class ObjectWriter:
             NotNowError: this process may not write
         """
         raw = await self._replace(DISK_SCHEDULES, name, body, subresource)
-        written = decoded_object(decode_schedule, raw)
-        self._cache.schedules.store_written(written)
-        return written
+        return self._cache.schedules.store(raw)
 
     async def put_without_finalizer(self, resource: Resource, name: str, body: Mapping[str, Any]) -> None:
         """Replaces an object by one without its finalizer. The response is ignored: the object may be gone with this
@@ -216,7 +203,7 @@ class ObjectWriter:
                     name = header(read_objects.volume).name
                     log.info("volume", volume=name, status=condition.status, reason=condition.reason)
                     read_objects.volume = await self._replace(LONGHORN_VOLUMES, name, body, "status")
-                    store_raw(self._cache.volumes, decode_volume, read_objects.volume)
+                    self._cache.volumes.store(read_objects.volume)
 
     async def _set_requirement(self, write: SetRequirement, read_objects: ReadObjects) -> None:
         schedule = read_objects.schedules[write.disk].value
@@ -236,7 +223,7 @@ class ObjectWriter:
             image = convert.backing_image_copies(raw)
             # An object that cannot be read may be on the disk.
             return isinstance(image, Fault) or write.disk in image.wanted_disks or write.disk in image.copy_states
-        replica = read_replica(raw)
+        replica = self._cache.replicas.object_of(raw).value
         return isinstance(replica, Fault) or replica.disk_id == write.disk
 
     async def _update(
@@ -245,7 +232,7 @@ class ObjectWriter:
         raw = await self._replace(_OBJECTS[kind], name, change(read_objects.objects[kind, name]))
         read_objects.objects[kind, name] = raw
         if kind is RequestKind.REPLICA:
-            store_raw(self._cache.replicas, decode_replica, raw)
+            self._cache.replicas.store(raw)
 
     async def _remove_finalizer(self, read_objects: ReadObjects, kind: RequestKind, name: str) -> None:
         raw = read_objects.objects.get((kind, name))
@@ -262,11 +249,6 @@ class ObjectWriter:
             raise NotNowError("this process may not write now")
 
 
-def store_raw(informer: Informer[_Value], decode: Decode[InformerObject[_Value]], raw: bytes) -> None:
-    """Stores in the cache an object that was just read or written; a newer cached version stays."""
-    informer.store_written(decoded_object(decode, raw))
-
-
 def _replica_change(
     *, place: tuple[str, str, str] | None = None, size: int | None = None
 ) -> Callable[[bytes], Mapping[str, Any]]:
@@ -275,14 +257,3 @@ def _replica_change(
 
 def _copies_change(added: tuple[str, ...], removed: tuple[str, ...]) -> Callable[[bytes], Mapping[str, Any]]:
     return lambda raw: convert.with_copies(raw, added, removed)
-
-
-def read_replica(raw: bytes) -> Replica | Fault:
-    """Returns a replica from JSON; a Fault if it cannot be read."""
-    try:
-        _, value = KINDS[LONGHORN_GROUP, "Replica"].decode(raw)
-    except ObjectError as error:
-        return Fault(error.field, error.problem)
-    if not isinstance(value, Replica):
-        raise TypeError(f"a replica is read as {type(value).__name__}")
-    return value

@@ -62,14 +62,17 @@ class Objects(Generic[_Value]):
     def replace(self, objects: Mapping[Key, _Value]) -> None:
         """Replaces all objects; called by the reflector."""
         for key in [key for key in self.keys() if key not in objects]:
-            self.change(key, None)
+            self._set(key, None)
         for key, value in objects.items():
             if self.get(key) is not value:
-                self.change(key, value)
+                self._set(key, value)
         self.listed.set()
 
     def change(self, key: Key, value: _Value | None) -> None:
         """Adds, changes or deletes (None) one object; called by the reflector."""
+        self._set(key, value)
+
+    def _set(self, key: Key, value: _Value | None) -> None:
         before = self.get(key)
         if value is None and key not in self._base:
             self.latest.pop(key, None)
