@@ -97,10 +97,9 @@ class DiskScheduleLifecycle(Program):
         self._logged_refusal = ""
         self._controllers_task: asyncio.Task[None] | None = None
         self.watches = ControllerCache(client, options.namespace, timing, now, options.stale_after)
-        self._obstacles = [
-            ObstacleWatch(client, obstacle, options.namespace, timing, options.stale_after)
-            for obstacle in obstacles(mirror=options.mirror)
-        ]
+        self._obstacles = ObstacleWatch(
+            client, options.namespace, timing, options.stale_after, obstacles(mirror=options.mirror)
+        )
         self._recorder = ObjectEventRecorder(client, options.namespace, lambda: not self.refusal, timing.clock, now)
         context = ControllerContext(
             options.namespace,
@@ -126,8 +125,7 @@ class DiskScheduleLifecycle(Program):
         A running longhorn-manager is a reason, unless this is the mirror. That it owns the DiskSchedules is one for
         both.
         """
-        problems = (self.watches.problem, *(watch.problem for watch in self._obstacles))
-        return next(filter(None, problems), "")
+        return self.watches.problem or self._obstacles.problem
 
     @property
     def refusal(self) -> str:
@@ -164,8 +162,7 @@ class DiskScheduleLifecycle(Program):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._recorder.run(), name="events")
-            for watch in self._obstacles:
-                tasks.create_task(watch.run(), name=watch.obstacle.label)
+            tasks.create_task(self._obstacles.run(), name="obstacles")
 
     @property
     def competes(self) -> bool:

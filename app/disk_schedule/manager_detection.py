@@ -6,7 +6,7 @@ answers them itself, and a mirror would write what Longhorn decides from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,9 +14,9 @@ import msgspec
 
 from app.kube.client import KubeClient
 from app.kube.paging import pages
-from app.kube.reflector import Decode, Key, Reflector, Timing
-from app.kube.reflector_group import cache_problem
+from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
+from app.kube.store import Store, Watch
 from scheduler_core.convert.disk_schedule_owner import longhorns_definition
 from scheduler_core.convert.object_header import pod_phase
 
@@ -78,43 +78,35 @@ def obstacles(*, mirror: bool) -> tuple[Obstacle, ...]:
 
 
 class ObstacleWatch:
-    """Watches one obstacle in Longhorn's namespace."""
+    """Watches the obstacles in Longhorn's namespace."""
 
     def __init__(
-        self, client: KubeClient, obstacle: Obstacle, namespace: str, timing: Timing, stale_after: float
+        self, client: KubeClient, namespace: str, timing: Timing, stale_after: float, obstacles: Sequence[Obstacle]
     ) -> None:
-        self.obstacle = obstacle
-        self._clock = timing.clock
-        self._stale_after = stale_after
-        self._names: set[str] = set()
-        self._reflector = Reflector(
-            client,
-            obstacle.resource,
-            obstacle.decode,
-            self,
-            timing,
-            namespace=namespace,
-            selectors=obstacle.selectors,
-        )
+        self._obstacles = obstacles
+        self._store = Store(client, timing, stale_after)
+        for each in obstacles:
+            watch = Watch(
+                each.resource,
+                each.decode,
+                namespace=namespace,
+                selectors=each.selectors,
+                label=each.label,
+                required=False,
+            )
+            self._store.watch(each.label, watch)
 
     async def run(self) -> None:
-        await self._reflector.run()
+        await self._store.run()
 
     @property
     def problem(self) -> str:
         """Why nothing may be written, in one sentence, or ""; that the objects are not known is a reason, too."""
-        status = self._reflector.status
-        problem = cache_problem(self.obstacle.label, status, self._clock(), self._stale_after)
-        return problem or self.obstacle.refusal(self._names)
-
-    def replace(self, objects: Mapping[Key, str]) -> None:
-        self._names = set(objects.values())
-
-    def change(self, key: Key, value: str | None) -> None:
-        if value is None:
-            self._names.discard(str(key))
-        else:
-            self._names.add(value)
+        problems = (
+            self._store.problem([each.label]) or each.refusal(set(self._store[each.label].values()))
+            for each in self._obstacles
+        )
+        return next(filter(None, problems), "")
 
 
 async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:

@@ -5,8 +5,7 @@ resources           the REST path of each kind
 owned_objects       creates objects that end with the ServiceAccount
 paging              lists a collection page by page
 reflector           lists and watches one kind
-reflector_group     several reflectors, and whether their caches can be used
-watched_kinds       the kinds that decisions read
+store               the watched objects, and how current they are
 cluster_cache       the cache of everything that decisions read
 generic_cache       the cache of nodes, pods, services and more for the rules of a policy
 config_map_cache    the cache of one ConfigMap
