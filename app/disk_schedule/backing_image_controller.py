@@ -10,10 +10,13 @@ from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
-from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
-from scheduler_core.disk_schedule.conditions import NO_DISK
-from scheduler_core.disk_schedule.replica_release import changed_names
+from scheduler_core.disk_schedule.backing_images import (
+    ImageSnapshot,
+    candidate_disks,
+    decide_image,
+    disks_that_need_image,
+)
+from scheduler_core.disk_schedule.writes import NO_DISK, changed_names
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.longhorn import Replica, Volume

@@ -15,16 +15,21 @@ from app.disk_schedule.informer import ImageObject, InformerObject
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert.disk_schedule import set_mirror_label, with_spec, with_status, without_finalizer
-from scheduler_core.disk_schedule.allocation_events import allocation_events
-from scheduler_core.disk_schedule.conditions import (
+from scheduler_core.disk_schedule.reconcile import (
+    NodeLookup,
+    Reconciliation,
+    allocation_events,
+    mirror_spec,
+    mirror_status,
+    reconcile,
+)
+from scheduler_core.disk_schedule.writes import (
     BEING_DELETED,
     DISK_MISSING,
     DISK_REPLACED,
     NODE_MISSING,
     SCHEDULABLE,
 )
-from scheduler_core.disk_schedule.observed_allocation import mirror_spec, mirror_status
-from scheduler_core.disk_schedule.reconcile import NodeLookup, Reconciliation, reconcile
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     DiskSchedule,

@@ -19,7 +19,7 @@ from app.kube.store import Objects
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.object_header import header
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
-from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
+from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault
 from scheduler_core.model.kube import Condition

@@ -23,8 +23,7 @@ from typing import Any, Final
 from app.disk_schedule.informer import Informer, InformerObject
 from app.kube.client import ApiError
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.disk_schedule.requests import set_requirement
-from scheduler_core.disk_schedule.writes import SetRequirement
+from scheduler_core.disk_schedule.writes import SetRequirement, set_requirement
 from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, DiskScheduleSpec, Fault
 
 Put = Callable[[str, Mapping[str, Any], str], Awaitable[InformerObject[DiskSchedule]]]

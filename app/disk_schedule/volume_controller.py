@@ -20,19 +20,23 @@ from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert.object_header import header
-from scheduler_core.disk_schedule.conditions import (
+from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
+from scheduler_core.disk_schedule.writes import (
     ALLOCATION_PENDING,
     DISK_ALLOCATION,
     EXPANSION_GRANTED,
     EXPANSION_PENDING,
     EXPANSION_REJECTED,
     UNREADABLE,
+    AssignReplica,
+    SetRequirement,
+    SetVolumeCondition,
+    Write,
+    changed_names,
     condition_matches,
     gone_disk,
+    release_replica,
 )
-from scheduler_core.disk_schedule.replica_release import changed_names, release_replica
-from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
-from scheduler_core.disk_schedule.writes import AssignReplica, SetRequirement, SetVolumeCondition, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition

@@ -20,7 +20,7 @@ from app.disk_schedule.informer import Informer, InformerObject, read_replica, r
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
-from scheduler_core.disk_schedule.replica_stage import has_run
+from scheduler_core.disk_schedule.occupancy import has_run
 from scheduler_core.model.disk_schedule import (
     AllocationState,
     DiskSchedule,
