@@ -10,17 +10,14 @@ from typing import Any
 
 from aiohttp import web
 
-from app.disk_schedule.backing_image_controller import ImageController
-from app.disk_schedule.controller import Controller, ControllerContext
-from app.disk_schedule.disk_controller import Allocator, Mirror
+from app.disk_schedule.controller import Controller, ControllerContext, OrphanController
+from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.informer import (
     Informer,
 )
 from app.disk_schedule.metrics import ControllerMetrics
-from app.disk_schedule.node_controller import NodeController
 from app.disk_schedule.object_events import NoEvents
-from app.disk_schedule.orphan_controller import OrphanController
-from app.disk_schedule.volume_controller import ReplicaController, VolumeController
+from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from app.disk_schedule.controller import OrphanRequests
 from app.disk_schedule.informer import (
     Informer,
     InformerObject,
@@ -14,7 +15,6 @@ from app.disk_schedule.informer import (
     read_schedule,
     read_volume,
 )
-from app.disk_schedule.orphan_controller import OrphanRequests
 from scheduler_core.model.disk_schedule import Fault
 
 Change = tuple[str, str | Fault | None, str | Fault | None]

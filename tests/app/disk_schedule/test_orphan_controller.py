@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.disk_schedule.controller import OrphanController
 from app.disk_schedule.informer import Informer, read_schedule
-from app.disk_schedule.orphan_controller import OrphanController
 from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
 from tests.worlds.controllers import RecordingApi, World, put

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.disk_schedule.informer import Informer, InformerObject, read_schedule
-from app.disk_schedule.schedule_writer import ScheduleWriter
+from app.disk_schedule.writer import ScheduleWriter
 from app.kube.client import ApiError
 from scheduler_core.convert.disk_schedule import with_status
 from scheduler_core.disk_schedule.writes import SetRequirement
