@@ -24,10 +24,9 @@ from rpds import HashTrieMap
 
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient
-from app.kube.interning import intern_texts
 from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import LONGHORN_NODES, Resource
-from app.kube.store import Objects, Store, Watch
+from app.kube.store import Objects, Store, Watch, intern_texts
 from scheduler_core.cluster.update import build_view
 from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError

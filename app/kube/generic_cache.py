@@ -17,10 +17,9 @@ import structlog
 
 from app.kube import resources
 from app.kube.client import KubeClient
-from app.kube.interning import intern_texts
 from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import Resource
-from app.kube.store import Objects, Store, Watch
+from app.kube.store import Objects, Store, Watch, intern_texts
 from scheduler_core.convert.binding import PendingPod, pending_pod, unbound_pod_key
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import (

@@ -5,25 +5,34 @@ subscribers, with the object before and after. `Store.problem` says why a kind c
 
 What the caches add:
 
-cluster_cache      One `ClusterState` of all kinds. Each state is the base of the next changes, so that an object is stored
-                   once, and a burst of events costs one update.
-generic_cache      One `GenericClusterState` of the kinds that a policy reads, made from the keys of changed objects.
-config_map_cache   The data of one ConfigMap.
-disk_schedule      An `Informer` per kind: objects with version and bytes. The response to a write counts before the watch
-                   delivers it, and later events of older versions do not. Indexes by disk subscribe to the informers.
+cluster_cache    One `ClusterState` of all kinds. Each state is the base of the next changes, so that an object is stored
+                 once, and a burst of events costs one update.
+generic_cache    One `GenericClusterState` of the kinds that a policy reads, made from the keys of changed objects.
+ConfigMapCache   The data of one ConfigMap (below).
+disk_schedule    An `Informer` per kind: objects with version and bytes. The response to a write counts before the watch
+                 delivers it, and later events of older versions do not. Indexes by disk subscribe to the informers.
+
+Equal texts in different objects become one (`intern_texts`), which saves memory. Names, images, labels and times occur in thousands of
+objects, and each occurrence was decoded into its own text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Phase, Reflector, Timing
-from app.kube.resources import Resource
+from app.kube.resources import CONFIG_MAPS, Resource
+from scheduler_core.convert.kube import ConfigMap
+from scheduler_core.convert.meta import decode_json
 
 MAX_UNREADABLE_LISTED: Final = 50
 _Value = TypeVar("_Value")
@@ -227,3 +236,72 @@ class Store:
         if status.phase is Phase.SYNCED and behind > self._stale_after:
             return f"{watch.name} not heard of for {behind:.0f} s: {status.problem}"
         return ""
+
+
+_NO_DATA: Final[Mapping[str, str]] = {}
+
+
+class ConfigMapCache:
+    """Keeps the data of one ConfigMap. Once it has been listed, the latest data never counts as stale."""
+
+    def __init__(self, client: KubeClient, namespace: str, name: str, timing: Timing) -> None:
+        selectors = {"fieldSelector": f"metadata.name={name}"}
+        self._watch = Watch(
+            CONFIG_MAPS, _decode, namespace=namespace, selectors=selectors, label="ConfigMap", required=False
+        )
+        self._store = Store(client, timing, math.inf)
+        self._store.watch(name, self._watch)
+
+    async def run(self) -> None:
+        await self._store.run()
+
+    @property
+    def data(self) -> Mapping[str, str]:
+        """Another mapping after every change."""
+        return next(self._watch.objects.values(), _NO_DATA)
+
+    @property
+    def problem(self) -> str:
+        return self._store.problem()
+
+
+def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, Mapping[str, str] | None]:
+    config_map = decode_json("ConfigMap", raw, ConfigMap)
+    return config_map.metadata.name, config_map.data or {}
+
+
+_FIELDS: Final[dict[type, tuple[tuple[str, Any], ...]]] = {}
+
+
+def intern_texts(value: object) -> None:
+    """Replaces the texts inside a frozen value by interned ones. The value stays equal to what it was; it must be new,
+    because it is changed in place. Python drops an interned text that is not used any more.
+    """
+    for name, default in _fields(type(value)):
+        current = getattr(value, name)
+        if current is not default and (interned := _intern(current)) is not current:
+            object.__setattr__(value, name, interned)
+
+
+def _intern(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        return sys.intern(value)
+    if kind is tuple:
+        return tuple(map(_intern, value)) if value else value
+    if kind is dict:
+        return {_intern(key): _intern(entry) for key, entry in value.items()}
+    if kind is frozenset:
+        return frozenset(map(_intern, value))
+    if _fields(kind):
+        intern_texts(value)
+    return value
+
+
+def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
+    """The names of a dataclass' fields with their defaults, which all its values share already."""
+    known = _FIELDS.get(kind)
+    if known is None:
+        known = tuple((entry.name, entry.default) for entry in fields(kind)) if is_dataclass(kind) else ()
+        _FIELDS[kind] = known
+    return known
