@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from scheduler_core.disk_schedule.replica_release import changed_names
+from scheduler_core.disk_schedule.writes import changed_names
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus, RequestKind

@@ -35,9 +35,9 @@ from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Reservations, Verbs
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
-from app.kube.config_map_cache import ConfigMapCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
+from app.kube.store import ConfigMapCache
 from app.policy.in_force import PolicyFile, PolicyInForce
 from app.policy.plugins import load_plugins
 from app.runtime.decision_thread import DecisionThread

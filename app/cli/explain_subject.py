@@ -11,8 +11,8 @@ import msgspec
 from app.cli.options import cluster_objects
 from app.cli.terminal import warn
 from app.kube.resources import Resource
-from app.kube.scheduling_objects import SCHEDULING_KINDS, SchedulingObjects
 from app.kube.snapshot_file import is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
+from app.kube.snapshot_generic import SCHEDULING_KINDS, SchedulingObjects
 from scheduler_core.convert.pod_template import read_pod
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
 from scheduler_core.errors import CoreError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.terminal import print_line, warn
-from app.kube.memory_limit import memory_limit as container_limit
+from app.kube.memory import memory_limit as container_limit
 from app.kube.snapshot_file import STDIN, load_snapshot
 from app.settings import PEAK_FACTOR, BestEffort, LogFormat
 from scheduler_core.errors import CoreError, QuantityError

@@ -1,4 +1,4 @@
-"""Informers: caches of one kind that notify subscribers of changes, and the decoders of their objects.
+"""Informers: the objects of one kind with their versions, and how they are read.
 
 An object that cannot be read is kept as a `Fault`, so that its name and its problem are known. DiskSchedules, Volumes
 and Replicas are kept together with the bytes they were read from, because every write is based on them.
@@ -10,15 +10,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
-from app.kube.reflector import Decode, Key
+from app.kube.reflector import Key
+from app.kube.store import Objects
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.object_header import header
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
-from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
+from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault
 from scheduler_core.model.kube import Condition
@@ -68,62 +69,95 @@ EventHandler = Callable[[str, _Value | Fault | None, _Value | Fault | None], Non
 """Receives a name, and the values before and after a change; None if there is no object."""
 
 
-class Informer(Generic[_Value]):
-    """Cache of the objects of one kind; a reflector's watch handler. `revision` grows with every change."""
+class Informer(Objects[InformerObject[_Value]]):
+    """The objects of one kind, at the newest version that this process knows. `revision` grows with every change.
 
-    def __init__(self) -> None:
+    Args:
+        read: returns what an object says; may raise an ObjectError
+        keep: whether the bytes are stored, too
+    """
+
+    def __init__(self, read: Callable[[bytes | msgspec.Raw], _Value | Fault], *, keep: bool = False) -> None:
+        super().__init__()
         self.revision = 0
-        self._objects: dict[str, InformerObject[_Value]] = {}
-        self._handlers: list[EventHandler[_Value]] = []
-        self._waiting: dict[str, asyncio.Event] = {}
+        self._read = read
+        self._keep = keep
+        self._waiting: dict[Key, asyncio.Event] = {}
         # By name, the version that this process wrote last, and the one before; the watch may have yet to deliver them.
-        self._written_versions: dict[str, tuple[str, str]] = {}
+        self._written_versions: dict[Key, tuple[str, str]] = {}
 
     def subscribe(self, handler: EventHandler[_Value]) -> None:
         """Adds a handler for every change from now on: the value differs, or an object that cannot be read has another
         version.
         """
-        self._handlers.append(handler)
+        super().subscribe(handler)
 
-    def get(self, name: str) -> InformerObject[_Value] | None:
-        return self._objects.get(name)
-
-    def value(self, name: str) -> _Value | Fault | None:
-        cached = self._objects.get(name)
-        return None if cached is None else cached.value
+    @property
+    def objects(self) -> Mapping[str, InformerObject[_Value]]:
+        """All objects, as they are at any time."""
+        return cast("dict[str, InformerObject[_Value]]", self.latest)
 
     def all(self) -> dict[str, InformerObject[_Value]]:
-        """Returns a copy of the cache: all objects as they are now."""
-        return dict(self._objects)
+        """Returns all objects as they are now."""
+        return dict(self.objects)
+
+    def value(self, name: str) -> _Value | Fault | None:
+        cached = self.get(name)
+        return None if cached is None else cached.value
 
     def readable(self) -> dict[str, _Value]:
-        return {name: each.value for name, each in self._objects.items() if not isinstance(each.value, Fault)}
+        return {name: each.value for name, each in self.objects.items() if not isinstance(each.value, Fault)}
 
     def unreadable(self) -> dict[str, Fault]:
-        return {name: each.value for name, each in self._objects.items() if isinstance(each.value, Fault)}
+        return {name: each.value for name, each in self.objects.items() if isinstance(each.value, Fault)}
 
-    def replace(self, objects: Mapping[Key, InformerObject[_Value]]) -> None:
-        for name in [name for name in self._objects if name not in objects]:
-            self._set(name, None)
-        for new in objects.values():
-            self._set(new.name, new)
+    def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value]]:
+        """Reads an object that a watch delivers. It is the cached one if this process wrote this version.
+
+        Raises:
+            ObjectError: it has no name
+        """
+        metadata = header(raw)
+        cached = self.get(metadata.name)
+        if cached is not None and self.has_own_write_since(metadata.name, metadata.version):
+            return metadata.name, cached
+        return metadata.name, self.object_of(raw)
+
+    def object_of(self, raw: bytes | msgspec.Raw) -> InformerObject[_Value]:
+        """Reads an object; one that cannot be read has a Fault.
+
+        Raises:
+            ObjectError: it has no name
+        """
+        metadata = header(raw)
+        try:
+            value = self._read(raw)
+        except ObjectError as error:
+            value = Fault(error.field, error.problem)
+        return InformerObject(metadata.name, metadata.version, value, _body(raw) if self._keep else _NO_BYTES)
 
     def change(self, key: Key, value: InformerObject[_Value] | None) -> None:
         """Replaces or removes one object; called by the reflector. An event that is older than the response to a write
         is ignored.
         """
-        cached = self._objects.get(str(key))
+        cached = self.get(key)
         if value is None or cached is None or not _is_newer(cached.version, value.version):
-            self._set(str(key), value)
+            super().change(key, value)
 
     def store_written(self, written: InformerObject[_Value]) -> None:
-        """Stores the response to a write before the watch delivers it. An object that was deleted meanwhile stays
-        deleted.
+        """Stores an object that was just read or written, before the watch delivers it. A newer version stays, and an
+        object that was deleted meanwhile stays deleted.
         """
-        cached = self._objects.get(written.name)
+        cached = self.get(written.name)
         if cached is not None and _is_newer(written.version, cached.version):
             self._set(written.name, written)
             self._written_versions[written.name] = (cached.version, written.version)
+
+    def store(self, raw: bytes) -> InformerObject[_Value]:
+        """Reads an object, and stores it as `store_written` does."""
+        written = self.object_of(raw)
+        self.store_written(written)
+        return written
 
     def has_own_write_since(self, name: str, version: str) -> bool:
         """Whether this process wrote this version of an object, or replaced it."""
@@ -138,67 +172,30 @@ class Informer(Generic[_Value]):
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while (cached := self._objects.get(name)) is not None and cached.version == version:
+                while (cached := self.get(name)) is not None and cached.version == version:
                     await self._waiting.setdefault(name, asyncio.Event()).wait()
-        cached = self._objects.get(name)
+        cached = self.get(name)
         return cached is None or cached.version != version
 
-    def _set(self, name: str, new: InformerObject[_Value] | None) -> None:
-        waiting = self._waiting.pop(name, None)
+    def _notify(self, key: Key, before: InformerObject[_Value] | None, after: InformerObject[_Value] | None) -> None:
+        waiting = self._waiting.pop(key, None)
         if waiting is not None:
             waiting.set()
-        old = self._objects.get(name)
-        if new is None:
-            self._objects.pop(name, None)
-            self._written_versions.pop(name, None)
-        else:
-            self._objects[name] = new
-        old_value = old.value if old else None
-        new_value = new.value if new else None
+        if after is None:
+            self._written_versions.pop(key, None)
+        old_value = before.value if before else None
+        new_value = after.value if after else None
         # An object that cannot be read may have changed although its Fault is the same: it is being deleted, for example.
-        hidden_change = isinstance(new_value, Fault) and old and new and old.version != new.version
+        hidden_change = isinstance(new_value, Fault) and before and after and before.version != after.version
         if old_value == new_value and not hidden_change:
             return
         self.revision += 1
         for handler in self._handlers:
-            handler(name, old_value, new_value)
+            handler(key, old_value, new_value)
 
 
 def _is_newer(version: str, other: str) -> bool:
     return version.isdigit() and other.isdigit() and int(version) > int(other)
-
-
-def decoder(
-    read: Callable[[bytes | msgspec.Raw], _Value | Fault], *, keep: bool = False
-) -> Decode[InformerObject[_Value]]:
-    """Returns the decoder of a kind for its reflector. An object that cannot be read is a Fault; only an object without
-    a name is an error. `keep` stores the bytes, too.
-    """
-
-    def decode(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value]]:
-        metadata = header(raw)
-        try:
-            value: _Value | Fault = read(raw)
-        except ObjectError as error:
-            value = Fault(error.field, error.problem)
-        return metadata.name, InformerObject(metadata.name, metadata.version, value, _body(raw) if keep else _NO_BYTES)
-
-    return decode
-
-
-def reuse_written(informer: Informer[_Value], decode: Decode[InformerObject[_Value]]) -> Decode[InformerObject[_Value]]:
-    """Returns a decoder for a watch, which returns the cached object where the watch delivers a write of this process
-    once more.
-    """
-
-    def decode_if_new(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value] | None]:
-        metadata = header(raw)
-        cached = informer.get(metadata.name)
-        if cached is not None and informer.has_own_write_since(metadata.name, metadata.version):
-            return metadata.name, cached
-        return decode(raw)
-
-    return decode_if_new
 
 
 def _body(raw: bytes | msgspec.Raw) -> bytes:
@@ -232,6 +229,7 @@ def model_reader(group: str, kind: str, model: type[_Model]) -> Callable[[bytes 
 
 
 read_volume_model: Final = model_reader(LONGHORN_GROUP, "Volume", Volume)
+read_replica: Final = model_reader(LONGHORN_GROUP, "Replica", Replica)
 _read_image: Final = model_reader(LONGHORN_GROUP, "BackingImage", BackingImage)
 
 
@@ -273,20 +271,3 @@ def read_image(raw: bytes | msgspec.Raw) -> ImageObject | Fault:
 def read_schedule(raw: bytes | msgspec.Raw) -> DiskSchedule | Fault:
     """Reads a DiskSchedule; its faults name the unusable fields."""
     return convert.read_disk_schedule(bytes(raw))
-
-
-decode_schedule: Final = decoder(read_schedule, keep=True)
-decode_volume: Final = decoder(read_volume, keep=True)
-decode_replica: Final = decoder(model_reader(LONGHORN_GROUP, "Replica", Replica), keep=True)
-
-
-def decoded_object(decode: Decode[InformerObject[_Value]], raw: bytes) -> InformerObject[_Value]:
-    """Returns the object that the API server answered with.
-
-    Raises:
-        ObjectError: the answer is no object
-    """
-    _, value = decode(raw)
-    if value is None:
-        raise AssertionError("every object of these kinds matters")
-    return value

@@ -1,4 +1,4 @@
-"""When the controllers run: caches, leadership and shutdown.
+"""When the controllers run: caches, leadership, longhorn-manager and shutdown.
 
     elected, every required kind listed, longhorn-manager does not allocate here → reconcile every object, then the objects that change
     Lease lost, a watch silent for too long, longhorn-manager appears or takes the DiskSchedules over → no more writes, stop
@@ -7,7 +7,8 @@
 `DiskScheduleLifecycle` is the program that `LeaderLoop` runs; `run_controllers` connects it to the cluster and serves its probes.
 
 Two processes that reconcile at the same time do no harm, because every write is against the version that was read. The Lease
-keeps them from doing the same work twice.
+keeps them from doing the same work twice. Where longhorn-manager runs, it allocates by itself, and two allocators would promise the same
+bytes. Where it owns DiskSchedules, it answers them itself, and a mirror would write what Longhorn decides from.
 """
 
 from __future__ import annotations
@@ -15,33 +16,139 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
 
+import msgspec
 import structlog
 
-from app.disk_schedule.backing_image_controller import ImageController
-from app.disk_schedule.controller import Controller, ControllerContext
-from app.disk_schedule.disk_controller import Allocator, Mirror
-from app.disk_schedule.manager_detection import ObstacleWatch, obstacles, refusal
+from app.disk_schedule.controller import Controller, ControllerContext, OrphanController
+from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.metrics import ControllerMetrics
-from app.disk_schedule.node_controller import NodeController
 from app.disk_schedule.object_events import NoEvents, ObjectEventRecorder
-from app.disk_schedule.orphan_controller import OrphanController
-from app.disk_schedule.volume_controller import ReplicaController, VolumeController
+from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient
-from app.kube.reflector import Timing
+from app.kube.reflector import Decode, Key, Timing
+from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource, pages
+from app.kube.store import Store, Watch
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import Election, LeaderLoop, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
 from app.runtime.server import HttpServer, run_process, serve
+from scheduler_core.convert.disk_schedule_owner import longhorns_definition
+from scheduler_core.convert.object_header import pod_phase
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
+
+_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
+_DEFINITION: Final = DISK_SCHEDULES.label
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Objects of longhorn-manager that forbid every write."""
+
+    label: str  # the objects' name in problems
+    resource: Resource
+    selectors: Mapping[str, str]
+    decode: Decode[str]  # returns an object's key, and as value its name if it is one of them
+    refusal: Callable[[set[str]], str]  # says why nothing is written while objects with these names exist, or ""
+
+
+def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
+    """Returns a pod's name as key, and as value unless it has ended."""
+    name, phase = pod_phase(raw)
+    return name, None if phase in _TERMINAL_PHASES else name
+
+
+def _pods_refusal(pods: set[str]) -> str:
+    if not pods:
+        return ""
+    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+    return f"longhorn-manager runs here (pod {min(pods)}{more}) and allocates by itself; use --mirror to observe it"
+
+
+def _decode_definition(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
+    """Returns the definition's name as key, and as value if it is longhorn-manager's."""
+    name, longhorns = longhorns_definition(raw)
+    return name, name if longhorns else None
+
+
+def _definition_refusal(definitions: set[str]) -> str:
+    if not definitions:
+        return ""
+    return f"longhorn-manager owns the DiskSchedules here (the CustomResourceDefinition {_DEFINITION} is its own) and answers them itself"
+
+
+MANAGER_PODS: Final = Obstacle(
+    "pods of longhorn-manager", PODS, {"labelSelector": "app=longhorn-manager"}, _decode_pod, _pods_refusal
+)
+LONGHORNS_DEFINITION: Final = Obstacle(
+    f"CustomResourceDefinition {_DEFINITION}",
+    CRDS,
+    {"fieldSelector": f"metadata.name={_DEFINITION}"},
+    _decode_definition,
+    _definition_refusal,
+)
+
+
+def obstacles(*, mirror: bool) -> tuple[Obstacle, ...]:
+    """Returns what keeps the controllers from writing; a mirror may run where longhorn-manager does."""
+    return (LONGHORNS_DEFINITION,) if mirror else (LONGHORNS_DEFINITION, MANAGER_PODS)
+
+
+class ObstacleWatch:
+    """Watches the obstacles in Longhorn's namespace."""
+
+    def __init__(
+        self, client: KubeClient, namespace: str, timing: Timing, stale_after: float, obstacles: Sequence[Obstacle]
+    ) -> None:
+        self._obstacles = obstacles
+        self._store = Store(client, timing, stale_after)
+        for each in obstacles:
+            watch = Watch(
+                each.resource,
+                each.decode,
+                namespace=namespace,
+                selectors=each.selectors,
+                label=each.label,
+                required=False,
+            )
+            self._store.watch(each.label, watch)
+
+    async def run(self) -> None:
+        await self._store.run()
+
+    @property
+    def problem(self) -> str:
+        """Why nothing may be written, in one sentence, or ""; that the objects are not known is a reason, too."""
+        problems = (
+            self._store.problem([each.label]) or each.refusal(set(self._store[each.label].values()))
+            for each in self._obstacles
+        )
+        return next(filter(None, problems), "")
+
+
+async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:
+    """Returns why the controllers may not start, or "".
+
+    Raises:
+        ApiError: the API server refused or did not answer
+        ObjectError: an object cannot be read
+    """
+    for obstacle in obstacles(mirror=mirror):
+        names: set[str] = set()
+        async for page in pages(client, obstacle.resource.path(namespace), obstacle.selectors):
+            names.update(name for _, name in map(obstacle.decode, page.items) if name is not None)
+        if names:
+            return obstacle.refusal(names)
+    return ""
+
 
 log = structlog.get_logger("controllers")
 
@@ -97,10 +204,9 @@ class DiskScheduleLifecycle(Program):
         self._logged_refusal = ""
         self._controllers_task: asyncio.Task[None] | None = None
         self.watches = ControllerCache(client, options.namespace, timing, now, options.stale_after)
-        self._obstacles = [
-            ObstacleWatch(client, obstacle, options.namespace, timing, options.stale_after)
-            for obstacle in obstacles(mirror=options.mirror)
-        ]
+        self._obstacles = ObstacleWatch(
+            client, options.namespace, timing, options.stale_after, obstacles(mirror=options.mirror)
+        )
         self._recorder = ObjectEventRecorder(client, options.namespace, lambda: not self.refusal, timing.clock, now)
         context = ControllerContext(
             options.namespace,
@@ -126,8 +232,7 @@ class DiskScheduleLifecycle(Program):
         A running longhorn-manager is a reason, unless this is the mirror. That it owns the DiskSchedules is one for
         both.
         """
-        problems = (self.watches.problem, *(watch.problem for watch in self._obstacles))
-        return next(filter(None, problems), "")
+        return self.watches.problem or self._obstacles.problem
 
     @property
     def refusal(self) -> str:
@@ -164,8 +269,7 @@ class DiskScheduleLifecycle(Program):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._recorder.run(), name="events")
-            for watch in self._obstacles:
-                tasks.create_task(watch.run(), name=watch.obstacle.label)
+            tasks.create_task(self._obstacles.run(), name="obstacles")
 
     @property
     def competes(self) -> bool:

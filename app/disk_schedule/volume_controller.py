@@ -1,5 +1,6 @@
-"""Reconciles volumes: places, requests and sizes of their replicas, and their condition DiskAllocation. What a
-replica held is released only when the replica is deleted.
+"""Controllers of what is placed on disks. `VolumeController` reconciles places, requests and sizes of a volume's replicas, and the
+volume's condition DiskAllocation; `ReplicaController` releases what a replica held, only when the replica is deleted; `ImageController`
+reconciles where copies of a backing image are made, and requests for their space.
 """
 
 from __future__ import annotations
@@ -14,32 +15,43 @@ from app.disk_schedule.informer import (
     InformerObject,
     VolumeObject,
     condition_of,
-    decode_replica,
-    decode_volume,
-    decoded_object,
+    read_image,
 )
-from app.disk_schedule.watches import ReadableObjects
-from app.disk_schedule.writer import ReadObjects, read_replica
-from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
+from app.disk_schedule.watches import readable
+from app.disk_schedule.writer import ReadObjects
+from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
+from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.object_header import header
-from scheduler_core.disk_schedule.conditions import (
+from scheduler_core.disk_schedule.backing_images import (
+    ImageSnapshot,
+    candidate_disks,
+    decide_image,
+    disks_that_need_image,
+)
+from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
+from scheduler_core.disk_schedule.writes import (
     ALLOCATION_PENDING,
     DISK_ALLOCATION,
     EXPANSION_GRANTED,
     EXPANSION_PENDING,
     EXPANSION_REJECTED,
+    NO_DISK,
     UNREADABLE,
+    AssignReplica,
+    SetRequirement,
+    SetVolumeCondition,
+    Write,
+    changed_names,
     condition_matches,
     gone_disk,
+    release_replica,
 )
-from scheduler_core.disk_schedule.replica_release import changed_names, release_replica
-from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
-from scheduler_core.disk_schedule.writes import AssignReplica, SetRequirement, SetVolumeCondition, Write
+from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
+from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import Disk, Node, Replica
+from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
 
 _EXPANSION_REASONS: Final = frozenset({EXPANSION_PENDING, EXPANSION_GRANTED, EXPANSION_REJECTED})
 
@@ -112,7 +124,7 @@ class VolumeController(Controller):
         schedules = self.cache.schedules.all()
         replicas = self._cached_replicas(key)
         decision, read_objects = self._decide(schedules, cached, replicas)
-        disks_to_leave = _disks_to_leave(decision.writes, replicas, ReadableObjects(schedules))
+        disks_to_leave = _disks_to_leave(decision.writes, replicas, readable(schedules))
         if disks_to_leave or _needs_reading(decision.writes):
             for uuid in disks_to_leave:
                 await self.writer.read_schedule(uuid)
@@ -121,8 +133,8 @@ class VolumeController(Controller):
             if raw is None:
                 return None
             raw_replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of(key))
-            replicas = [decoded_object(decode_replica, raw_replica) for raw_replica in raw_replicas.values()]
-            decision, read_objects = self._decide(schedules, decoded_object(decode_volume, raw), replicas)
+            replicas = [self.cache.replicas.object_of(raw_replica) for raw_replica in raw_replicas.values()]
+            decision, read_objects = self._decide(schedules, self.cache.volumes.object_of(raw), replicas)
         assignments = [write for write in decision.writes if isinstance(write, AssignReplica) and write.disk]
         for assignment in assignments:
             self.cache.disks.assume(assignment.replica, assignment.disk)
@@ -175,7 +187,7 @@ class VolumeController(Controller):
         if isinstance(volume, Fault) or problem:
             return VolumeDecision(self._report_unreadable(raw, problem)), read_objects
         readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
-        schedules = ReadableObjects(cached_schedules)
+        schedules = readable(cached_schedules)
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
         requested = {name: self.cache.disks.disks_requesting(name) & schedules.keys() for name in replicas}
         cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
@@ -293,16 +305,113 @@ class ReplicaController(Controller):
         }
         raw = await self.writer.read(LONGHORN_REPLICAS, key)
         if raw is not None:
-            writes = release_replica(_read_deletion(key, raw), schedules)
+            replica = self.cache.replicas.object_of(raw).value
+            if isinstance(replica, Fault):
+                # It still shows whether it is being deleted.
+                replica = replace(Replica(key, ""), deleting=header(raw).deleting)
+            writes = release_replica(replica, schedules)
             await self.writer.write_all(
                 writes, ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})
             )
         return None
 
 
-def _read_deletion(name: str, raw: bytes) -> Replica:
-    """Returns the replica; one that cannot be read still shows whether it is being deleted."""
-    replica = read_replica(raw)
-    if not isinstance(replica, Fault):
-        return replica
-    return replace(Replica(name, ""), deleting=header(raw).deleting)
+class UnreadableError(CoreError):
+    """A backing image cannot be read; it has no condition that could say so, but the log and a metric do."""
+
+
+class ImageController(Controller):
+    """Reconciles an image when it, its allocations, or its users change."""
+
+    name = "backing-image"
+
+    def subscribe(self) -> None:
+        """Subscribes to images, and to what may change the copies that they need."""
+        self.cache.images.subscribe(self._on_image_change)
+        self.cache.schedules.subscribe(self._on_schedule_change)
+        # A replica needs a copy of its image on its disk. Only its volume says which image that is, and may be seen after it.
+        self.cache.replicas.subscribe(self._on_replica_change)
+        self.cache.volumes.subscribe(self._on_volume_change)
+
+    def all_keys(self) -> Iterable[str]:
+        return self.cache.images.all()
+
+    def _on_image_change(self, name: str, _before: object, _after: object) -> None:
+        self.enqueue(name)
+
+    def _on_schedule_change(
+        self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
+    ) -> None:
+        old = before if isinstance(before, DiskSchedule) else DiskSchedule("")
+        new = after if isinstance(after, DiskSchedule) else DiskSchedule("")
+        for name in sorted(changed_names(old.status.backing_images, new.status.backing_images)):
+            self.enqueue(name)
+
+    def _on_replica_change(self, _name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+        disks = {each.disk_id if isinstance(each, Replica) else "" for each in (before, after)}
+        replica = after if isinstance(after, Replica) else before
+        if not isinstance(replica, Replica) or len(disks) == 1:
+            return
+        volume = self.cache.volumes.value(replica.volume)
+        if volume is not None and not isinstance(volume, Fault):
+            self.enqueue(volume.volume.backing_image)
+
+    def _on_volume_change(
+        self, _name: str, before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
+    ) -> None:
+        old, new = (each.volume.backing_image if isinstance(each, VolumeObject) else "" for each in (before, after))
+        if old != new:
+            self.enqueue(old)
+            self.enqueue(new)
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Reads the DiskSchedules, then the image, decides, and writes."""
+        cached_schedules = self.cache.schedules.all()
+        schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
+        raw = await self.writer.read(LONGHORN_BACKING_IMAGES, key)
+        if raw is None:
+            return None
+        snapshot = self._snapshot(raw, key, schedules)
+        decision = decide_image(snapshot)
+        read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
+        await self.writer.write_all(decision.writes, read_objects)
+        if decision.shortage:
+            self.context.events.record("BackingImage", raw, NO_DISK, decision.shortage, normal=False)
+        # For an image without a size there is nothing to request once a copy is wanted; an event announces its size.
+        waits_for_event = not snapshot.image.size and snapshot.image.wanted_disks
+        return Requeue.WAITING if decision.requeue and not waits_for_event else None
+
+    def _snapshot(self, raw: bytes, name: str, schedules: dict[str, DiskSchedule]) -> ImageSnapshot:
+        copies = convert.backing_image_copies(raw)
+        if isinstance(copies, BackingImageCopies) and copies.deleting:
+            return ImageSnapshot(copies, schedules)
+        image = _read_image(raw, name)
+        space = self.cache.disks.space()
+        return ImageSnapshot(
+            image.copies,
+            schedules,
+            nodes={each.name: each.value for each in self.cache.nodes.all().values()},
+            needed_disks=disks_that_need_image(*self._users(name), name),
+            candidates=candidate_disks(self.cache.cluster(), space, image.image),
+            space=space,
+        )
+
+    def _users(self, image: str) -> tuple[list[Volume], list[Replica]]:
+        names = sorted(self.cache.disks.volumes_of(image))
+        volumes = [each.volume for name in names if isinstance(each := self.cache.volumes.value(name), VolumeObject)]
+        replicas = [self.cache.replicas.value(each) for name in names for each in self.cache.disks.replicas_of(name)]
+        return volumes, [each for each in replicas if isinstance(each, Replica)]
+
+
+def _read_image(raw: bytes, name: str) -> ImageObject:
+    """Returns the image, or raises an UnreadableError if something that decisions depend on cannot be read."""
+    try:
+        image = read_image(raw)
+    except ObjectError as error:
+        raise UnreadableError(f"backing image {name} cannot be read: {error}") from error
+    if isinstance(image, Fault):
+        raise UnreadableError(f"backing image {name} cannot be read: {image}")
+    if image.copies.faults:
+        faults = "; ".join(str(fault) for fault in image.copies.faults)
+        raise UnreadableError(f"backing image {name} cannot be read: {faults}")
+    return image

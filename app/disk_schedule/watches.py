@@ -18,20 +18,18 @@ from app.disk_schedule.informer import (
     Informer,
     InformerObject,
     VolumeObject,
-    decode_replica,
-    decode_schedule,
-    decode_volume,
-    decoder,
     model_reader,
     read_image,
-    reuse_written,
+    read_replica,
+    read_schedule,
+    read_volume,
     volume_label,
 )
 from app.kube import resources
 from app.kube.client import KubeClient
-from app.kube.reflector import CacheStatus, Decode, Reflector, Timing
-from app.kube.reflector_group import Member, ReflectorGroup
+from app.kube.reflector import CacheStatus, Timing
 from app.kube.resources import Resource
+from app.kube.store import Store, Watch
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
@@ -58,57 +56,43 @@ class ControllerCache:
     def __init__(
         self, client: KubeClient, namespace: str, timing: Timing, now: Callable[[], datetime], stale_after: float
     ) -> None:
-        self.schedules = Informer[DiskSchedule]()
-        self.nodes = Informer[longhorn.Node]()
-        self.volumes = Informer[VolumeObject]()
-        self.replicas = Informer[longhorn.Replica]()
-        self.images = Informer[ImageObject]()
+        self._store = Store(client, timing, stale_after)
+
+        def watch(resource: Resource, informer: Informer[_Value]) -> Informer[_Value]:
+            within = namespace if resource.group == LONGHORN_GROUP else ""
+            required = resource not in _OPTIONAL
+            hint = _HINTS.get(resource, "")
+            spec = Watch(resource, informer.decode, informer, within, required=required, hint=hint)
+            self._store.watch(resource.label, spec)
+            return informer
+
+        def models(resource: Resource, model: type[_Value]) -> Informer[_Value]:
+            return watch(resource, Informer(model_reader(resource.group, resource.kind, model)))
+
+        self.schedules = watch(resources.DISK_SCHEDULES, Informer(read_schedule, keep=True))
+        self.nodes = models(resources.LONGHORN_NODES, longhorn.Node)
+        self.volumes = watch(resources.LONGHORN_VOLUMES, Informer(read_volume, keep=True))
+        self.replicas = watch(resources.LONGHORN_REPLICAS, Informer(read_replica, keep=True))
+        self.images = watch(resources.LONGHORN_BACKING_IMAGES, Informer(read_image))
+        self._settings = models(resources.LONGHORN_SETTINGS, str)
+        self._engine_images = models(resources.LONGHORN_ENGINE_IMAGES, longhorn.EngineImage)
+        self._instance_managers = models(resources.LONGHORN_INSTANCE_MANAGERS, longhorn.InstanceManager)
+        self._kube_nodes = models(resources.NODES, kube.Node)
         self.disks = DiskIndex(self.schedules, self.nodes, self.volumes, self.replicas, self.images)
-        self._settings = Informer[str]()
-        self._engine_images = Informer[longhorn.EngineImage]()
-        self._instance_managers = Informer[longhorn.InstanceManager]()
-        self._kube_nodes = Informer[kube.Node]()
         self._now = now
         self._clock = timing.clock
         self._cluster: tuple[tuple[int, ...], float, Cluster] | None = None
-        self._reflectors = ReflectorGroup(timing.clock, stale_after)
-
-        def watch(resource: Resource, decode: Decode[Any], informer: Informer[Any]) -> None:
-            reflector = Reflector(
-                client,
-                resource,
-                reuse_written(informer, decode),
-                informer,
-                timing,
-                namespace=namespace if resource.group == LONGHORN_GROUP else "",
-            )
-            member = Member(
-                reflector, reflector.label, required=resource not in _OPTIONAL, hint=_HINTS.get(resource, "")
-            )
-            self._reflectors.add(resource.label, member)
-
-        watch(resources.DISK_SCHEDULES, decode_schedule, self.schedules)
-        watch(resources.LONGHORN_NODES, _decoder(LONGHORN_GROUP, "Node", longhorn.Node), self.nodes)
-        watch(resources.LONGHORN_VOLUMES, decode_volume, self.volumes)
-        watch(resources.LONGHORN_REPLICAS, decode_replica, self.replicas)
-        watch(resources.LONGHORN_BACKING_IMAGES, decoder(read_image), self.images)
-        watch(resources.LONGHORN_SETTINGS, _decoder(LONGHORN_GROUP, "Setting", str), self._settings)
-        engine_image = _decoder(LONGHORN_GROUP, "EngineImage", longhorn.EngineImage)
-        watch(resources.LONGHORN_ENGINE_IMAGES, engine_image, self._engine_images)
-        instance_manager = _decoder(LONGHORN_GROUP, "InstanceManager", longhorn.InstanceManager)
-        watch(resources.LONGHORN_INSTANCE_MANAGERS, instance_manager, self._instance_managers)
-        watch(resources.NODES, _decoder("", "Node", kube.Node), self._kube_nodes)
 
     async def run(self) -> None:
-        await self._reflectors.run()
+        await self._store.run()
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        return self._reflectors.statuses
+        return self._store.statuses
 
     @property
     def problem(self) -> str:
-        return self._reflectors.problem()
+        return self._store.problem()
 
     def unreadable(self) -> Counter[str]:
         """Returns how many objects cannot be read, by kind."""
@@ -150,25 +134,29 @@ class ControllerCache:
             settings=self._settings.readable(),
         )
         cluster = Cluster.of(snapshot, self._now(), Settings.read(snapshot.settings))
-        snapshot = replace(snapshot, replicas=ReadableValues(self.replicas, lambda replica: replica))
-        snapshot = replace(snapshot, volumes=ReadableValues(self.volumes, lambda each: each.volume))
+        snapshot = replace(
+            snapshot,
+            replicas=readable(self.replicas.objects),
+            volumes=Readable(self.volumes.objects, lambda each: each.volume),
+        )
         cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=_ReplicasByVolume(self.replicas, self.disks))
         self._cluster = (revisions, clock, cluster)
         return cluster
 
 
-class ReadableObjects(Mapping[str, _Value], Generic[_Value]):
-    """The values of cached objects that can be read, without copying them."""
+class Readable(Mapping[str, _Model], Generic[_Value, _Model]):
+    """What the objects that can be read say, converted, without copying them."""
 
-    def __init__(self, objects: Mapping[str, InformerObject[_Value]]) -> None:
+    def __init__(self, objects: Mapping[str, InformerObject[_Value]], convert: Callable[[_Value], _Model]) -> None:
         self._objects = objects
+        self._convert = convert
 
-    def __getitem__(self, name: str) -> _Value:
+    def __getitem__(self, name: str) -> _Model:
         """Returns a value; KeyError if there is none, or it cannot be read."""
         value = self._objects[name].value
         if isinstance(value, Fault):
             raise KeyError(name)
-        return value
+        return self._convert(value)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, each in self._objects.items() if not isinstance(each.value, Fault))
@@ -177,25 +165,8 @@ class ReadableObjects(Mapping[str, _Value], Generic[_Value]):
         return sum(1 for _ in self)
 
 
-class ReadableValues(Mapping[str, _Model], Generic[_Value, _Model]):
-    """The values of a cache that can be read, without copying it."""
-
-    def __init__(self, informer: Informer[_Value], convert: Callable[[_Value], _Model]) -> None:
-        self._informer = informer
-        self._convert = convert
-
-    def __getitem__(self, name: str) -> _Model:
-        """Returns a value; KeyError if there is none, or it cannot be read."""
-        value = self._informer.value(name)
-        if value is None or isinstance(value, Fault):
-            raise KeyError(name)
-        return self._convert(value)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._informer.readable())
-
-    def __len__(self) -> int:
-        return len(self._informer.readable())
+def readable(objects: Mapping[str, InformerObject[_Value]]) -> Readable[_Value, _Value]:
+    return Readable(objects, lambda value: value)
 
 
 class _ReplicasByVolume(Mapping[str, tuple[longhorn.Replica, ...]]):
@@ -217,10 +188,6 @@ class _ReplicasByVolume(Mapping[str, tuple[longhorn.Replica, ...]]):
 
     def __len__(self) -> int:
         return len({replica.volume for replica in self._replicas.readable().values()})
-
-
-def _decoder(group: str, kind: str, model: type[Any]) -> Decode[InformerObject[Any]]:
-    return decoder(model_reader(group, kind, model))
 
 
 DiskHandler = Callable[[str], None]

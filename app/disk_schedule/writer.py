@@ -1,39 +1,44 @@
-"""Carries out decisions: one write after the other, until one fails. Each write is made against the version that was
-read. 409 means that another writer was faster. It is raised like every other failure; the work queue then requeues the
-key, and everything is read and decided again.
+"""Carries out decisions: one write after the other, until one fails. Each write is made against the version that was read. 409 means
+that another writer was faster. It is raised like every other failure; the work queue then requeues the key, and everything is read
+and decided again.
+
+`ScheduleWriter` writes DiskSchedules, each against its newest version, with one writer at a time per disk in this process.
+
+Data flow: a caller describes a change of one disk → it waits until no other write of this disk is under way → all changes that
+wait for the disk by then are applied to the newest cached version, in one PUT → the response is stored in the cache, before the
+watch delivers it. After 409 the watch is about to deliver a newer version: the changes are applied to that, a few times.
+
+A change of a request was decided from some version of the DiskSchedule. It is applied to a newer version only if that has the
+same request and the same answer for this name: what else changed does not concern it. Otherwise it fails like a conflict, and
+is decided again. So neither other requests on the disk nor other writers hold it up.
+
+A withdrawal is left out if its object is on the disk. The object is read after the version to which the withdrawal is applied,
+for every version anew: a controller that places the object there afterwards, and requests its bytes, makes another version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
-from app.disk_schedule.informer import (
-    Informer,
-    InformerObject,
-    decode_replica,
-    decode_schedule,
-    decode_volume,
-    decoded_object,
-)
-from app.disk_schedule.schedule_writer import ScheduleWriter
+from app.disk_schedule.informer import Informer, InformerObject
 from app.disk_schedule.watches import ControllerCache
 from app.kube.client import ApiError, KubeClient
-from app.kube.paging import pages
-from app.kube.reflector import Decode
 from app.kube.resources import (
     DISK_SCHEDULES,
     LONGHORN_BACKING_IMAGES,
     LONGHORN_REPLICAS,
     LONGHORN_VOLUMES,
     Resource,
+    pages,
 )
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.object_header import header
-from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.writes import (
     AssignReplica,
     ChangeCopies,
@@ -42,14 +47,175 @@ from scheduler_core.disk_schedule.writes import (
     SetRequirement,
     SetVolumeCondition,
     Write,
+    set_requirement,
 )
-from scheduler_core.errors import CoreError, ObjectError
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, RequestKind
-from scheduler_core.model.longhorn import Replica
+from scheduler_core.errors import CoreError
+from scheduler_core.model.disk_schedule import FINALIZER, Allocation, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
+
+Put = Callable[[str, Mapping[str, Any], str], Awaitable[InformerObject[DiskSchedule]]]
+"""Replaces a DiskSchedule, or its status, at the version in the body; the arguments are name, body and subresource."""
+IsOnDisk = Callable[[SetRequirement], Awaitable[bool]]
+"""Reads whether the object of a request is on the disk now."""
+Decide = Callable[[InformerObject[DiskSchedule], DiskSchedule], Mapping[str, Any] | None]
+"""Returns the body of the status to write, None if it is up to date."""
+
+# A writer that is faster every time has written this often within one call of ours each.
+_MAX_ATTEMPTS: Final = 12
+_WATCH_TIMEOUT: Final = 2.0
+
+
+@dataclass(slots=True)
+class _Disk:
+    """The writes of one disk that wait."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the writer
+    changes: list[_Change] = field(default_factory=list["_Change"])  # what the next writer applies
+
+
+@dataclass(slots=True)
+class _Change:
+    """A change of a request."""
+
+    write: SetRequirement
+    decided_from: tuple[object, ...]  # request and answer in the version that it was decided from
+    done: bool = False  # whether it was carried out, or failed
+    error: ApiError | None = None  # why it failed
+
+
+class ScheduleWriter:
+    """Owner of the writes of DiskSchedules.
+
+    Args:
+        schedules: the cache, which has the newest version
+        put: writes
+        is_on_disk: asked before a request is withdrawn
+    """
+
+    def __init__(self, schedules: Informer[DiskSchedule], put: Put, is_on_disk: IsOnDisk) -> None:
+        self._schedules = schedules
+        self._put = put
+        self._is_on_disk = is_on_disk
+        self._disks: defaultdict[str, _Disk] = defaultdict(_Disk)
+
+    async def set_requirement(self, write: SetRequirement, decided_from: DiskSchedule) -> None:
+        """Changes one request.
+
+        Raises:
+            ApiError: a call failed; `conflict` if the request or its answer is not what the decision was made from
+        """
+        change = _Change(write, _entry(decided_from, write))
+        disk = self._disks[write.disk]
+        disk.changes.append(change)
+        try:
+            async with disk.lock:
+                if not change.done:
+                    await self._write_changes(write.disk, disk)
+        finally:
+            if change in disk.changes:
+                disk.changes.remove(change)
+            self._forget(write.disk)
+        if change.error is not None:
+            raise change.error
+
+    async def write_status(self, name: str, decide: Decide) -> InformerObject[DiskSchedule] | None:
+        """Decides about the newest version and writes the status; after a conflict, decides again. Returns the version
+        after that; None if there is no DiskSchedule that can be read.
+
+        Raises:
+            ApiError: a call failed; `conflict` if other writers were faster every time
+        """
+        disk = self._disks[name]
+        try:
+            async with disk.lock:
+                for attempt in range(_MAX_ATTEMPTS):
+                    cached = self._schedules.get(name)
+                    if cached is None or isinstance(cached.value, Fault):
+                        return None
+                    body = decide(cached, cached.value)
+                    if body is None:
+                        return cached
+                    try:
+                        return await self._put(name, body, "status")
+                    except ApiError as error:
+                        await self._wait_for_newer(cached, error, attempt)
+        finally:
+            self._forget(name)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _write_changes(self, name: str, disk: _Disk) -> None:
+        """Applies all waiting changes in one PUT."""
+        changes = disk.changes
+        disk.changes = []
+        try:
+            for attempt in range(_MAX_ATTEMPTS):
+                cached = self._schedules.get(name)
+                if cached is None or isinstance(cached.value, Fault):
+                    for change in changes:
+                        if change.write.size:
+                            change.error = _conflict(name, "there is no DiskSchedule that can be read by now")
+                    break
+                spec = _apply(await self._without_needed_requests(changes), cached.value)
+                if spec is cached.value.spec:
+                    break
+                try:
+                    await self._put(name, convert.with_spec(cached.raw, spec), "")
+                    break
+                except ApiError as error:
+                    await self._wait_for_newer(cached, error, attempt)
+        except ApiError as error:
+            for change in changes:
+                change.error = change.error or error
+        finally:
+            for change in changes:
+                change.done = True
+
+    async def _without_needed_requests(self, changes: list[_Change]) -> list[_Change]:
+        """Returns the changes except withdrawals whose object is on the disk."""
+        withdrawals = [change for change in changes if not change.write.size]
+        on_disk = await asyncio.gather(*(self._is_on_disk(change.write) for change in withdrawals))
+        needed = [change for change, is_on_disk in zip(withdrawals, on_disk, strict=True) if is_on_disk]
+        return [change for change in changes if change not in needed]
+
+    async def _wait_for_newer(self, cached: InformerObject[DiskSchedule], error: ApiError, attempt: int) -> None:
+        """Waits for the version that a conflict was with; raises `error` if there is none in time."""
+        if not error.conflict or attempt == _MAX_ATTEMPTS - 1:
+            raise error
+        if not await self._schedules.wait_for_other_version(cached.name, cached.version, _WATCH_TIMEOUT):
+            raise error
+
+    def _forget(self, name: str) -> None:
+        disk = self._disks.get(name)
+        if disk is not None and not disk.changes and not disk.lock.locked():
+            del self._disks[name]
+
+
+def _apply(changes: list[_Change], schedule: DiskSchedule) -> DiskScheduleSpec:
+    """Returns the spec with the changes that were decided from the request and answer that `schedule` has."""
+    # Every other change fails.
+    spec = schedule.spec
+    for change in changes:
+        write = change.write
+        if _entry(schedule, write) != change.decided_from:
+            if spec.requests(write.kind).get(write.name, 0) != write.size:
+                change.error = _conflict(schedule.name, "there is another request or answer by now")
+        else:
+            change.error = None
+            spec = set_requirement(spec, write.kind, write.name, write.size)
+    return spec
+
+
+def _conflict(name: str, problem: str) -> ApiError:
+    return ApiError(f"PUT DiskSchedule {name}", 409, "Conflict", problem)
+
+
+def _entry(schedule: DiskSchedule, write: SetRequirement) -> tuple[object, ...]:
+    """What a change of a request is decided from."""
+    allocation: Allocation | None = schedule.status.allocations(write.kind).get(write.name)
+    return schedule.spec.requests(write.kind).get(write.name), allocation, schedule.deleting
+
 
 log = structlog.get_logger("controllers")
 
-_Value = TypeVar("_Value")
 _OBJECTS: Final = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
 _VOLUME_LABEL: Final = "longhornvolume"
 _MAX_LABEL_LENGTH: Final = 63
@@ -110,7 +276,7 @@ class ObjectWriter:
         """
         raw = await self.read(DISK_SCHEDULES, name)
         if raw is not None:
-            store_raw(self._cache.schedules, decode_schedule, raw)
+            self._cache.schedules.store(raw)
 
     async def list_all(self, resource: Resource) -> list[bytes]:
         """Returns all objects of a kind as the API server has them; none if the kind does not exist.
@@ -174,9 +340,7 @@ class ObjectWriter:
             NotNowError: this process may not write
         """
         raw = await self._replace(DISK_SCHEDULES, name, body, subresource)
-        written = decoded_object(decode_schedule, raw)
-        self._cache.schedules.store_written(written)
-        return written
+        return self._cache.schedules.store(raw)
 
     async def put_without_finalizer(self, resource: Resource, name: str, body: Mapping[str, Any]) -> None:
         """Replaces an object by one without its finalizer. The response is ignored: the object may be gone with this
@@ -216,7 +380,7 @@ class ObjectWriter:
                     name = header(read_objects.volume).name
                     log.info("volume", volume=name, status=condition.status, reason=condition.reason)
                     read_objects.volume = await self._replace(LONGHORN_VOLUMES, name, body, "status")
-                    store_raw(self._cache.volumes, decode_volume, read_objects.volume)
+                    self._cache.volumes.store(read_objects.volume)
 
     async def _set_requirement(self, write: SetRequirement, read_objects: ReadObjects) -> None:
         schedule = read_objects.schedules[write.disk].value
@@ -236,7 +400,7 @@ class ObjectWriter:
             image = convert.backing_image_copies(raw)
             # An object that cannot be read may be on the disk.
             return isinstance(image, Fault) or write.disk in image.wanted_disks or write.disk in image.copy_states
-        replica = read_replica(raw)
+        replica = self._cache.replicas.object_of(raw).value
         return isinstance(replica, Fault) or replica.disk_id == write.disk
 
     async def _update(
@@ -245,7 +409,7 @@ class ObjectWriter:
         raw = await self._replace(_OBJECTS[kind], name, change(read_objects.objects[kind, name]))
         read_objects.objects[kind, name] = raw
         if kind is RequestKind.REPLICA:
-            store_raw(self._cache.replicas, decode_replica, raw)
+            self._cache.replicas.store(raw)
 
     async def _remove_finalizer(self, read_objects: ReadObjects, kind: RequestKind, name: str) -> None:
         raw = read_objects.objects.get((kind, name))
@@ -262,11 +426,6 @@ class ObjectWriter:
             raise NotNowError("this process may not write now")
 
 
-def store_raw(informer: Informer[_Value], decode: Decode[InformerObject[_Value]], raw: bytes) -> None:
-    """Stores in the cache an object that was just read or written; a newer cached version stays."""
-    informer.store_written(decoded_object(decode, raw))
-
-
 def _replica_change(
     *, place: tuple[str, str, str] | None = None, size: int | None = None
 ) -> Callable[[bytes], Mapping[str, Any]]:
@@ -275,14 +434,3 @@ def _replica_change(
 
 def _copies_change(added: tuple[str, ...], removed: tuple[str, ...]) -> Callable[[bytes], Mapping[str, Any]]:
     return lambda raw: convert.with_copies(raw, added, removed)
-
-
-def read_replica(raw: bytes) -> Replica | Fault:
-    """Returns a replica from JSON; a Fault if it cannot be read."""
-    try:
-        _, value = KINDS[LONGHORN_GROUP, "Replica"].decode(raw)
-    except ObjectError as error:
-        return Fault(error.field, error.problem)
-    if not isinstance(value, Replica):
-        raise TypeError(f"a replica is read as {type(value).__name__}")
-    return value

@@ -9,8 +9,7 @@ from typing import Final
 
 import structlog
 
-from app.kube.client import ApiError, KubeClient
-from app.kube.owned_objects import create_owned
+from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import ENDPOINT_SLICES
 from scheduler_core.convert.discovery import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.leadership.endpoint_slice import (

@@ -30,7 +30,7 @@ from app.extender.verbs import Reservations
 from app.kube import resources
 from app.kube.client import ApiError
 from app.kube.cluster_cache import ClusterCache
-from app.kube.config_map_cache import ConfigMapCache
+from app.kube.store import ConfigMapCache
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.server import freeze_heap

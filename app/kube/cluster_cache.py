@@ -1,6 +1,6 @@
 """The cache of the live cluster: one reflector per kind keeps the state current that decisions read.
 
-Data flow: reflectors → `_FieldHandler` → `pending`, the latest value of each changed object → `state()` makes the next state from
+Data flow: reflectors → the store keeps the latest value of each changed object → `state()` makes the next state from
 them when a request needs it. So an event costs one dictionary entry, and a burst of events costs one update.
 
 Nothing is decided before every kind has been listed. A kind that may be missing (its CRD is not installed) counts as empty.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -23,10 +24,9 @@ from rpds import HashTrieMap
 
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient
-from app.kube.interning import intern_texts
-from app.kube.reflector import CacheStatus, Decode, Key, Reflector, Timing
-from app.kube.reflector_group import Member, ReflectorGroup
+from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import LONGHORN_NODES, Resource
+from app.kube.store import Objects, Store, Watch, intern_texts
 from scheduler_core.cluster.update import build_view
 from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError
@@ -45,7 +45,6 @@ ObjectKey = tuple[str, Key]
 ChangeObserver = Callable[[object | None, object | None], None]
 """Receives an object as it was, and as a watch delivers it. None: it did not exist, or was deleted."""
 
-_NO_OBJECTS: Final[Mapping[Key, object]] = {}
 # If one replica were left out, its volume would look unplaced. A missing object of any other kind only causes refusals.
 _NEVER_UNREADABLE: Final = frozenset({"replicas"})
 # Where a missing object is fetched, by what the core's errors call its kind.
@@ -57,20 +56,6 @@ _FETCH_RESOURCES: Final[Mapping[str, Resource]] = {
 }
 
 
-class _FieldHandler:
-    """Passes the objects of one field of the snapshot to the cache."""
-
-    def __init__(self, cache: ClusterCache, field: str) -> None:
-        self._cache = cache
-        self._field = field
-
-    def replace(self, objects: Mapping[Key, object]) -> None:
-        self._cache.replace(self._field, objects)
-
-    def change(self, key: Key, value: object | None) -> None:
-        self._cache.change(self._field, key, value)
-
-
 class ClusterCache:
     """Owner of the live state; every method must be called on the event loop that runs `run`."""
 
@@ -80,57 +65,48 @@ class ClusterCache:
         self._client = client
         self._namespace = namespace
         self._now = now
-        self._initial: dict[str, dict[Key, object]] | None = {}
         self._state: ClusterState | None = None
-        self._pending: dict[ObjectKey, object | None] = {}
         self.listeners: dict[ObjectKey, set[asyncio.Event]] = {}
         self._observers: dict[str, list[ChangeObserver]] = {}
-        self._synced = asyncio.Event()
-        self._reflectors = ReflectorGroup(timing.clock, stale_after)
+        self.store = Store(client, timing, stale_after)
         for entry in WATCHED:
             field = entry.kind.field
-            reflector = Reflector(
-                client,
+            objects = Objects[object]()
+            objects.subscribe(partial(self._notify, field))
+            watch = Watch(
                 entry.resource,
-                self._decoder(entry.kind),
-                _FieldHandler(self, field),
-                timing,
-                namespace=entry.namespace(namespace),
-            )
-            member = Member(
-                reflector,
-                reflector.label,
+                _decoder(entry.kind, objects),
+                objects,
+                entry.namespace(namespace),
                 required=entry.required,
                 hint="is Longhorn installed?",
-                unreadable=f"{reflector.label}: " if field in _NEVER_UNREADABLE else None,
+                unreadable=f"{entry.resource.label}: " if field in _NEVER_UNREADABLE else None,
             )
-            self._reflectors.add(field, member)
+            self.store.watch(field, watch)
 
     async def run(self) -> None:
-        await self._reflectors.run()
+        await self.store.run()
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        return self._reflectors.statuses
+        return self.store.statuses
 
     @property
     def unreadable(self) -> list[str]:
         """The objects that are left out because they cannot be read, and why; the first ones."""
-        return self._reflectors.unreadable
+        return self.store.unreadable
 
     @property
     def problem(self) -> str:
-        problem = self._reflectors.problem()
-        if problem:
-            return problem
-        return "" if self._state is not None or self._start() else "not every kind is listed yet"
+        return self.store.problem() or ("" if self._start() else "not every kind is listed yet")
 
     @property
     def has_synced(self) -> bool:
-        return self._synced.is_set()
+        return self._start() is not None
 
     async def wait_for_sync(self) -> None:
-        await self._synced.wait()
+        for objects in self.store.kinds.values():
+            await objects.listed.wait()
 
     def state(self) -> ClusterState:
         """Returns the state after every change delivered so far.
@@ -138,15 +114,18 @@ class ClusterCache:
         Raises:
             RuntimeError: not every kind has been listed; callers check `problem` first
         """
-        state = self._state or self._start()
+        state = self._start()
         if state is None:
             raise RuntimeError("the cache has not been filled")
         now = self._now()
-        if not self._pending and timedelta() <= now - state.view.cluster.now < _CLOCK_STEP:
+        changed = [(field, objects) for field, objects in self.store.kinds.items() if objects.latest]
+        if not changed and timedelta() <= now - state.view.cluster.now < _CLOCK_STEP:
             return state
-        self._state = state.update(self._pending, now)
+        changes = {(field, key): value for field, objects in changed for key, value in objects.latest.items()}
+        self._state = state.update(changes, now)
         # Only after the update: if it fails, no change may be lost.
-        self._pending = {}
+        for field, objects in changed:
+            objects.rebase(getattr(self._state.view.snapshot, field))
         return self._state
 
     @property
@@ -157,19 +136,19 @@ class ClusterCache:
     @property
     def settings(self) -> Mapping[str, str]:
         """Longhorn's Setting objects; empty until every kind has been listed."""
-        if self._state is None:
+        state = self._start()
+        if state is None:
             return {}
         # They are read often, and change rarely: other changes wait for the next decision.
-        state = self.state() if any(field == "settings" for field, _ in self._pending) else self._state
-        return state.view.snapshot.settings
+        return (self.state() if self.store["settings"].latest else state).view.snapshot.settings
 
     async def catch_up(self) -> None:
         """Returns once the state has everything that happened before this call."""
-        await self._reflectors.catch_up()
+        await self.store.catch_up()
 
     @property
     def versions(self) -> Mapping[str, str]:
-        return self._reflectors.versions
+        return self.store.versions
 
     async def reach(self, versions: Mapping[str, str], seconds: float) -> bool:
         """Waits at most so many seconds until the state has everything that a process with these versions had; returns
@@ -180,7 +159,7 @@ class ClusterCache:
         """
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
-        while not self._reflectors.reaches(versions):
+        while not self.store.reaches(versions):
             if clock() >= until:
                 return False
             await asyncio.sleep(_REACH_CHECK_INTERVAL)
@@ -198,14 +177,14 @@ class ClusterCache:
             return False
         kind = KINDS[resource.group, resource.kind]
         key: Key = (namespace, name) if namespace else name
-        reflector = self._reflectors[kind.field]
-        lists = reflector.status.lists
+        status = self.store.status(kind.field)
+        lists = status.lists
         with self.listening((kind.field, key)) as changed:
             raw = await self._get(missing, resource.path(namespace or self._namespace, name))
             if raw is None:
                 return False
             # An object that a watch or a list delivered meanwhile may be newer, and a deletion, too.
-            if not changed.is_set() and lists == reflector.status.lists:
+            if not changed.is_set() and lists == status.lists:
                 self._apply_object(kind, raw)
         log.info("fetched an object that no watch had brought", kind=resource.label, name=missing.name)
         return True
@@ -242,7 +221,7 @@ class ClusterCache:
             key, value = kind.decode(raw)
         except ObjectError as error:
             raise ResolutionError(f"{error}, so nothing can be decided") from error
-        self.change(kind.field, key, value)
+        self.store[kind.field].change(key, value)
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
@@ -264,72 +243,41 @@ class ClusterCache:
         """Passes every later change of a field's objects to an observer, at the moment of the delivery."""
         self._observers.setdefault(field, []).append(observer)
 
-    def _decoder(self, kind: SnapshotKind) -> Decode[object]:
-        def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
-            key, value = kind.decode(raw)
-            # Pods that mount no claim occupy no volume, and most pods of a cluster are such.
-            if isinstance(value, Pod) and not value.volumes:
-                return key, None
-            current = self._objects(kind.field).get(key)
-            # Equal objects, and equal texts of different objects, are kept once.
-            if current == value:
-                return key, current
-            intern_texts(value)
-            return key, value
-
-        return decode
-
-    def _objects(self, field: str) -> Mapping[Key, object]:
-        """Returns the state's objects of a field, without pending changes."""
+    def _notify(self, field: str, key: Key, before: object | None, after: object | None) -> None:
+        # Nothing was read before, so nothing has changed.
         if self._state is None:
-            return _NO_OBJECTS
-        objects: Mapping[Key, object] = getattr(self._state.view.snapshot, field)
-        return objects
-
-    def replace(self, field: str, objects: Mapping[Key, object]) -> None:
-        """Replaces all objects of a kind; called by reflectors."""
-        if self._initial is not None:
-            self._initial[field] = dict(objects)
-            self._start()
             return
-        current = self._objects(field)
-        deleted = {key for key in current if key not in objects}
-        for pending_field, key in list(self._pending):
-            if pending_field == field:
-                self.change(field, key, objects.get(key))
-        for key in deleted:
-            self.change(field, key, None)
-        for key, value in objects.items():
-            if current.get(key) is not value:
-                self.change(field, key, value)
-
-    def change(self, field: str, key: Key, value: object | None) -> None:
-        """Adds, changes or deletes (None) one object; called by reflectors."""
-        if self._initial is not None and field in self._initial:
-            objects = self._initial[field]
-            if value is None:
-                objects.pop(key, None)
-            else:
-                objects[key] = value
-            return
-        observers = self._observers.get(field)
-        if observers:
-            before = self._pending[field, key] if (field, key) in self._pending else self._objects(field).get(key)
-            for observer in observers:
-                observer(before, value)
-        self._pending[field, key] = value
+        for observer in self._observers.get(field, ()):
+            observer(before, after)
         for event in self.listeners.get((field, key), ()):
             event.set()
 
     def _start(self) -> ClusterState | None:
-        """Makes the first state as soon as every kind has been listed."""
-        if self._initial is None or self._initial.keys() != set(self._reflectors.keys()):
-            return self._state
-        snapshot: dict[str, Any] = {field: HashTrieMap(objects) for field, objects in self._initial.items()}
-        self._initial = None
-        self._state = ClusterState.of(build_view(Snapshot(**snapshot), self._now(), 1))
-        self._synced.set()
+        """Returns the state that was read last. Makes the first one as soon as every kind has been listed."""
+        if self._state is None and all(objects.listed.is_set() for objects in self.store.kinds.values()):
+            snapshot: dict[str, Any] = {
+                field: HashTrieMap(objects.latest) for field, objects in self.store.kinds.items()
+            }
+            self._state = ClusterState.of(build_view(Snapshot(**snapshot), self._now(), 1))
+            for field, objects in self.store.kinds.items():
+                objects.rebase(snapshot[field])
         return self._state
+
+
+def _decoder(kind: SnapshotKind, objects: Objects[object]) -> Decode[object]:
+    def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
+        key, value = kind.decode(raw)
+        # Pods that mount no claim occupy no volume, and most pods of a cluster are such.
+        if isinstance(value, Pod) and not value.volumes:
+            return key, None
+        current = objects.get(key)
+        # Equal objects, and equal texts of different objects, are kept once.
+        if current == value:
+            return key, current
+        intern_texts(value)
+        return key, value
+
+    return decode
 
 
 @dataclass(frozen=True, slots=True)

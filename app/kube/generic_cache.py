@@ -1,8 +1,8 @@
 """The cache of what a policy's rules read of a live cluster, without Longhorn's objects. A kind is watched only while
 it is wanted.
 
-Data flow: reflectors → `_KindHandler` → the objects of each kind, and the keys of changed objects → `state()` updates
-the state from them when a request needs it. The cost is proportional to the changes.
+Data flow: reflectors → the store, and the keys of changed objects → `state()` updates the state from them when a request
+needs it. The cost is proportional to the changes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import structlog
 
 from app.kube import resources
 from app.kube.client import KubeClient
-from app.kube.interning import intern_texts
-from app.kube.reflector import CacheStatus, Decode, Key, Reflector, Timing
-from app.kube.reflector_group import Member, ReflectorGroup
+from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import Resource
+from app.kube.store import Objects, Store, Watch, intern_texts
 from scheduler_core.convert.binding import PendingPod, pending_pod, unbound_pod_key
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import (
@@ -141,22 +140,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 _FIRST_KINDS: Final = ("nodes", "pods", "services")
 
 
-class _KindHandler:
-    """Passes the objects of one kind to the cache."""
-
-    def __init__(self, cache: GenericCache, kind: str) -> None:
-        self._cache = cache
-        self._kind = kind
-
-    def replace(self, objects: Mapping[Key, Any]) -> None:
-        self._cache.replace(self._kind, objects)
-
-    def change(self, key: Key, value: Any) -> None:
-        self._cache.change(self._kind, key, value)
-
-
 class GenericCache:
-    """Owner of the objects and of the state. Every method must be called on the event loop that runs `run`.
+    """Owner of the store and of the state. Every method must be called on the event loop that runs `run`.
 
     Args:
         prefix: the beginning of every problem, which distinguishes the problems of several caches
@@ -170,49 +155,44 @@ class GenericCache:
         observer: CacheObserver | None = None,
         prefix: str = "policy: ",
     ) -> None:
-        self._client = client
-        self._timing = timing
         self._observer = observer or _NoObserver()
         self._prefix = prefix
-        self._reflectors = ReflectorGroup(timing.clock, stale_after)
-        self._objects: dict[str, dict[Key, Any]] = {}
+        self.store = Store(client, timing, stale_after)
         self._state: GenericClusterState | None = None
         self._pending: dict[tuple[str, Key], None] = {}
 
     def want(self, kinds: frozenset[str]) -> None:
         """Watches these kinds from now on, and forgets all others."""
-        watched = set(self._reflectors.keys())
+        watched = self.store.kinds.keys()
         for kind in watched - kinds:
-            self._reflectors.remove(kind)
-            self._objects.pop(kind, None)
+            self.store.remove(kind)
             self._state = None
         for kind in kinds - watched:
             entry = _KINDS[kind]
-            reflector = Reflector(self._client, entry.resource, entry.decode, _KindHandler(self, kind), self._timing)
+            objects = Objects[Any]()
+            objects.subscribe(partial(self._take_change, kind))
             # What an unreadable pod takes of its node is unknown.
-            self._reflectors.add(kind, Member(reflector, kind, unreadable="" if kind == "pods" else None))
+            unreadable = "" if kind == "pods" else None
+            self.store.watch(kind, Watch(entry.resource, entry.decode, objects, label=kind, unreadable=unreadable))
 
     async def run(self) -> None:
-        await self._reflectors.run()
+        await self.store.run()
 
     async def catch_up(self) -> None:
         """Returns once the state has everything that happened before this call."""
-        await self._reflectors.catch_up()
+        await self.store.catch_up()
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        return {f"{kind} (policy)": status for kind, status in self._reflectors.statuses.items()}
+        return {f"{kind} (policy)": status for kind, status in self.store.statuses.items()}
 
     def problem(self, kinds: frozenset[str]) -> str:
         """Returns why rules that read these kinds cannot be evaluated, or ""."""
-        problem = self._reflectors.problem(sorted(kinds))
-        missing = sorted(kinds - self._objects.keys())
-        if not problem and missing:
-            problem = f"{missing[0]} not listed yet"
+        problem = self.store.problem(sorted(kinds))
         return f"{self._prefix}{problem}" if problem else ""
 
     def pod(self, key: Key) -> PendingPod | None:
-        return self._objects.get("pods", {}).get(key)
+        return self.store["pods"].get(key) if "pods" in self.store else None
 
     def state(self) -> GenericClusterState:
         """Returns the state after every change delivered so far."""
@@ -223,7 +203,7 @@ class GenericCache:
             return self._state
         for kind, key in pending:
             entry = _KINDS[kind]
-            value = self._objects[kind].get(key)
+            value = self.store[kind].get(key)
             if value is None:
                 self._state = entry.drop(self._state, key)
             else:
@@ -231,10 +211,11 @@ class GenericCache:
         return self._state
 
     def _first_state(self) -> GenericClusterState:
-        nodes, pods, services = (self._objects.get(kind, {}).values() for kind in _FIRST_KINDS)
+        kinds = {kind: objects.values() for kind, objects in self.store.kinds.items()}
+        nodes, pods, services = (kinds.pop(kind, ()) for kind in _FIRST_KINDS)
         state = GenericClusterState.of(nodes, map(self._observer.effective_pod, pods), services)
-        for kind in self._objects.keys() - set(_FIRST_KINDS):
-            for value in self._objects[kind].values():
+        for kind, values in kinds.items():
+            for value in values:
                 state = _KINDS[kind].put(state, value)
         return state
 
@@ -242,33 +223,11 @@ class GenericCache:
         """Makes the next state ask the observer for this pod again."""
         self._note("pods", pod)
 
-    def replace(self, kind: str, objects: Mapping[Key, Any]) -> None:
-        """Replaces all objects of a kind; called by reflectors."""
+    def _take_change(self, kind: str, key: Key, before: Any, value: Any) -> None:
         # The reflector of a kind that is not wanted any more may deliver once more.
-        if kind not in self._reflectors:
-            return
-        if kind not in self._objects:
-            self._objects[kind] = {}
-            self._state = None
-        for key in [key for key in self._objects[kind] if key not in objects]:
-            self.change(kind, key, None)
-        for key, value in objects.items():
-            self.change(kind, key, value)
-
-    def change(self, kind: str, key: Key, value: Any) -> None:
-        """Adds, changes or deletes (None) one object; called by reflectors."""
-        objects = self._objects.get(kind)
-        if objects is None:
-            return
-        before = objects.get(key)
-        if before == value:
-            return
-        if value is None:
-            del objects[key]
-        else:
-            objects[key] = value
-        self._note(kind, key)
-        self._observer.on_change(kind, key, before, value)
+        if before != value and kind in self.store:
+            self._note(kind, key)
+            self._observer.on_change(kind, key, before, value)
 
     def _note(self, kind: str, key: Key) -> None:
         if self._state is None:

@@ -1,7 +1,10 @@
 """Reads the output of `kubectl get -A -o yaml` into a `Snapshot`.
 
 Data flow: text → documents (YAML or JSON) → objects (Lists taken apart) → `scheduler_core.convert` →
-one Snapshot. Every problem is one `SnapshotFileError` that names file, object and field.
+one Snapshot. Every problem is one `SnapshotFileError` that names file, object and field, and the line and column.
+
+For these the file is read a second time, only after an error: the error's object and field → the object's path in the file, and the
+field's path in the object → the value's line and column.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,8 +24,8 @@ import msgspec
 import yaml
 
 from app.kube.resources import LONGHORN_NODES
-from app.kube.source_position import position
-from scheduler_core.convert.json_text import JsonPlaces, describe_syntax_error, line_and_column
+from scheduler_core.convert.json_text import JsonPlaces, describe_syntax_error, find_offset, line_and_column
+from scheduler_core.convert.json_text import Path as ValuePath
 from scheduler_core.convert.meta import object_name
 from scheduler_core.convert.pod_template import read_pod
 from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
@@ -29,6 +33,102 @@ from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
+
+# Reading a larger file again takes too long for the sake of a line number.
+MAX_BYTES: Final = 64 * 1024**2
+_FIELD_PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
+
+
+def position(text: bytes, loader: type, error: ObjectError) -> str:
+    """Returns the position of an object's wrong field: ``line 5, column 7``. It is "" if the field cannot be located.
+    The last of several objects of the name counts, because only a duplicate makes that an error.
+
+    Args:
+        text: the file
+        loader: reads its YAML
+        error: what is wrong
+    """
+    if len(text) > MAX_BYTES:
+        return ""
+    field = _field_path(error.field)
+    if text.lstrip()[:1] == b"{":
+        paths = [path for path, raw in _objects(msgspec.json.decode(text), ()) if _matches_subject(raw, error.subject)]
+        content = text.decode()
+        return line_and_column(content, find_offset(content, (*paths[-1], *field))) if paths else ""
+    documents = yaml.compose_all(text, Loader=loader)
+    nodes = [
+        node for document in documents for node in _nodes(document) if _matches_subject(_plain(node), error.subject)
+    ]
+    if not nodes:
+        return ""
+    mark = _descend(nodes[-1], field).start_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _field_path(field: str) -> ValuePath:
+    """Returns the path of a field as errors write it: ``spec.containers[0].resources.requests[cpu]``."""
+    parts: list[str | int] = []
+    for name, index in _FIELD_PART.findall(field):
+        if index == "...":
+            break
+        parts.append(int(index) if index.isdigit() else index or name)
+    return tuple(parts)
+
+
+def _matches_subject(raw: object, subject: str) -> bool:
+    if not isinstance(raw, dict):
+        return False
+    kind = str(raw.get("kind"))
+    group, _, version = str(raw.get("apiVersion") or "v1").rpartition("/")
+    kinds = [f"{kind}.{group}"] if group else [kind]
+    # Messages name the group of Longhorn's kinds only.
+    if group and group != LONGHORN_NODES.group:
+        kinds.append(kind)
+    return version != "" and any(subject == object_name(name, raw) for name in kinds)
+
+
+def _objects(value: object, path: ValuePath) -> list[tuple[ValuePath, object]]:
+    """Returns every object of a decoded file with its path; Lists are taken apart."""
+    items = value.get("items") if isinstance(value, dict) else None
+    if isinstance(value, dict) and isinstance(items, list):
+        nested = (_objects(item, (*path, "items", index)) for index, item in enumerate(items))
+        return list(chain.from_iterable(nested))
+    return [(path, value)]
+
+
+def _nodes(node: yaml.Node | None) -> list[yaml.Node]:
+    """Returns the node of every object of a YAML document; Lists are taken apart."""
+    items = _descend(node, ("items",)) if isinstance(node, yaml.MappingNode) else None
+    if isinstance(items, yaml.SequenceNode):
+        return list(chain.from_iterable(map(_nodes, items.value)))
+    return [] if node is None else [node]
+
+
+def _plain(node: yaml.Node) -> object:
+    entries = _entries(node)
+    metadata = _entries(entries.get("metadata"))
+    names = {key: value.value for key, value in metadata.items() if key in ("name", "namespace")}
+    plain: dict[str, object] = {key: entries[key].value for key in ("kind", "apiVersion") if key in entries}
+    return {**plain, "metadata": names}
+
+
+def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {str(key.value): value for key, value in node.value}
+
+
+def _descend(node: yaml.Node, path: ValuePath) -> yaml.Node:
+    """Returns the node of a path, or the innermost one around it that exists."""
+    for part in path:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+        elif str(part) in _entries(node):
+            node = _entries(node)[str(part)]
+        else:
+            break
+    return node
+
 
 STDIN: Final = "-"
 # `longhorn-extender snapshot` writes them for `explain` and predictions.

@@ -11,8 +11,7 @@ import msgspec
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.cluster_cache import CSI_NODES, DISRUPTION_BUDGETS, WATCHED, WatchedKind
-from app.kube.paging import pages
-from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS
+from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS, pages
 from scheduler_core.convert.redact import (
     keep_selected_labels,
     redact,

@@ -26,8 +26,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from app.kube.client import ApiError, KubeClient
-from app.kube.owned_objects import create_owned
+from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import LEASES
 from scheduler_core.convert.coordination import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError

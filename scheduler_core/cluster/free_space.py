@@ -11,8 +11,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from scheduler_core.disk_schedule.disk_space import account
 from scheduler_core.disk_schedule.reconcile import limit_of
-from scheduler_core.disk_schedule.uncounted_space import account
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space, scheduling_limit
 from scheduler_core.model import longhorn

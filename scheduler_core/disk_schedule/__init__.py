@@ -6,12 +6,12 @@ allocations, and the API server accepts a write only against the version that wa
 
 Every controller is a loop around one pure decision of this package:
 
-    node sync        node_sync.sync_disks              DiskSchedules to create, update, delete, create again
-    DiskSchedule     reconcile.reconcile               the next status, and whether to remove the finalizer
-    volume           volumes.decide_volume             places, requests, sizes, the condition DiskAllocation
-    replica          replica_release.release_replica   requests to withdraw, on deletion only
-    backing image    backing_images.decide_image       copies and requests
-    mirror           observed_allocation.mirror_spec   a DiskSchedule that describes the cluster as it is
+    node sync        node_sync.sync_disks          DiskSchedules to create, update, delete, create again
+    DiskSchedule     reconcile.reconcile           the next status, and whether to remove the finalizer
+    volume           volumes.decide_volume         places, requests, sizes, the condition DiskAllocation
+    replica          writes.release_replica        requests to withdraw, on deletion only
+    backing image    backing_images.decide_image   copies and requests
+    mirror           reconcile.mirror_spec         a DiskSchedule that describes the cluster as it is
 
 A decision is a sequence of writes (`writes`). The caller carries them out one by one, each against the version that was
 read, and stops at the first that fails: 409 means that another writer was faster, so everything is read and decided again.
@@ -21,15 +21,10 @@ request is withdrawn before its place is removed. Between two decisions, all sta
 
 The decisions share these modules:
 
-    allocation                 the rule: which requests are granted; and which bytes count
-    requests                   changes of a spec
-    conditions                 types and reasons of conditions
-    occupancy                  what is on a disk, as Replicas and BackingImages say
-    disk_space                 what is left on a disk for newcomers
-    allocation_events          what a new status changes, as sentences
-    replica_stage              how far one replica's allocation is
-    expansion                  part of `volumes`: a volume that grows
-    candidates                 disks where a replica may request space
-    backing_image_placement    disks that need, or may take, a copy of a backing image
-    uncounted_space            bytes that a DiskSchedule adds to what the extender counts
+    allocation     the rule: which requests are granted; and which bytes count
+    writes         writes, changes of a spec, and types and reasons of conditions
+    occupancy      what is on a disk, as Replicas and BackingImages say, and how far a replica's allocation is
+    disk_space     what is left on a disk for newcomers, and what a DiskSchedule adds to what the extender counts
+    expansion      part of `volumes`: a volume that grows
+    candidates     disks where a replica may request space
 """

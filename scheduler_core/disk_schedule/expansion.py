@@ -20,18 +20,20 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler_core.disk_schedule.allocation import claim
-from scheduler_core.disk_schedule.conditions import (
+from scheduler_core.disk_schedule.disk_space import DiskSpace
+from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
+from scheduler_core.disk_schedule.writes import (
     DISK_ALLOCATION,
     EXPANSION_GRANTED,
     EXPANSION_PENDING,
     EXPANSION_REJECTED,
+    SetReplicaSize,
+    SetRequirement,
+    Write,
     condition_matches,
     disk_name,
     disk_problem,
 )
-from scheduler_core.disk_schedule.disk_space import DiskSpace
-from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, has_run
-from scheduler_core.disk_schedule.writes import SetReplicaSize, SetRequirement, Write
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Volume

@@ -1,13 +1,16 @@
-"""Decides the next status of a DiskSchedule from its requests and the state of its disk."""
+"""Decides the next status of a DiskSchedule from its requests and the state of its disk, and says in sentences what a new status
+grants, rejects or releases. The mirror describes a disk whose Longhorn allocates by itself: observed, never decided.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from scheduler_core.disk_schedule.allocation import Limit, allocate
-from scheduler_core.disk_schedule.conditions import (
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
+from scheduler_core.disk_schedule.writes import (
     BEING_DELETED,
     DISK_MISSING,
     DISK_NOT_READY,
@@ -22,20 +25,20 @@ from scheduler_core.disk_schedule.conditions import (
     with_condition,
     without_condition,
 )
-from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     Allocation,
     AllocationState,
     DiskSchedule,
+    DiskScheduleSpec,
     DiskScheduleStatus,
     Fault,
     RequestKind,
 )
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.listing import join_first
-from scheduler_core.model.longhorn import Disk, Node
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
+from scheduler_core.model.quantity import MAX_BYTES, format_bytes
 
 # Of storageAvailable: a smaller change is not written at once.
 _MATERIAL_PART: Final = 100
@@ -173,3 +176,96 @@ def _has_status_faults(faults: Iterable[Fault]) -> bool:
 
 def _join_faults(faults: tuple[Fault, ...]) -> str:
     return join_first([str(fault) for fault in faults], "; ")
+
+
+_Named = TypeVar("_Named", Replica, BackingImage)
+
+
+def mirror_spec(
+    schedule: DiskSchedule, replicas: Iterable[Replica], images: Iterable[BackingImage]
+) -> DiskScheduleSpec:
+    """Returns the spec that requests what is on the disk: every Replica object placed there, and every backing image
+    with the disk in its spec.
+    """
+    return replace(
+        schedule.spec,
+        replicas={each.name: each.size for each in _by_name(replicas) if each.disk_id == schedule.name and each.size},
+        backing_images={
+            each.name: each.real_size for each in _by_name(images) if schedule.name in each.disks and each.real_size
+        },
+    )
+
+
+def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskScheduleStatus | None:
+    """Returns the next status of a mirrored spec, if it differs. Everything counts as scheduled, whatever the limit.
+    More than storageAvailable is an over-allocation: condition Schedulable is False with reason OverAllocated.
+    """
+    held = {
+        kind: {
+            name: Allocation(AllocationState.SCHEDULED, size)
+            for name, size in sorted(schedule.spec.requests(kind).items())
+            if size
+        }
+        for kind in RequestKind
+    }
+    total = sum(entry.size for entries in held.values() for entry in entries.values())
+    status = replace(
+        schedule.status,
+        replicas=held[RequestKind.REPLICA],
+        backing_images=held[RequestKind.BACKING_IMAGE],
+        storage_scheduled=min(total, MAX_BYTES),
+    )
+    status = describe_status(schedule, status, limit_of(schedule, node), now)
+    return None if status == schedule.status else status
+
+
+def _by_name(objects: Iterable[_Named]) -> list[_Named]:
+    return sorted(objects, key=lambda each: each.name)
+
+
+GRANTED: Final = "Granted"
+REJECTED: Final = "Rejected"
+RELEASED: Final = "Released"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationEvent:
+    """What happened to some requests."""
+
+    reason: str  # GRANTED, REJECTED or RELEASED
+    message: str  # names and bytes, and the disk's numbers
+
+    @property
+    def normal(self) -> bool:
+        return self.reason != REJECTED
+
+
+def allocation_events(schedule: DiskSchedule, status: DiskScheduleStatus) -> tuple[AllocationEvent, ...]:
+    """Returns what a new status changes for the requests of a DiskSchedule."""
+    held = format_bytes(status.storage_scheduled)
+    limit = "" if status.storage_available is None else f" of {format_bytes(status.storage_available)}"
+    return tuple(
+        AllocationEvent(reason, f"{join_first(sentences, ', ')}; {held}{limit} are held")
+        for reason, sentences in _changes(schedule, status).items()
+        if sentences
+    )
+
+
+def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> dict[str, list[str]]:
+    changes: dict[str, list[str]] = {GRANTED: [], REJECTED: [], RELEASED: []}
+    for kind in RequestKind:
+        before = schedule.status.allocations(kind)
+        after = status.allocations(kind)
+        for name in sorted(before.keys() | after.keys()):
+            old, new = before.get(name), after.get(name)
+            old_size = old.size if old else 0
+            new_size = new.size if new else 0
+            requested = schedule.spec.requests(kind).get(name) or 0
+            if new_size > old_size:
+                changes[GRANTED].append(f"{format_bytes(new_size)} for {kind.value} {name}")
+            elif new_size < old_size:
+                changes[RELEASED].append(f"{format_bytes(old_size - new_size)} of {kind.value} {name}")
+            rejected = new is not None and new.state is AllocationState.REJECTED
+            if rejected and (old is None or old.state is not AllocationState.REJECTED):
+                changes[REJECTED].append(f"{format_bytes(requested - new_size)} more for {kind.value} {name}")
+    return changes

@@ -19,7 +19,10 @@ from scheduler_core.disk_schedule.candidates import (
     choose_disk,
     unclaimed_image_bytes,
 )
-from scheduler_core.disk_schedule.conditions import (
+from scheduler_core.disk_schedule.disk_space import DiskSpaces
+from scheduler_core.disk_schedule.expansion import expand
+from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run, replica_allocation
+from scheduler_core.disk_schedule.writes import (
     ALLOCATION_PENDING,
     ALLOCATION_REJECTED,
     BACKING_IMAGE_MISSING,
@@ -29,13 +32,14 @@ from scheduler_core.disk_schedule.conditions import (
     NODE_UNREADABLE,
     PLACE_CONTRADICTED,
     UNREADABLE,
+    AssignReplica,
+    SetReplicaSize,
+    SetRequirement,
+    SetVolumeCondition,
+    Write,
     condition_matches,
     disk_problem,
 )
-from scheduler_core.disk_schedule.disk_space import DiskSpaces
-from scheduler_core.disk_schedule.expansion import expand
-from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, has_run, replica_allocation
-from scheduler_core.disk_schedule.writes import AssignReplica, SetReplicaSize, SetRequirement, SetVolumeCondition, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind

@@ -1,11 +1,87 @@
-"""Writes that decisions about volumes, replicas and backing images return, and callers carry out in order."""
+"""Writes that decisions about volumes, replicas and backing images return, and callers carry out in order; and the types and reasons
+of the conditions that are written.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
-from scheduler_core.model.disk_schedule import RequestKind
-from scheduler_core.model.kube import Condition
+from scheduler_core.model.disk_schedule import Allocations, DiskSchedule, DiskScheduleSpec, RequestKind, Requests
+from scheduler_core.model.kube import Condition, condition
+from scheduler_core.model.longhorn import Replica
+
+SCHEDULABLE: Final = "Schedulable"
+REQUESTS_VALID: Final = "RequestsValid"
+DISK_ALLOCATION: Final = "DiskAllocation"
+
+NODE_MISSING: Final = "NodeMissing"
+NODE_UNREADABLE: Final = "NodeUnreadable"
+DISK_MISSING: Final = "DiskMissing"
+DISK_REPLACED: Final = "DiskReplaced"
+DISK_NOT_READY: Final = "DiskNotReady"
+DISK_NOT_SCHEDULABLE: Final = "DiskNotSchedulable"
+BEING_DELETED: Final = "BeingDeleted"
+OVER_ALLOCATED: Final = "OverAllocated"
+INVALID_REQUESTS: Final = "InvalidRequests"
+
+ALLOCATION_PENDING: Final = "AllocationPending"
+ALLOCATION_REJECTED: Final = "AllocationRejected"
+NO_DISK: Final = "NoDiskWithRoom"
+BACKING_IMAGE_MISSING: Final = "BackingImageMissing"
+BACKING_IMAGE_PENDING: Final = "BackingImagePending"
+UNREADABLE: Final = "Unreadable"
+PLACE_CONTRADICTED: Final = "PlaceContradicted"
+EXPANSION_PENDING: Final = "ExpansionPending"
+EXPANSION_GRANTED: Final = "ExpansionGranted"
+EXPANSION_REJECTED: Final = "ExpansionRejected"
+
+
+_GONE: Final = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
+
+
+def gone_disk(schedule: DiskSchedule) -> str:
+    """Returns why nothing on a DiskSchedule's disk can be reached, "" if the disk exists."""
+    # The node is gone, lists no such disk, or lists a different one under its name.
+    schedulable = condition(schedule.status.conditions, SCHEDULABLE)
+    return schedulable.message if schedulable.status == "False" and schedulable.reason in _GONE else ""
+
+
+def with_condition(conditions: tuple[Condition, ...], wanted: Condition, now: str) -> tuple[Condition, ...]:
+    """Returns the conditions with one set, in its place. Its transition time changes only with its status. Conditions
+    of other types stay as they are.
+    """
+    current = next((entry for entry in conditions if entry.type == wanted.type), None)
+    since = current.last_transition_time if current and current.status == wanted.status else ""
+    wanted = replace(wanted, last_transition_time=since or now)
+    if current is None:
+        return (*conditions, wanted)
+    return tuple(
+        wanted if entry is current else entry for entry in conditions if entry is current or entry.type != wanted.type
+    )
+
+
+def without_condition(conditions: tuple[Condition, ...], kind: str) -> tuple[Condition, ...]:
+    return tuple(entry for entry in conditions if entry.type != kind)
+
+
+def condition_matches(current: Condition | None, wanted: Condition) -> bool:
+    """Whether a condition equals the wanted one, ignoring the transition time."""
+    return current is not None and replace(current, last_transition_time="") == replace(wanted, last_transition_time="")
+
+
+def disk_problem(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
+    """Returns why a disk grants nothing at all, as a sentence for a volume's condition; "" if only space is lacking."""
+    schedule = schedules.get(uuid)
+    if schedule is None:
+        return f"no node lists disk {uuid}"
+    schedulable = condition(schedule.status.conditions, SCHEDULABLE)
+    return "" if schedulable.status != "False" or schedulable.reason == OVER_ALLOCATED else schedulable.message
+
+
+def disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
+    return schedules[uuid].spec.disk if uuid in schedules else uuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +142,41 @@ class RemoveFinalizer:
 
 
 Write = SetRequirement | AssignReplica | SetReplicaSize | SetVolumeCondition | ChangeCopies | RemoveFinalizer
+
+
+def set_requirement(spec: DiskScheduleSpec, kind: RequestKind, name: str, size: int) -> DiskScheduleSpec:
+    """Returns the spec with `size` bytes requested; 0 withdraws the request. The same spec object if nothing changes. A
+    backing image's name is the key on every disk, because all of its copies are equally large.
+
+    Raises:
+        ValueError: the size is negative, which is a caller's fault and never written
+    """
+    if size < 0:
+        raise ValueError(f"{kind.value} {name}: a requirement of {size} bytes")
+    requests = spec.requests(kind)
+    if requests.get(name, 0) == size and (name in requests) == (size > 0):
+        return spec
+    changed: Requests = {key: value for key, value in requests.items() if key != name}
+    if size:
+        changed = {**changed, name: size}
+    return replace(spec, replicas=changed) if kind is RequestKind.REPLICA else replace(spec, backing_images=changed)
+
+
+def release_replica(replica: Replica, schedules: Mapping[str, DiskSchedule]) -> tuple[Write, ...]:
+    """Returns the writes that release a replica that is being deleted; none for any other replica. The finalizer is
+    removed last, so that a replica never disappears while it has a request.
+    """
+    if not replica.deleting:
+        return ()
+    name = replica.name
+    withdrawals = tuple(
+        SetRequirement(uuid, RequestKind.REPLICA, name, 0)
+        for uuid, schedule in sorted(schedules.items())
+        if name in schedule.spec.replicas
+    )
+    return (*withdrawals, RemoveFinalizer(RequestKind.REPLICA, name))
+
+
+def changed_names(before: Allocations, after: Allocations) -> frozenset[str]:
+    """Returns the names whose allocation differs: only their volumes (or backing images) are reconciled."""
+    return frozenset(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

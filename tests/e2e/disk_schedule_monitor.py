@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from app.disk_schedule.informer import Informer, InformerObject, decode_schedule, decoder, model_reader
+from app.disk_schedule.informer import Informer, InformerObject, read_replica, read_schedule
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
-from scheduler_core.disk_schedule.replica_stage import has_run
+from scheduler_core.disk_schedule.occupancy import has_run
 from scheduler_core.model.disk_schedule import (
     AllocationState,
     DiskSchedule,
@@ -39,13 +38,13 @@ class _ReplicaHistory(Informer[Replica]):
     """The replicas, with all of their versions."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(read_replica)
         self._versions: defaultdict[str, list[tuple[int, Replica | Fault]]] = defaultdict(list)
 
-    def _set(self, name: str, new: InformerObject[Replica] | None) -> None:
-        super()._set(name, new)
-        if new is not None:
-            self._versions[name].append((int(new.version), new.value))
+    def _set(self, key: Key, value: InformerObject[Replica] | None) -> None:
+        super()._set(key, value)
+        if value is not None:
+            self._versions[str(key)].append((int(value.version), value.value))
 
     def was_on_disk(self, name: str, uuid: str, version: int) -> bool:
         """Whether a replica was on a disk, and not being deleted, when an object got this version."""
@@ -104,9 +103,12 @@ class DiskScheduleMonitor:
     async def _watch(self) -> None:
         client = await KubeClient.connect(str(self._kubeconfig))
         timing = Timing(time.monotonic, random.uniform)
+        decode_schedule = Informer(read_schedule).decode
         reflector = Reflector(client, DISK_SCHEDULES, decode_schedule, self, timing, namespace=self._namespace)
-        decode = decoder(model_reader(LONGHORN_GROUP, "Replica", Replica))
-        replicas = Reflector(client, LONGHORN_REPLICAS, decode, self._replicas, timing, namespace=self._namespace)
+        decode_replica = self._replicas.decode
+        replicas = Reflector(
+            client, LONGHORN_REPLICAS, decode_replica, self._replicas, timing, namespace=self._namespace
+        )
         tasks = [asyncio.create_task(each.run()) for each in (replicas, reflector)]
         while not self._end.is_set():
             if all(each.status.phase is Phase.SYNCED for each in (replicas, reflector)):

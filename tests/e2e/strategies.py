@@ -15,7 +15,7 @@ from rich.table import Table
 from app.cli.explain_subject import ClusterSource, read_source
 from app.cli.predictions import order_seeds, predicted_cluster, seeded_choice
 from app.cli.what_if_changes import ChangeReader, parallel_sets
-from app.kube.scheduling_objects import SchedulingObjects
+from app.kube.snapshot_generic import SchedulingObjects
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.strategies.comparison import Spread, StrategyComparison, summarize

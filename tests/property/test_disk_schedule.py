@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
+from scheduler_core.disk_schedule.disk_space import account
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant
-from scheduler_core.disk_schedule.requests import set_requirement
-from scheduler_core.disk_schedule.uncounted_space import account
+from scheduler_core.disk_schedule.writes import set_requirement
 from scheduler_core.model.disk_schedule import (
     Allocation,
     AllocationState,

@@ -14,8 +14,7 @@ from random import Random
 
 import pytest
 
-from scheduler_core.disk_schedule.conditions import gone_disk
-from scheduler_core.disk_schedule.requests import set_requirement
+from scheduler_core.disk_schedule.writes import gone_disk, set_requirement
 from scheduler_core.model.disk_schedule import (
     Allocation,
     AllocationState,

@@ -10,28 +10,19 @@ from typing import Any
 
 from aiohttp import web
 
-from app.disk_schedule.backing_image_controller import ImageController
-from app.disk_schedule.controller import Controller, ControllerContext
-from app.disk_schedule.disk_controller import Allocator, Mirror
+from app.disk_schedule.controller import Controller, ControllerContext, OrphanController
+from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.informer import (
     Informer,
-    InformerObject,
-    decoder,
-    model_reader,
-    read_schedule,
 )
 from app.disk_schedule.metrics import ControllerMetrics
-from app.disk_schedule.node_controller import NodeController
 from app.disk_schedule.object_events import NoEvents
-from app.disk_schedule.orphan_controller import OrphanController
-from app.disk_schedule.volume_controller import ReplicaController, VolumeController
+from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.runtime.work_queue import Requeue
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
-from scheduler_core.model.longhorn import Replica
 from tests import builders
 from tests.builders import Object
 from tests.worlds.fake_api import FakeApi
@@ -46,20 +37,17 @@ ALL: tuple[type[Controller], ...] = (
     Mirror,
 )
 Reconciled = set[tuple[str, str]]
-read_replica = model_reader(LONGHORN_GROUP, "Replica", Replica)
 BAD_NODE: Object = {"metadata": {"name": "bad"}, "spec": {"disks": {"disk-1": {"storageReserved": 2**70}}}}
 """A Longhorn node that cannot be read."""
 _version = 0
 
 
-def put(informer: Informer[Any], read: Callable[[Any], Any], raw: Object) -> None:
+def put(informer: Informer[Any], raw: Object) -> None:
     """Delivers one object, as a watch would."""
     global _version  # noqa: PLW0603 # as an API server counts
     _version += 1
     metadata = {**raw["metadata"], "resourceVersion": str(_version)}
-    key, decoded = decoder(read, keep=True)(json.dumps({**raw, "metadata": metadata}).encode())
-    assert isinstance(decoded, InformerObject)
-    informer.change(key, decoded)
+    informer.change(*informer.decode(json.dumps({**raw, "metadata": metadata}).encode()))
 
 
 class RecordingApi(FakeApi):
@@ -115,15 +103,15 @@ class World:
             "spec": {"name": "disk-1", "nodeID": "n", **(spec or {})},
             "status": status or {},
         }
-        put(self.watches.schedules, read_schedule, raw)
+        put(self.watches.schedules, raw)
 
     def replica(self, name: str, volume: str, node: str = "n", **more: Any) -> None:
         """Delivers a replica."""
-        put(self.watches.replicas, read_replica, builders.replica(name, volume, node, **more))
+        put(self.watches.replicas, builders.replica(name, volume, node, **more))
 
     def unreadable_replica(self, name: str, **metadata: Any) -> None:
         """Delivers a replica with an invalid size."""
-        put(self.watches.replicas, read_replica, {"metadata": {"name": name, **metadata}, "spec": {"volumeSize": "-5"}})
+        put(self.watches.replicas, {"metadata": {"name": name, **metadata}, "spec": {"volumeSize": "-5"}})
 
     async def reconciled_after(self, event: Callable[[], None]) -> Reconciled:
         """What is reconciled because of an event, as (controller, key)."""

@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
-from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
+from scheduler_core.disk_schedule.backing_images import (
+    ImageSnapshot,
+    candidate_disks,
+    decide_image,
+    disks_that_need_image,
+)
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
 from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import reconcile
-from scheduler_core.disk_schedule.replica_release import release_replica
-from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.volumes import VolumeSnapshot, decide_volume
 from scheduler_core.disk_schedule.writes import (
     AssignReplica,
@@ -30,6 +32,8 @@ from scheduler_core.disk_schedule.writes import (
     SetRequirement,
     SetVolumeCondition,
     Write,
+    release_replica,
+    set_requirement,
 )
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings

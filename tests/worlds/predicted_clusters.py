@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from app.kube.scheduling_objects import SchedulingObjects
+from app.kube.snapshot_generic import SchedulingObjects
 from app.kube.snapshot_live import as_snapshot
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.extender.decision import FilterOptions

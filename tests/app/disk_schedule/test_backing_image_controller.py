@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.disk_schedule.backing_image_controller import ImageController, UnreadableError
-from app.disk_schedule.informer import model_reader, read_image, read_schedule
 from app.disk_schedule.metrics import ControllerMetrics
+from app.disk_schedule.volume_controller import ImageController, UnreadableError
 from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_BACKING_IMAGES
 from app.runtime.work_queue import Requeue
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.disk_schedule import FINALIZER
-from scheduler_core.model.longhorn import Node
 from tests.builders import Object
 from tests.worlds.controllers import BAD_NODE, RecordingApi, World, put
 from tests.worlds.fake_api import serve
@@ -93,7 +90,7 @@ def test_no_copy_is_requested_of_a_disk_schedule_in_deletion(tmp_path: Path, req
     def add_schedule_in_deletion(world: World) -> None:
         deleted = {"name": "d", "deletionTimestamp": "2026-01-01T00:00:00Z"}
         spec = {"name": "disk-1", "nodeID": "n", "backingImages": requests}
-        put(world.watches.schedules, read_schedule, {"metadata": deleted, "spec": spec})
+        put(world.watches.schedules, {"metadata": deleted, "spec": spec})
 
     assert reconcile(tmp_path, image_with_copy, add_schedule_in_deletion) == (Requeue.WAITING, [])
 
@@ -103,7 +100,7 @@ def test_a_place_without_disk_schedule_stays_while_a_node_cannot_be_read(tmp_pat
     placed = image(spec={"diskFileSpecMap": {"d": {}}}, status={"realSize": 5})
 
     def add_unreadable_node(world: World) -> None:
-        put(world.watches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), BAD_NODE)
+        put(world.watches.nodes, BAD_NODE)
 
     assert reconcile(tmp_path, placed, add_unreadable_node) == (Requeue.WAITING, [])
     _, [body] = reconcile(tmp_path, placed)
@@ -116,7 +113,7 @@ def test_an_image_with_an_unreadable_number_of_copies_is_refused_and_counted(tmp
     metrics = ControllerMetrics()
 
     def count_unreadable(world: World) -> None:
-        put(world.watches.images, read_image, odd)
+        put(world.watches.images, odd)
         metrics.watch(world.watches, world.context.clock)
 
     with pytest.raises(UnreadableError, match=r"backing image i cannot be read: spec.minNumberOfCopies is -1"):

@@ -6,12 +6,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from app.disk_schedule.informer import model_reader, read_image, read_volume
 from app.kube.client import KubeClient
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.disk_schedule.disk_space import disk_spaces
 from scheduler_core.disk_schedule.occupancy import occupancy_by_disk
-from scheduler_core.model.longhorn import Node
 from tests import builders
 from tests.builders import GI
 from tests.e2e.disk_schedule import image
@@ -55,16 +52,16 @@ def test_the_index_follows_every_event(tmp_path: Path) -> None:
         copied = image("i", 3, disks=[UUID])
         steps: list[Callable[[], None]] = [
             lambda: world.replica("r", "v", size=5, healthy=False),
-            lambda: put(caches.volumes, read_volume, builders.volume("v", 5, backingImage="i")),
+            lambda: put(caches.volumes, builders.volume("v", 5, backingImage="i")),
             lambda: world.schedule(UUID, spec={"replicas": {"old": 7 * GI}}),
-            lambda: put(caches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), builders.longhorn_node("n", 100)),
-            lambda: put(caches.images, read_image, copied),
+            lambda: put(caches.nodes, builders.longhorn_node("n", 100)),
+            lambda: put(caches.images, copied),
             lambda: world.replica("r", "v", size=5),
             lambda: world.replica("r", "v", "m", size=5),
             lambda: world.replica("r", "v", size=5, deleting=True),
             lambda: caches.replicas.change("r", None),
             lambda: world.replica("late", "w", size=0, healthy=False),
-            lambda: put(caches.volumes, read_volume, builders.volume("w", 9)),
+            lambda: put(caches.volumes, builders.volume("w", 9)),
             lambda: caches.images.change("i", None),
             lambda: caches.nodes.change("n", None),
             lambda: caches.schedules.change(UUID, None),
@@ -81,7 +78,7 @@ def test_a_replica_that_is_about_to_be_placed_counts_until_the_cache_says_where_
 
     def check(world: World) -> None:
         caches = world.watches
-        put(caches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), builders.longhorn_node("n", 100))
+        put(caches.nodes, builders.longhorn_node("n", 100))
         world.schedule(UUID)
         world.replica("r", "v", "", size=30)
         before = caches.disks.space()[UUID].free

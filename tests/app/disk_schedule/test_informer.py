@@ -6,21 +6,16 @@ import json
 
 import pytest
 
+from app.disk_schedule.controller import OrphanRequests
 from app.disk_schedule.informer import (
     Informer,
     InformerObject,
-    decode_volume,
-    decoder,
-    model_reader,
     read_image,
+    read_replica,
     read_schedule,
     read_volume,
-    reuse_written,
 )
-from app.disk_schedule.orphan_controller import OrphanRequests
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.disk_schedule import Fault
-from scheduler_core.model.longhorn import Replica
 
 Change = tuple[str, str | Fault | None, str | Fault | None]
 
@@ -33,7 +28,7 @@ def object_at(version: int, value: str, name: str = "a") -> InformerObject[str]:
 def subscribed_informer() -> tuple[Informer[str], list[Change]]:
     """An informer, and the changes that it reports."""
     changes: list[Change] = []
-    informer = Informer[str]()
+    informer = Informer[str](lambda _: "decoded")
     informer.subscribe(lambda *change: changes.append(change))
     return informer, changes
 
@@ -89,11 +84,9 @@ def test_a_copy_of_all_objects_does_not_change() -> None:
 
 def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
     """It is neither forgotten nor an error that ends the watch."""
-    decode = decoder(model_reader(LONGHORN_GROUP, "Replica", Replica))
     raw = {"metadata": {"name": "r", "resourceVersion": "7"}, "spec": {"volumeSize": "-5"}}
-    key, decoded = decode(json.dumps(raw).encode())
+    key, decoded = Informer(read_replica).decode(json.dumps(raw).encode())
     assert key == "r"
-    assert decoded is not None
     assert (decoded.name, decoded.version) == ("r", "7")
     assert isinstance(decoded.value, Fault)
     assert str(decoded.value) == "spec.volumeSize '-5' is negative"
@@ -105,11 +98,9 @@ def test_what_this_process_wrote_is_not_decoded_again() -> None:
     informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(6, "written"))
     informer.store_written(object_at(7, "newest"))
-    decode = reuse_written(informer, decoder(lambda _: "decoded"))
     values = []
     for version in ("5", "6", "7", "8", ""):
-        _, decoded = decode(json.dumps({"metadata": {"name": "a", "resourceVersion": version}}).encode())
-        assert decoded is not None
+        _, decoded = informer.decode(json.dumps({"metadata": {"name": "a", "resourceVersion": version}}).encode())
         values.append(decoded.value)
     assert values == ["decoded", "newest", "newest", "decoded", "decoded"]
 
@@ -129,8 +120,7 @@ def test_kept_bytes_are_the_object_without_managed_fields() -> None:
     raw = {"metadata": metadata, "spec": {"size": "10", "unknown": [1, None]}, "status": {}}
     managed = {**raw, "metadata": {**metadata, "managedFields": [{"manager": "it"}]}}
     for written in (raw, managed):
-        _, decoded = decode_volume(json.dumps(written).encode())
-        assert decoded is not None
+        decoded = Informer(read_volume, keep=True).object_of(json.dumps(written).encode())
         assert json.loads(decoded.raw) == raw
 
 

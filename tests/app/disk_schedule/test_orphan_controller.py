@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.disk_schedule.informer import decode_schedule, decoded_object, read_image
-from app.disk_schedule.orphan_controller import OrphanController
+from app.disk_schedule.controller import OrphanController
+from app.disk_schedule.informer import Informer, read_schedule
 from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
 from tests.worlds.controllers import RecordingApi, World, put
@@ -32,14 +32,14 @@ async def _withdrawn(api: RecordingApi, client: KubeClient, *, works: bool, late
     world = World(client)
     controller = OrphanController(world.context)
     world.replica("r", "v")
-    put(world.watches.images, read_image, {"metadata": {"name": "i"}, "spec": {}})
+    put(world.watches.images, {"metadata": {"name": "i"}, "spec": {}})
     running = asyncio.create_task(controller.run()) if works else None
     await asyncio.sleep(0.1)
     world.watches.replicas.change("r", None)
     world.watches.images.change("i", None)
     if late:
         await until("a reconciliation without a request", lambda: not len(controller.queue))
-    schedule = decoded_object(decode_schedule, json.dumps(SCHEDULE).encode())
+    schedule = Informer(read_schedule, keep=True).object_of(json.dumps(SCHEDULE).encode())
     world.watches.schedules.change("d", schedule)
     running = running or asyncio.create_task(controller.run())
     if works:

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.disk_schedule.informer import Informer, InformerObject, decode_schedule, decoded_object
-from app.disk_schedule.schedule_writer import ScheduleWriter
+from app.disk_schedule.informer import Informer, InformerObject, read_schedule
+from app.disk_schedule.writer import ScheduleWriter
 from app.kube.client import ApiError
 from scheduler_core.convert.disk_schedule import with_status
 from scheduler_core.disk_schedule.writes import SetRequirement
@@ -30,13 +30,13 @@ class Server:
         self.conflicts = 0
         self.foreign: list[Callable[[Object], None]] = []
         self.body: Object = {"metadata": {"name": "u"}, "spec": {"replicas": requests}}
-        self.cache = Informer[DiskSchedule]()
+        self.cache = Informer(read_schedule, keep=True)
         self.cache.change("u", self._store())
 
     def _store(self) -> InformerObject[DiskSchedule]:
         self.version += 1
         self.body = {**self.body, "metadata": {"name": "u", "resourceVersion": str(self.version)}}
-        return decoded_object(decode_schedule, json.dumps(self.body).encode())
+        return self.cache.object_of(json.dumps(self.body).encode())
 
     async def put(self, name: str, body: Mapping[str, Any], subresource: str) -> InformerObject[DiskSchedule]:
         """Answers a PUT."""

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from app.disk_schedule.informer import model_reader, read_schedule, read_volume
 from app.disk_schedule.volume_controller import VolumeController
 from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
-from scheduler_core.model.longhorn import Node
 from tests import builders
 from tests.builders import Object
-from tests.worlds.controllers import BAD_NODE, RecordingApi, World, put, read_replica
+from tests.worlds.controllers import BAD_NODE, RecordingApi, World, put
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.fake_api import serve
 
@@ -35,10 +32,10 @@ def reconcile(folder: Path, nodes: list[Object]) -> tuple[Requeue | None, list[O
             client = await KubeClient.connect(str(kubeconfig))
             try:
                 world = World(client)
-                put(world.watches.volumes, read_volume, volume)
-                put(world.watches.replicas, read_replica, replica)
+                put(world.watches.volumes, volume)
+                put(world.watches.replicas, replica)
                 for raw in nodes:
-                    put(world.watches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), raw)
+                    put(world.watches.nodes, raw)
                 result = await VolumeController(world.context).reconcile("v")
             finally:
                 await client.close()
@@ -90,9 +87,9 @@ def test_a_replica_leaves_held_bytes_only_if_its_disk_is_gone_still(
             client = await KubeClient.connect(str(kubeconfig))
             try:
                 world = World(client)
-                put(world.watches.volumes, read_volume, volume)
-                put(world.watches.replicas, read_replica, replica)
-                put(world.watches.schedules, read_schedule, held_disk("NodeMissing"))
+                put(world.watches.volumes, volume)
+                put(world.watches.replicas, replica)
+                put(world.watches.schedules, held_disk("NodeMissing"))
                 await VolumeController(world.context).reconcile("v")
             finally:
                 await client.close()

@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.disk_schedule.informer import model_reader, read_image, read_volume
 from app.kube.client import KubeClient
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
-from scheduler_core.model.longhorn import Node
 from tests import builders
 from tests.worlds.controllers import Reconciled, World, put
 from tests.worlds.fake_api import write_kubeconfig
@@ -29,9 +26,9 @@ def reconciled_keys(
     async def play_event() -> Reconciled:
         client = await KubeClient.connect(str(write_kubeconfig(tmp_path, "http://127.0.0.1:1")))
         world = World(client)
-        put(world.watches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), builders.longhorn_node("n"))
-        put(world.watches.volumes, read_volume, builders.volume("v", backingImage="i"))
-        put(world.watches.images, read_image, {"metadata": {"name": "i"}, "spec": {}})
+        put(world.watches.nodes, builders.longhorn_node("n"))
+        put(world.watches.volumes, builders.volume("v", backingImage="i"))
+        put(world.watches.images, {"metadata": {"name": "i"}, "spec": {}})
         world.replica("r", "v")
         world.schedule("n-disk-1", spec={"replicas": {"r": 5}, "backingImages": {"i": 5}})
         if before is not None:
@@ -101,7 +98,7 @@ def test_a_node_whose_space_changes_wakes_its_disks_and_a_new_disk_wakes_node_sy
 
     def node(**more: Any) -> Callable[[World], None]:
         raw = builders.longhorn_node("n", **more)
-        return lambda world: put(world.watches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), raw)
+        return lambda world: put(world.watches.nodes, raw)
 
     assert reconciled_keys(tmp_path, node(disks=50)) == DISK
     two = node(disks={"disk-1": builders.disk(100), "disk-2": builders.disk(100)})
@@ -140,7 +137,7 @@ def test_an_unreadable_image_that_is_deleted_wakes_the_mirror_of_its_disks(tmp_p
     keys = reconciled_keys(
         tmp_path,
         lambda world: world.watches.images.change("i", None),
-        before=lambda world: put(world.watches.images, read_image, bad),
+        before=lambda world: put(world.watches.images, bad),
     )
     assert keys == {("backing-image", "i"), ("volume", "v"), ("mirror", "n-disk-1"), ("orphan", "backing image/i")}
 
@@ -153,11 +150,11 @@ def test_a_volume_delivered_after_its_replica_wakes_the_image_it_is_made_from(tm
 
     with_image = reconciled_keys(
         tmp_path,
-        lambda world: put(world.watches.volumes, read_volume, builders.volume("late", backingImage="i")),
+        lambda world: put(world.watches.volumes, builders.volume("late", backingImage="i")),
         before=replica,
     )
     assert with_image == {("volume", "late"), ("backing-image", "i")}
     without_image = reconciled_keys(
-        tmp_path, lambda world: put(world.watches.volumes, read_volume, builders.volume("late")), before=replica
+        tmp_path, lambda world: put(world.watches.volumes, builders.volume("late")), before=replica
     )
     assert without_image == {("volume", "late")}

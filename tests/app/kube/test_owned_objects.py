@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from app.kube.client import ApiError
-from app.kube.owned_objects import create_owned
+from app.kube.client import ApiError, create_owned
 from app.kube.resources import LEASES
 from tests.worlds.fake_api import FakeApi, connect_client, failing
 

@@ -15,9 +15,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.kube.answer_memory import AnswerMemory
 from app.kube.client import KubeClient
-from app.kube.memory_limit import resident_memory
+from app.kube.memory import AnswerMemory, resident_memory
 from app.kube.reflector import QUIET_SECONDS, CacheStatus, Key, Phase, Reflector, Timing
 from app.kube.resources import LONGHORN_REPLICAS, Resource
 from scheduler_core.backoff import Backoff

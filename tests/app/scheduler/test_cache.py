@@ -43,9 +43,9 @@ def cache_of(*nodes: str) -> tuple[SchedulerCache, RecordingQueueHandler]:
     handler = RecordingQueueHandler()
     cache = unwatched_cache(handler)
     for kind in SERVICES:
-        cache.objects.replace(kind, {})
+        cache.objects.store[kind].replace({})
     for name in nodes:
-        cache.objects.change("nodes", name, Node(name, cpu=4000, memory=8 << 30, pods=10))
+        cache.objects.store["nodes"].change(name, Node(name, cpu=4000, memory=8 << 30, pods=10))
     return cache, handler
 
 
@@ -68,10 +68,10 @@ def pods_on(state: GenericClusterState, node: str) -> list[str]:
 def test_an_assumed_pod_counts_once_on_its_node() -> None:
     """It counts before and after the watch shows it on its node."""
     cache, _ = cache_of("a")
-    cache.objects.change("pods", KEY, pending_pod())
+    cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     assert (pods_on(cache.state, "a"), cache.state.nodes["a"].requested_cpu) == (["web"], 1000)
-    cache.objects.change("pods", KEY, on_node(pending_pod(), "a"))
+    cache.objects.store["pods"].change(KEY, on_node(pending_pod(), "a"))
     assert (pods_on(cache.state, "a"), cache.state.nodes["a"].requested_cpu) == (["web"], 1000)
     assert cache.assumed_nodes == {}
 
@@ -81,30 +81,30 @@ def test_the_observer_gets_the_node_of_an_assumed_pod_and_its_end() -> None:
     cache, _ = cache_of("a")
     observer = RecordingBindingObserver()
     cache.subscribe(observer)
-    cache.objects.change("pods", KEY, pending_pod())
-    cache.objects.change("pods", ("shop", "other"), on_node(pending_pod("other"), "a"))
+    cache.objects.store["pods"].change(KEY, pending_pod())
+    cache.objects.store["pods"].change(("shop", "other"), on_node(pending_pod("other"), "a"))
     cache.assume(pending_pod(), "a")
     assert observer.bound_pods == {}
-    cache.objects.change("pods", KEY, on_node(pending_pod(), "b"))
+    cache.objects.store["pods"].change(KEY, on_node(pending_pod(), "b"))
     assert observer.bound_pods == {KEY: (pending_pod(), "b")}
-    cache.objects.replace("pods", {})
+    cache.objects.store["pods"].replace({})
     assert observer.bound_pods == {}
 
 
 def test_a_late_event_without_a_node_does_not_end_an_assumption() -> None:
     """The event may be older than the Binding."""
     cache, handler = cache_of("a")
-    cache.objects.change("pods", KEY, pending_pod())
+    cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     handler.pending.clear()
-    cache.objects.change("pods", KEY, pending_pod(labels=frozenset({("late", "event")})))
+    cache.objects.store["pods"].change(KEY, pending_pod(labels=frozenset({("late", "event")})))
     assert (pods_on(cache.state, "a"), handler.pending) == (["web"], {})
 
 
 def test_a_forgotten_pod_frees_its_node() -> None:
     """Unschedulable pods are retried, because they may fit now."""
     cache, handler = cache_of("a")
-    cache.objects.change("pods", KEY, pending_pod())
+    cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     retries = handler.retries
     cache.forget(pending_pod())
@@ -114,10 +114,10 @@ def test_a_forgotten_pod_frees_its_node() -> None:
 def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
     """The first Binding fails after a second pod of the name was assumed."""
     cache, handler = cache_of("a", "b")
-    cache.objects.change("pods", KEY, pending_pod())
+    cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     second = pending_pod(uid="2")
-    cache.objects.change("pods", KEY, second)
+    cache.objects.store["pods"].change(KEY, second)
     assert (pods_on(cache.state, "a"), handler.pending) == ([], {KEY: second})
     cache.assume(second, "b")
     cache.forget(pending_pod())
@@ -127,18 +127,18 @@ def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
 def test_a_deleted_pod_does_not_count() -> None:
     """An assumed pod is deleted, too, if a new list does not have it."""
     cache, handler = cache_of("a")
-    cache.objects.change("pods", KEY, pending_pod())
+    cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
-    cache.objects.replace("pods", {})
+    cache.objects.store["pods"].replace({})
     assert (pods_on(cache.state, "a"), cache.assumed_nodes, handler.pending) == ([], {}, {})
 
 
 def test_a_new_list_keeps_assumed_pods() -> None:
     """The list may be older than the Binding."""
     cache, _ = cache_of("a")
-    cache.objects.change("pods", KEY, pending_pod())
+    cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
-    cache.objects.replace("pods", {KEY: pending_pod()})
+    cache.objects.store["pods"].replace({KEY: pending_pod()})
     assert pods_on(cache.state, "a") == ["web"]
 
 
@@ -147,13 +147,13 @@ def test_only_changes_that_may_help_cause_a_retry() -> None:
     cache, handler = cache_of()
     counts = []
     changes: tuple[Callable[[], None], ...] = (
-        lambda: cache.objects.change("nodes", "a", Node("a")),
-        lambda: cache.objects.change("nodes", "a", Node("a")),
-        lambda: cache.objects.change("services", ("shop", "web"), Service("shop", "web")),
-        lambda: cache.objects.change("pods", KEY, pending_pod()),
-        lambda: cache.objects.change("pods", KEY, on_node(pending_pod(), "a")),
-        lambda: cache.objects.change("pods", KEY, None),
-        lambda: cache.objects.change("nodes", "a", None),
+        lambda: cache.objects.store["nodes"].change("a", Node("a")),
+        lambda: cache.objects.store["nodes"].change("a", Node("a")),
+        lambda: cache.objects.store["services"].change(("shop", "web"), Service("shop", "web")),
+        lambda: cache.objects.store["pods"].change(KEY, pending_pod()),
+        lambda: cache.objects.store["pods"].change(KEY, on_node(pending_pod(), "a")),
+        lambda: cache.objects.store["pods"].change(KEY, None),
+        lambda: cache.objects.store["nodes"].change("a", None),
     )
     for apply_change in changes:
         before = handler.retries
@@ -167,8 +167,8 @@ def test_changes_do_not_pile_up_while_the_state_is_not_read() -> None:
     cache, _ = cache_of("a")
     assert pods_on(cache.state, "a") == []
     for number in range(2 * _MAX_PENDING):
-        cache.objects.change("pods", ("shop", f"p{number}"), on_node(pending_pod(f"p{number}"), "a"))
-        cache.objects.change("pods", ("shop", f"p{number - 1}"), None)
+        cache.objects.store["pods"].change(("shop", f"p{number}"), on_node(pending_pod(f"p{number}"), "a"))
+        cache.objects.store["pods"].change(("shop", f"p{number - 1}"), None)
     assert len(cache.objects._pending) <= _MAX_PENDING  # noqa: SLF001 # nothing else shows what is kept
     assert pods_on(cache.state, "a") == [f"p{number}"]
 
@@ -194,7 +194,7 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
     assumed: dict[PodKey, PendingPod] = {}
 
     def change(kind: str, key: Any, value: Any) -> None:
-        cache.objects.change(kind, key, value)
+        cache.objects.store[kind].change(key, value)
         objects[kind].pop(key, None)
         if value is not None:
             objects[kind][key] = value
@@ -224,7 +224,7 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
         elif step == "no node":
             change("nodes", node, None)
         else:
-            cache.objects.replace("pods", dict(objects["pods"]))
+            cache.objects.store["pods"].replace(dict(objects["pods"]))
         still_assumed = [(assumed[entry], on) for entry, on in cache.assumed_nodes.items()]
         assert _contents(cache.state) == _contents(_fresh_state(objects, still_assumed))
         for bound_key, (bound_pod, _) in observer.bound_pods.items():
@@ -241,7 +241,7 @@ def _fresh_state(
 ) -> GenericClusterState:
     cache, _ = cache_of()
     for kind, entries in objects.items():
-        cache.objects.replace(kind, dict(entries))
+        cache.objects.store[kind].replace(dict(entries))
     for pending, node in assumed:
         cache.assume(pending, node)
     return cache.state

@@ -61,7 +61,7 @@ def empty_cache() -> LonghornCache:
     """A cache whose kinds are all listed and empty; tests pass it the changes that reflectors would."""
     longhorn = unlisted_cache()
     for field in FIELDS:
-        longhorn.cache.replace(field, {})
+        longhorn.cache.store[field].replace({})
     return longhorn
 
 
@@ -90,7 +90,7 @@ def test_a_bound_pod_counts_until_the_cache_shows_its_binding(shown: kube.Pod | 
     longhorn.on_bound(pending_pod(), "a")
     assert counted_uids(longhorn) == ["1"]
     if shown is not None:
-        longhorn.cache.change("pods", KEY, shown)
+        longhorn.cache.store["pods"].change(KEY, shown)
     assert counted_uids(longhorn) == (["1"] if counts else [])
 
 
@@ -113,7 +113,7 @@ def policy_inputs(new_longhorn_cache: Callable[[], LonghornCache]) -> tuple[Poli
     """A policy's inputs, and the cache they observe, with one pending pod."""
     cluster = unwatched_cache(RecordingQueueHandler())
     inputs = PolicyInputs(cluster, new_longhorn_cache)
-    cluster.objects.replace("pods", {KEY: pending_pod()})
+    cluster.objects.store["pods"].replace({KEY: pending_pod()})
     return inputs, cluster
 
 
@@ -124,9 +124,9 @@ async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() ->
     inputs.want(frozenset({LONGHORN}))
     cluster.assume(pending_pod(), "a")
     assert counted_uids(longhorn) == []
-    cluster.objects.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    cluster.objects.store["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert [pod.node_name for pod in longhorn.bound.values()] == ["a"]
-    cluster.objects.change("pods", KEY, None)
+    cluster.objects.store["pods"].change(KEY, None)
     assert counted_uids(longhorn) == []
 
 
@@ -136,7 +136,7 @@ async def test_a_cache_that_is_not_listed_yet_gets_no_bindings() -> None:
     inputs, cluster = policy_inputs(lambda: longhorn)
     inputs.want(frozenset({LONGHORN}))
     cluster.assume(pending_pod(), "a")
-    cluster.objects.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    cluster.objects.store["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert longhorn.bound == {}
 
 
@@ -175,23 +175,16 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
         await until("the cluster", lambda: not scheduler.problem)
         _, longhorn = scheduler.policy_sources.current()
         assert longhorn is not None
-        cache = longhorn.cache
-        apply_change = cache.change
-        delayed: list[tuple[str, Any, Any]] = []
-
-        def delay_pods(field: str, key: Any, value: Any) -> None:
-            if field == "pods":
-                delayed.append((field, key, value))
-            else:
-                apply_change(field, key, value)
-
-        monkeypatch.setattr(cache, "change", delay_pods)
+        pods = longhorn.cache.store["pods"]
+        apply_change = pods.change
+        delayed: list[tuple[Any, Any]] = []
+        monkeypatch.setattr(pods, "change", lambda *change: delayed.append(change))
         await api.put(PODS, first)
         await until("the first pod", lambda: len(api.bindings) == 1)
         await until("the end of its assumption", lambda: not scheduler.cache.assumed_nodes)
         await api.put(PODS, second)
         await until("the refusal", lambda: api.events_with("FailedScheduling"))
-        await until("the delayed change", lambda: any(value and value.node_name for _, _, value in delayed))
+        await until("the delayed change", lambda: any(value and value.node_name for _, value in delayed))
         for change in delayed:
             apply_change(*change)
         assert counted_uids(longhorn) == []

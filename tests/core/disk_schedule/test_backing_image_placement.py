@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
+from scheduler_core.disk_schedule.backing_images import candidate_disks, disks_that_need_image
 from scheduler_core.disk_schedule.disk_space import disk_spaces
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings

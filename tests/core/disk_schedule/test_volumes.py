@@ -17,7 +17,6 @@ from scheduler_core.disk_schedule.backing_images import ImageDecision, ImageSnap
 from scheduler_core.disk_schedule.disk_space import disk_spaces
 from scheduler_core.disk_schedule.occupancy import occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import NodeLookup
-from scheduler_core.disk_schedule.replica_release import changed_names, release_replica
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot
 from scheduler_core.disk_schedule.writes import (
     AssignReplica,
@@ -27,6 +26,8 @@ from scheduler_core.disk_schedule.writes import (
     SetRequirement,
     SetVolumeCondition,
     Write,
+    changed_names,
+    release_replica,
 )
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import (
