@@ -53,11 +53,7 @@ _WITH_OLD_NAMESPACE: Final = frozenset({"serve", "schedule", "disk-schedule", "s
 # They print a result, and import modules that log, whatever they read; `cluster_objects` has the logs of the others.
 LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
 # The others are named as their command.
-_MODULES: Final = {
-    "remedies": "remedies_command",
-    "scheduler-config": "scheduler_registration",
-    "policy": "policy_check",
-}
+_MODULES: Final = {"remedies": "remedies_command", "scheduler-config": "scheduler_registration"}
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
 
 

@@ -207,7 +207,7 @@ class _Question:
         # kube-scheduler.
         if answer.schedulable or answer.error or self._nodes or self._alone or self._all_nodes:
             return answer
-        from app.cli.pod_remedies import cheapest_remedies
+        from app.cli.remedies_command import cheapest_remedies
 
         found = cheapest_remedies(pod, source, self._options, longhorn_namespace, limit)
         return answer.model_copy(update={"remedy": found[0] if found else None, "remedies": found})

@@ -32,7 +32,7 @@ from app.cli.options import (
     listen,
     now,
 )
-from app.cli.policy_check import read_policy
+from app.cli.policy import read_policy
 from app.cli.terminal import print_line, warn
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat

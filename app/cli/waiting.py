@@ -116,7 +116,7 @@ def _answer(
 def _with_remedies(
     answer: WaitingListAnswer, source: ClusterSource, options: FilterOptions, longhorn_namespace: str, count: int
 ) -> WaitingListAnswer:
-    from app.cli.pod_remedies import cheapest_remedies
+    from app.cli.remedies_command import cheapest_remedies
 
     items = list(answer.items)
     stuck = [index for index, entry in enumerate(items) if not entry.fits and not entry.error][:count]

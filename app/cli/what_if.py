@@ -22,7 +22,6 @@ from app.cli.options import (
     filter_options,
     now,
 )
-from app.cli.pod_remedies import remedy_after
 from app.cli.predictions import (
     DEFAULT_ORDERS,
     HtmlOption,
@@ -36,6 +35,7 @@ from app.cli.predictions import (
     show_progress,
     source_notes,
 )
+from app.cli.remedies_command import remedy_after
 from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.schemas.what_if_answer import NOTES, OrderAnswer, PodRemedyAnswer, WhatIfAnswer, order_answer, what_if_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort

@@ -83,7 +83,7 @@ def test_commands_that_log_say_so() -> None:
     """Unconfigured, their log would be on standard output, among the result."""
     graph = grimp.build_graph("app", include_external_packages=True, cache_dir=None)
     modules = {name: load_command(name).callback.__module__ for name in NAMES if " " not in name}
-    modules["policy"] = "app.cli.policy_check"
+    modules["policy"] = "app.cli.policy"
     # Where a live cluster is read, logs are configured first.
     for importer in ("app.cli.options", "app.cli.explain_subject"):
         graph.remove_import(importer=importer, imported="app.kube.snapshot_live")
