@@ -1,4 +1,4 @@
-"""`longhorn-extender remedies`: the cheapest changes that make a pod fit."""
+"""`longhorn-extender remedies`: the cheapest changes that make a pod fit. `explain`, `waiting` and `what-if` print some, too."""
 
 from __future__ import annotations
 
@@ -8,24 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.explain import DOES_NOT_FIT, MAX_REMEDIES, Output, show
-from app.cli.explain_subject import ClusterSource, ExplainedPod, read_source, select_pod
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    check_standard_input,
-    filter_options,
-)
-from app.cli.predictions import predicted_cluster, show_status
-from app.schemas.pod_explanation import RemedyAnswer
-from app.schemas.remedies_answer import RemediesAnswer, remedies_answer, remedy_answer
-from app.settings import DEFAULT_NAMESPACE, BestEffort
+from app.cli.query import ClusterSource, Query, Rules, predicted_cluster
+from app.cli.render import Output, OutputOption, document, show
+from app.cli.subjects import ExplainedPod, select_pod
+from app.cli.terminal import show_status
+from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions, Packing, check_existing_volumes, resolve_candidates
+from scheduler_core.extender.decision import FilterOptions, check_existing_volumes, resolve_candidates
 from scheduler_core.extender.planning.remedies import MAX_DECISIONS, RemedySearch, find_remedies
 from scheduler_core.extender.what_if.pod_decision import PodDecider
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
@@ -35,8 +24,10 @@ from scheduler_core.model.quantity import format_count
 from scheduler_core.volumes.by_node import merge_resolutions
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from app.cli.console import EscapingConsole
 
+DOES_NOT_FIT: Final = 1
+_MAX_REMEDIES: Final = 100
 _DEFAULT_LIMIT: Final = 5
 # Each takes about 1 ms in a cluster of 100 nodes. `explain` is asked why a pod waits, so its remedy must not take long.
 _EXPLAIN_DECISIONS: Final = 100
@@ -45,6 +36,7 @@ _MAX_AVOIDED: Final = 10
 
 
 def remedies(
+    *,
     subject: Annotated[
         str,
         typer.Argument(
@@ -53,19 +45,15 @@ def remedies(
             "a file with a pod or a workload.",
         ),
     ],
-    snapshot: SnapshotOption = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=MAX_REMEDIES, help="How many remedies are printed at most.")
+        int, typer.Option(metavar="N", min=1, max=_MAX_REMEDIES, help="How many remedies are printed at most.")
     ] = _DEFAULT_LIMIT,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+    rules: Rules,
+    query: Query,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pod.")
     ] = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Find the cheapest changes of the cluster that make a pod fit.
 
@@ -76,17 +64,26 @@ def remedies(
 
     Exit code 0: the pod fits as it is. 1: it does not, and the remedies are printed, if there are any. 2: bad input.
     """
-    check_standard_input(snapshot, subject)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
+    query.check_standard_input(subject)
+    source = query.read(needs_nodes=True)
     pod = select_pod(subject, namespace, source)
     if pod.snapshot.disk_schedules:
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
-    cluster = cluster_of_pod(pod, source)
+    cluster = _cluster_of_pod(pod, source)
     with show_status("Searching for remedies"):
-        search = _search(pod.pod, cluster, filter_options(best_effort, packing), limit)
-    answer = remedies_answer(pod.pod.key, cluster, search, longhorn_namespace)
-    _print(answer, output)
-    if not answer.fits:
+        search = _search(pod.pod, cluster, rules.options, limit)
+    answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies] if search else []
+    complete = search is None or search.complete
+    data = {"pod": pod.pod.key, "fits": search is None, "remedies": answers, "complete": complete}
+
+    def table(console: EscapingConsole) -> None:
+        if search is None:
+            console.write(f"pod {pod.pod.key} fits as it is")
+        else:
+            _print_remedies(pod.pod.key, answers, console, complete=complete)
+
+    show(document("Remedies", data), output, table)
+    if search is not None:
         raise typer.Exit(DOES_NOT_FIT)
 
 
@@ -99,34 +96,27 @@ def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: 
     return find_remedies(pod, cluster, options, limit)
 
 
-def _print(answer: RemediesAnswer, output: Output) -> None:
-    show(answer.model_dump(by_alias=True), output, lambda console: _print_table(answer, console))
-
-
-def _print_table(answer: RemediesAnswer, console: Console) -> None:
-    """Prints the remedies with their commands, which are never wrapped."""
-    from rich.text import Text
-
-    if answer.fits:
-        console.print(f"pod {answer.pod} fits as it is")
-        return
-    for number, remedy in enumerate(answer.remedies, start=1):
-        console.print(Text(f"{number}. {remedy.text}", style="bold"))
-        for step in remedy.steps:
-            for command in step.commands:
-                console.print(Text(f"   {command}"), soft_wrap=True)
-    if answer.remedies:
+def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: EscapingConsole, *, complete: bool) -> None:
+    for number, remedy in enumerate(answers, start=1):
+        console.write(f"{number}. {remedy.text}", "bold")
+        print_commands(remedy, console)
+    if answers:
         console.print()
-    if not answer.complete:
-        console.print(
+    if not complete:
+        console.write(
             "not searched further: so many changed clusters were decided already; there may be cheaper remedies"
         )
-    count = len(answer.remedies)
-    shown = f"{format_count(count, 'remedy', 'remedies')}, the cheapest first" if count else "no remedy was found"
-    console.print(Text(f"pod {answer.pod} fits nowhere; {shown}", style="bold"))
+    count = format_count(len(answers), "remedy", "remedies")
+    shown = f"{count}, the cheapest first" if answers else "no remedy was found"
+    console.write(f"pod {pod} fits nowhere; {shown}", "bold")
 
 
-def cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
+def print_commands(remedy: RemedyAnswer, console: EscapingConsole) -> None:
+    for step in remedy.steps:
+        console.commands(step.commands, indent="   ")
+
+
+def _cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
     """Returns the cluster that a pod is decided in, with the other objects of the pod's file."""
     return predicted_cluster(replace(source, snapshot=pod.snapshot))
 
@@ -147,12 +137,12 @@ def remedy_after(
 
 
 def cheapest_remedies(
-    pod: ExplainedPod, source: ClusterSource, options: FilterOptions, longhorn_namespace: str, limit: int
-) -> list[RemedyAnswer]:
+    pod: ExplainedPod, source: ClusterSource, options: FilterOptions, limit: int
+) -> tuple[RemedyAnswer, ...]:
     """Returns the cheapest remedies, none in a cluster that cannot be predicted. The search for one is short."""
     if pod.snapshot.disk_schedules:
-        return []
-    cluster = cluster_of_pod(pod, source)
+        return ()
+    cluster = _cluster_of_pod(pod, source)
     decisions = _EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
     remedies = find_remedies(pod.pod, cluster, options, limit, decisions).remedies
-    return [remedy_answer(cluster, remedy, longhorn_namespace) for remedy in remedies]
+    return tuple(remedy_answer(cluster, remedy, source.query.longhorn_namespace) for remedy in remedies)

@@ -22,7 +22,8 @@ import typer
 import yaml
 
 from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
-from app.cli.terminal import print_line, print_result, warn, yaml_text
+from app.cli.render import yaml_text
+from app.cli.terminal import print_line, print_result, warn
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.kube_scheduler_config import (

@@ -13,22 +13,24 @@ from pathlib import Path
 from typing import Final
 
 from app.api.page.rendering import environment
-from app.cli.what_if_tables import (
+from app.cli.what_if import (
+    WhatIf,
     expansion_text,
     outcome_text,
+    pod_name,
     pod_outcome_text,
     rebuild_lines,
     rebuild_start,
     scheduled_after,
     summary,
 )
-from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
 from scheduler_core.errors import CoreError
+from scheduler_core.extender.what_if.order_history import OrderPoint
+from scheduler_core.extender.what_if.prediction import Certainty, Prediction
 from scheduler_core.extender.what_if.situation import Origin
 from scheduler_core.model.quantity import format_bytes
 
 _TEMPLATE: Final = "what_if_report.html"
-_GOOD: Final = "always"
 WIDTH: Final = 640
 HEIGHT: Final = 190
 _LEFT: Final = 74
@@ -60,7 +62,7 @@ class _DiskBars:
     limit_text: str
 
 
-def write_report(file: Path, answer: WhatIfAnswer, head: ReportHead) -> None:
+def write_report(file: Path, answer: WhatIf, head: ReportHead) -> None:
     """Writes the report of a prediction, or raises a CoreError if the file cannot be written."""
     try:
         file.write_text(render_report(answer, head), encoding="utf-8")
@@ -68,24 +70,28 @@ def write_report(file: Path, answer: WhatIfAnswer, head: ReportHead) -> None:
         raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
 
 
-def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
+def render_report(answer: WhatIf, head: ReportHead) -> str:
     """Returns the report of a prediction as HTML."""
-    pods = sorted(answer.pods, key=lambda pod: (pod.outcome == _GOOD, pod.outcome != "never"))
+    prediction = answer.prediction
+    certainties = list(Certainty)
+    pods = sorted(prediction.pods, key=lambda pod: certainties.index(pod.certainty), reverse=True)
     context: Mapping[str, object] = {
         "answer": answer,
+        "prediction": prediction,
         "capitalize": _capitalize,
         "exact_bytes": format_bytes,
         "outcome": outcome_text,
+        "pod_name": pod_name,
         "pod_outcome": pod_outcome_text,
         "head": head,
         "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
-        "summary": summary(answer),
-        "changed_pods": [pod for pod in pods if pod.origin != Origin.WAITING.value],
-        "waiting_pods": [pod for pod in pods if pod.origin == Origin.WAITING.value],
+        "summary": summary(prediction),
+        "changed_pods": [pod for pod in pods if pod.entry.origin is not Origin.WAITING],
+        "waiting_pods": [pod for pod in pods if pod.entry.origin is Origin.WAITING],
         "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
-        "disks": _disk_bars(answer),
-        "plots": step_plots(answer.shown_order),
-        "rebuilds": rebuild_lines(answer.rebuilds),
+        "disks": _disk_bars(prediction),
+        "plots": step_plots(answer.order.steps),
+        "rebuilds": list(rebuild_lines(answer)),
         "rebuild_start": rebuild_start,
         "expansion_text": expansion_text,
     }
@@ -96,9 +102,8 @@ def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def step_plots(order: OrderAnswer) -> list[LinePlot]:
+def step_plots(steps: Sequence[OrderPoint]) -> list[LinePlot]:
     """Returns the plots of an order's steps, none without steps."""
-    steps = order.steps
     if len(steps) < 2:  # one point is no course
         return []
 
@@ -115,9 +120,9 @@ def step_plots(order: OrderAnswer) -> list[LinePlot]:
     ]
 
 
-def _disk_bars(answer: WhatIfAnswer) -> list[_DiskBars]:
+def _disk_bars(prediction: Prediction) -> list[_DiskBars]:
     rows = []
-    for disk in answer.disks:
+    for disk in prediction.disks:
         scale = max(disk.limit, disk.before or 0, disk.most)
         rows.append(
             _DiskBars(

@@ -76,7 +76,9 @@ def test_explain_imports_what_it_shows() -> None:
     assert not any(name.startswith("app.cli.") and "explain" not in name for name in modules - _SHARED)
 
 
-_SHARED: Final = {f"app.cli.{name}" for name in ("main", "commands", "terminal", "options", "console")}
+_SHARED: Final = {
+    f"app.cli.{name}" for name in ("main", "commands", "terminal", "options", "query", "subjects", "render", "console")
+}
 
 
 def test_commands_that_log_say_so() -> None:
@@ -85,9 +87,8 @@ def test_commands_that_log_say_so() -> None:
     modules = {name: load_command(name).callback.__module__ for name in NAMES if " " not in name}
     modules["policy"] = "app.cli.policy"
     # Where a live cluster is read, logs are configured first.
-    for importer in ("app.cli.options", "app.cli.explain_subject"):
-        graph.remove_import(importer=importer, imported="app.kube.snapshot_live")
-    graph.remove_import(importer="app.cli.options", imported="app.runtime.logs")
+    graph.remove_import(importer="app.cli.query", imported="app.kube.snapshot_live")
+    graph.remove_import(importer="app.cli.query", imported="app.runtime.logs")
     logging = {name for name, module in modules.items() if graph.chain_exists(module, "structlog")}
     assert logging - SERVING == LOGGING
 
