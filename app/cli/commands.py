@@ -93,6 +93,14 @@ class _Program(CommandGroup):
             configure_for_results()
         return command
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Returns what completes a word; the names of commands are known without their modules."""
+        from typer._click.shell_completion import CompletionItem
+
+        texts = {name.partition(" ")[0]: text for commands in COMMANDS.values() for name, text in commands.items()}
+        names = [CompletionItem(name, help=text) for name, text in texts.items() if name.startswith(incomplete)]
+        return [*names, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the commands by what they are for."""
         del ctx

@@ -68,6 +68,16 @@ def test_the_programs_own_options_import_no_command(option: str) -> None:
     assert {name for name in modules if name.startswith("scheduler_core.")} == {"scheduler_core.errors"}
 
 
+def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell asks for it at every press of a key."""
+    monkeypatch.setenv("_LONGHORN_EXTENDER_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "longhorn-extender wa")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    done = subprocess.run([sys.executable, "-c", _IMPORTED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["waiting"]
+    assert "app.cli.waiting" not in done.stderr.split()
+
+
 def test_explain_imports_what_it_shows() -> None:
     """The Kubernetes client, logs and the server are for other commands, predictions for pods that fit nowhere."""
     modules = imported("explain", "--snapshot", EXAMPLE)
