@@ -5,7 +5,7 @@ table or JSON. No extender needs to run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
@@ -30,7 +30,7 @@ from scheduler_core.extender.status.node_rows import (
     select_rows,
 )
 from scheduler_core.extender.status.placement_problems import placement_problems
-from scheduler_core.extender.status.report import status_report
+from scheduler_core.extender.status.report import StatusReport, status_report
 from scheduler_core.extender.status.row_order import DiskRow, RowOrder, disk_rows, sort_disks, sort_nodes
 from scheduler_core.model.quantity import format_bytes, format_count
 
@@ -173,7 +173,13 @@ def top(
 
     def read() -> UsageList:
         state = ClusterState.of(View.of(query.read().snapshot, now()))
-        return _Selection(subject, sort, zone, limit, grouped=grouped).answer(state, best_effort)
+        report = status_report(state)
+        rows = select_rows(report.rows, zone=zone)
+        if zone is not None and not rows:
+            raise CoreError(f"--zone '{zone}': no Longhorn node is in it")
+        zones = group_by_zone(rows)
+        items = _sort([entry.rows for entry in zones] if grouped else [rows], subject, sort)
+        return UsageList(subject, _summary(report, state, best_effort), zones, len(items), items[:limit])
 
     def table(answer: UsageList) -> Table:
         return lambda console: print_usage(answer, console, grouped=grouped)
@@ -186,43 +192,27 @@ def top(
     show(answer.data(), output, table(answer), names)
 
 
-class _Selection:
-    """Which rows are shown, and in which order."""
+def _summary(report: StatusReport, state: ClusterState, best_effort: BestEffort) -> Summary:
+    placements = placement_problems(state, require_best_effort=best_effort is BestEffort.REQUIRE)
+    return Summary(
+        nodes=len(report.rows),
+        disks=report.disks,
+        not_ready=report.count(NodeCondition.NOT_READY),
+        over_limit=report.count(NodeCondition.OVER_LIMIT),
+        closed=report.count(NodeCondition.CLOSED),
+        waiting=len(report.waiting),
+        bound_without_volumes=len(placements.stuck),
+        misplaced=len(placements.misplaced),
+        largest_volumes=dict(sorted(report.largest_volumes.items())),
+    )
 
-    def __init__(
-        self, subject: Subject, order: RowOrder, zone: str | None, limit: int | None, *, grouped: bool
-    ) -> None:
-        self._subject = subject
-        self._order = order
-        self._zone = zone
-        self._limit = limit
-        self._grouped = grouped
 
-    def answer(self, state: ClusterState, best_effort: BestEffort) -> UsageList:
-        report = status_report(state)
-        placements = placement_problems(state, require_best_effort=best_effort is BestEffort.REQUIRE)
-        summary = Summary(
-            nodes=len(report.rows),
-            disks=report.disks,
-            not_ready=report.count(NodeCondition.NOT_READY),
-            over_limit=report.count(NodeCondition.OVER_LIMIT),
-            closed=report.count(NodeCondition.CLOSED),
-            waiting=len(report.waiting),
-            bound_without_volumes=len(placements.stuck),
-            misplaced=len(placements.misplaced),
-            largest_volumes=dict(sorted(report.largest_volumes.items())),
-        )
-        rows = select_rows(report.rows, zone=self._zone)
-        if self._zone is not None and not rows:
-            raise CoreError(f"--zone '{self._zone}': no Longhorn node is in it")
-        zones = group_by_zone(rows)
-        groups = [entry.rows for entry in zones] if self._grouped else [rows]
-        items: list[NodeRow] | list[DiskRow]
-        if self._subject is Subject.DISKS:
-            items = [disk for group in groups for disk in sort_disks(disk_rows(group), self._order)]
-        else:
-            items = [row for group in groups for row in sort_nodes(group, self._order)]
-        return UsageList(self._subject, summary, zones, len(items), items[: self._limit])
+def _sort(
+    groups: Iterable[Sequence[NodeRow]], subject: Subject, order: RowOrder
+) -> Sequence[NodeRow] | Sequence[DiskRow]:
+    if subject is Subject.DISKS:
+        return [disk for group in groups for disk in sort_disks(disk_rows(group), order)]
+    return [row for group in groups for row in sort_nodes(group, order)]
 
 
 @dataclass(frozen=True, slots=True)

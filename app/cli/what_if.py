@@ -63,11 +63,11 @@ _ORDER_KEY: Final = "app.cli.what_if.order"
 _OPTIONS: Final = {"setting": "set"}
 
 
-LoseOption = Annotated[
+_Lose = Annotated[
     list[str] | None,
     typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
 ]
-AddNodeOption = Annotated[
+_AddNode = Annotated[
     list[str] | None,
     typer.Option(
         metavar="like=NODE,count=N,disks=SIZE,SIZE",
@@ -195,7 +195,7 @@ def what_if(
     drain: Annotated[
         list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
     ] = None,
-    lose: LoseOption = None,
+    lose: _Lose = None,
     scale: Annotated[
         list[str] | None,
         typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
@@ -206,7 +206,7 @@ def what_if(
     expand: Annotated[
         list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")
     ] = None,
-    add_node: AddNodeOption = None,
+    add_node: _AddNode = None,
     add_disk: Annotated[
         list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
     ] = None,

@@ -70,11 +70,6 @@ class ChangeReader:
         """What the files of `--apply` have and no decision reads."""
         return tuple(self._skipped)
 
-    @property
-    def verbs(self) -> frozenset[str]:
-        """The names of the verbs' parameters."""
-        return frozenset(self._verbs)
-
     def _drain(self, text: str) -> Sequence[Change]:
         return [Drain(tuple(_names(text, "--drain")))]
 
