@@ -1,15 +1,19 @@
 """Every command by what it is for, and the exit code of each. Exit code 0: it fits, or the command succeeded. 1: it
 does not fit. 2: bad input, with one clear line on standard error.
 
-A command's module is imported when the command is called, so `--help` and `--version` need none.
+A command's module is imported when the command is called, so `--help` and `--version` need none. A parameter that is a
+dataclass, such as the `Query` of `app/cli/query.py`, stands for a group of options that commands share.
 """
 
 from __future__ import annotations
 
 import gc
-from functools import cache
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache, wraps
 from importlib import import_module
-from typing import Annotated, Any, Final, cast
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Final, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -52,12 +56,10 @@ _WIDTH: Final = max(len(name) for commands in COMMANDS.values() for name in comm
 _WITH_OLD_NAMESPACE: Final = frozenset({"serve", "schedule", "disk-schedule", "snapshot"})
 # They print a result, and import modules that log, whatever they read; `cluster_objects` has the logs of the others.
 LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
+# Where a command shows these options of a query; the others are where its parameter is.
+_PLACES: Final = {"snapshot": -1, "longhorn_namespace": 1}
 # The others are named as their command.
-_MODULES: Final = {
-    "remedies": "remedies_command",
-    "scheduler-config": "scheduler_registration",
-    "policy": "policy_check",
-}
+_MODULES: Final = {"remedies": "remedies_command", "scheduler-config": "scheduler_registration"}
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
 
 
@@ -91,6 +93,14 @@ class _Program(CommandGroup):
             configure_for_results()
         return command
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Returns what completes a word; the names of commands are known without their modules."""
+        from typer._click.shell_completion import CompletionItem
+
+        texts = {name.partition(" ")[0]: text for commands in COMMANDS.values() for name, text in commands.items()}
+        names = [CompletionItem(name, help=text) for name, text in texts.items() if name.startswith(incomplete)]
+        return [*names, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the commands by what they are for."""
         del ctx
@@ -109,8 +119,42 @@ def load_command(name: str) -> Any:
         return typer.main.get_command(command)
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
     settings = {"token_normalize_func": lambda text: _OLD_NAMES.get(text, text)} if name in _WITH_OLD_NAMESPACE else {}
-    single.command(name, cls=getattr(module, "COMMAND_CLASS", TyperCommand), context_settings=settings)(command)
+    single.command(name, cls=getattr(module, "COMMAND_CLASS", TyperCommand), context_settings=settings)(
+        _with_single_options(command)
+    )
     return typer.main.get_command(single)
+
+
+def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command with an option for each field of its groups of options."""
+    groups: dict[str, Any] = {}
+    options: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if not is_dataclass(group):
+            options.append(parameter)
+            continue
+        groups[parameter.name] = group
+        types = get_type_hints(group, include_extras=True)
+        for entry in fields(group):
+            # A command may have defaults of its own.
+            default = entry.default if parameter.default is Parameter.empty else getattr(parameter.default, entry.name)
+            option = Parameter(entry.name, Parameter.KEYWORD_ONLY, default=default, annotation=types[entry.name])
+            options.append(option)
+    if not groups:
+        return command
+    options.sort(key=lambda option: _PLACES.get(option.name, 0))
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{entry.name: values.pop(entry.name) for entry in fields(group)})
+        command(**values)
+
+    single = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
+    call.__signature__ = Signature(single)  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in single}
+    return call
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 # the value of --version

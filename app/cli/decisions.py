@@ -7,41 +7,71 @@ from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
 import typer
 
-from app.cli.explain_subject import POD_PREFIXES
-from app.cli.list_output import ListOutput, plain_table, shorten, show_list
-from app.cli.options import (
-    CaFileOption,
-    CertFileOption,
-    ContextOption,
-    KeyFileOption,
-    KubeconfigOption,
-    LeaderUrlOption,
-    LonghornNamespaceOption,
-    ServerNameOption,
-    caller_files,
-    check_url,
-)
-from app.cli.refresh import DEFAULT_INTERVAL, IntervalOption, WatchOption, check_watch, refresh
+from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
+from app.cli.render import Cell, ListOutput, Refreshing, Table, shorten, show
+from app.cli.subjects import POD_PREFIXES
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionOutcome
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from app.cli.console import EscapingConsole
     from app.extender.process_call import CallerFiles
 
 _KIND: Final = "DecisionList"
 _DEFAULT_LIMIT: Final = 50
 _MAX_NODES: Final = 3
 _STYLES: Final = {"fits": "green", "refused": "red", "error": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """How the leader is called. The files are named as the keys of `tlsConfig` in the file that registers the extender."""
+
+    url: LeaderUrlOption = ""
+    ca_file: Annotated[
+        str,
+        typer.Option(
+            "--ca-file",
+            metavar="FILE",
+            help="Authorities of the extender's TLS certificate, with an https --url; default: the system's.",
+        ),
+    ] = ""
+    cert_file: Annotated[
+        str, typer.Option("--cert-file", metavar="FILE", help="Certificate to show to an extender with TLS.")
+    ] = ""
+    key_file: Annotated[str, typer.Option("--key-file", metavar="FILE", help="Private key of --cert-file.")] = ""
+    server_name: Annotated[
+        str,
+        typer.Option(
+            "--server-name",
+            metavar="NAME",
+            help="Name in the extender's TLS certificate, such as longhorn-scheduler-extender.longhorn-system.svc; default: the host "
+            "of --url.",
+        ),
+    ] = ""
+
+    def files(self) -> CallerFiles:
+        """Returns the files for a call of an extender with TLS.
+
+        Raises:
+            CoreError: a file or name is given and the URL has no TLS, or a certificate has no key
+        """
+        from app.extender.process_call import CallerFiles
+
+        files = CallerFiles(self.ca_file, self.cert_file, self.key_file, self.server_name)
+        if files != CallerFiles() and not self.url.startswith("https://"):
+            raise CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
+        if bool(self.cert_file) != bool(self.key_file):
+            raise CoreError("--cert-file and --key-file go together")
+        return files
 
 
 class DecisionEntry(msgspec.Struct):
@@ -70,6 +100,7 @@ class DecisionEntries(msgspec.Struct, rename="camel"):
 
 
 def decisions(
+    *,
     pod: Annotated[
         str | None, typer.Argument(metavar="POD", help="NAME, NAMESPACE/NAME or pod/NAME. Without it: all pods.")
     ] = None,
@@ -78,13 +109,8 @@ def decisions(
         int,
         typer.Option("--limit", metavar="N", min=1, max=MAX_DECISIONS, help="The most decisions, the latest first."),
     ] = _DEFAULT_LIMIT,
-    watch: WatchOption = False,  # noqa: FBT002 # --watch
-    interval: IntervalOption = DEFAULT_INTERVAL,
-    url: LeaderUrlOption = "",
-    ca_file: CaFileOption = "",
-    cert_file: CertFileOption = "",
-    key_file: KeyFileOption = "",
-    server_name: ServerNameOption = "",
+    refreshing: Refreshing,
+    leader: Leader,
     output: Annotated[
         ListOutput, typer.Option("--output", "-o", help="How to print; name prints the pods.")
     ] = ListOutput.TABLE,
@@ -103,23 +129,21 @@ def decisions(
 
     Exit code 0: printed. 2: bad input, or no leader.
     """
-    check_url(url)
-    files = caller_files(url, ca_file, cert_file, key_file, server_name)
+    check_url(leader.url)
+    files = leader.files()
     query = _query(pod, namespace, outcome, limit)
 
     def read() -> dict[str, Any]:
-        if url:
-            return asyncio.run(_read_directly(query, url, files))
+        if leader.url:
+            return asyncio.run(_read_directly(query, leader.url, files))
         return asyncio.run(_read(query, kubeconfig, context, longhorn_namespace))
 
-    if watch:
-        check_watch(table=output is ListOutput.TABLE)
-        refresh(lambda: partial(_print, _entries(read())), interval)
+    if refreshing.watch:
+        refreshing.run(lambda: _table(_entries(read())), output)
         return
     data = read()
     entries = _entries(data)
-    names = (f"pod/{entry.pod.partition('/')[2]}" for entry in entries.items)
-    show_list(data, output, partial(_print, entries), names)
+    show(data, output, _table(entries), (f"pod/{entry.pod.partition('/')[2]}" for entry in entries.items))
 
 
 def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | None, limit: int) -> str:
@@ -176,37 +200,33 @@ def _entries(data: dict[str, Any]) -> DecisionEntries:
         raise CoreError(f"the answer is not the extender's: {error}") from error
 
 
-def _print(answer: DecisionEntries, console: Console) -> None:
-    from rich.text import Text
+def _table(answer: DecisionEntries) -> Table:
+    return lambda console: _print(answer, console)
 
+
+def _print(answer: DecisionEntries, console: EscapingConsole) -> None:
     if not answer.items:
-        console.print(
-            Text(
-                f"none of the leader's {answer.recorded} decisions is selected"
-                if answer.recorded
-                else "nothing is decided yet"
-            )
-        )
+        recorded = f"none of the leader's {answer.recorded} decisions is selected"
+        console.write(recorded if answer.recorded else "nothing is decided yet")
         return
-    table = plain_table("TIME", "POD", "VERB", "RESULT", "FITS", "OFFERED, OR WHY NOT", "MS")
-    for entry in answer.items:
-        table.add_row(
-            f"{entry.time.partition('.')[0].removesuffix('Z')}Z",
-            entry.pod,
-            entry.verb,
-            Text(_result(entry), style=_STYLES.get(entry.outcome, "")),
-            f"{entry.fits} of {entry.nodes}",
-            _detail(entry),
-            f"{entry.milliseconds:.1f}",
-        )
-    console.print(table)
+    headers = ("TIME", "POD", "VERB", "RESULT", "FITS", "OFFERED, OR WHY NOT", "MS")
+    console.print(console.table_of(headers, map(_cells, answer.items)))
     if answer.next_before is not None:
         console.print()
-        console.print(Text("there are older decisions; see --limit"))
+        console.write("there are older decisions; see --limit")
 
 
-def _result(entry: DecisionEntry) -> str:
-    return f"{entry.outcome} (observed)" if entry.observed else entry.outcome
+def _cells(entry: DecisionEntry) -> list[Cell]:
+    result = f"{entry.outcome} (observed)" if entry.observed else entry.outcome
+    return [
+        f"{entry.time.partition('.')[0].removesuffix('Z')}Z",
+        entry.pod,
+        entry.verb,
+        (result, _STYLES.get(entry.outcome, "")),
+        f"{entry.fits} of {entry.nodes}",
+        _detail(entry),
+        f"{entry.milliseconds:.1f}",
+    ]
 
 
 def _detail(entry: DecisionEntry) -> str:

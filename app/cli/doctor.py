@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.explain import Output, show
 from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
+from app.cli.render import Output, show
 from app.cli.terminal import CommandInterruptedError, warn
 from app.settings import DEFAULT_NAMESPACE
 

@@ -1,93 +1,159 @@
 """`longhorn-extender explain`: why a pod can or cannot run on each node or, with `--volume`, why a volume's replica can
 or cannot be placed.
+
+Data flow: a pod and its cluster → kube-scheduler's own filters → Longhorn's rules for the nodes that these admit, and apart for
+the others → a `PodExplanation` → its JSON, or a line for each node.
 """
 
 from __future__ import annotations
 
-import io
-import signal
-import sys
-from collections.abc import Callable, Iterable
-from enum import StrEnum
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.explain_subject import (
-    ClusterSource,
-    ExplainedPod,
-    claim_pod,
-    read_source,
-    select_pod,
-    waiting_pods,
-)
-from app.cli.options import (
-    AloneOption,
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    check_standard_input,
-    filter_options,
-    now,
-)
-from app.cli.terminal import json_text, print_line, print_result, warn, yaml_text
-from app.schemas.explain import explain_answer
-from app.schemas.pod_explanation import (
-    API_VERSION,
-    PodExplanation,
-    PodExplanationList,
-    candidate_answer,
-    kube_scheduler_answer,
-    pod_explanation,
-)
-from app.settings import DEFAULT_NAMESPACE, BestEffort
+from app.cli.options import now
+from app.cli.query import NO_RESOURCES, ClusterSource, Query, Rules
+from app.cli.render import NO, YES, Cell, ExplainOutput, document, plain_data, show
+from app.cli.subjects import ExplainedPod, claim_pod, select_pod, waiting_pods
+from app.cli.terminal import warn
+from app.schemas.explain import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions, Packing
+from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions
 from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.kube_scheduler_filters import compares_resources, kube_scheduler_refusals, pod_claims
+from scheduler_core.extender.kube_scheduler_filters import (
+    PluginRefusal,
+    compares_resources,
+    kube_scheduler_refusals,
+    pod_claims,
+)
 from scheduler_core.model.listing import natural_key
+from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.csi_drivers import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from app.cli.console import EscapingConsole
+    from app.schemas.remedies_answer import RemedyAnswer
 
 DOES_NOT_FIT: Final = 1
-MAX_REMEDIES: Final = 100
-_UNLIMITED_WIDTH: Final = 2**16
+_MAX_REMEDIES: Final = 100
+_MAX_COMPETING_VOLUMES: Final = 4
+_MIN_GROUPED_NODES: Final = 30
+_MAX_NAMES: Final = 3
+_MAX_NAMES_WIDTH: Final = 12
+_MAX_REASONS: Final = 2
+# Of all columns but the nodes' names.
+_MIN_TEXT_WIDTH: Final = 56
+# With it, the longest texts of kube-scheduler and Longhorn share a line.
+_FULL_WIDTH: Final = 140
+# It leaves room for "has room for all local volumes" on a terminal of 80 columns.
+_NARROW_TEXT_WIDTH: Final = 24
 
 _Remedies = Annotated[
     int,
     typer.Option(
-        metavar="N", min=0, max=MAX_REMEDIES, help="How many remedies of a named pod that fits nowhere are printed."
+        metavar="N", min=0, max=_MAX_REMEDIES, help="How many remedies of a named pod that fits nowhere are printed."
     ),
 ]
 
 
-class Output(StrEnum):
-    """The format in which a result is printed."""
+@dataclass(frozen=True, slots=True)
+class CandidateNode:
+    """What is said about one node: it fits if kube-scheduler's own plugins admit it and Longhorn's disks have room."""
 
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
+    name: str
+    longhorn: NodeAnswer
+    disks: Mapping[str, str]  # names of its disks by UUID
+    asked: bool = False  # whether kube-scheduler's plugins were asked
+    refusal: PluginRefusal | None = None  # that of the first plugin, None if all that were asked admit the node
+
+    @property
+    def fits(self) -> bool:
+        return self.longhorn.fits and self.refusal is None
+
+    @property
+    def kube_scheduler(self) -> str:
+        """What kube-scheduler's plugins say."""
+        if not self.asked:
+            return "-"
+        return "ok" if self.refusal is None else self.refusal.text
+
+    @property
+    def reason(self) -> str:
+        """That of the first that refuses, or Longhorn's."""
+        return self.longhorn.reason if self.refusal is None else self.refusal.text
+
+    @property
+    def plan(self) -> dict[str, str]:
+        """The name of a disk for each volume that needs space here."""
+        return {volume: self.disks.get(uuid, uuid) for volume, uuid in self.longhorn.plan.items()}
+
+    def data(self) -> dict[str, Any]:
+        """Returns what JSON has."""
+        refusal = self.refusal or PluginRefusal(plugin="", text="")
+        admitted = self.refusal is None
+        longhorn = self.longhorn
+        return {
+            **longhorn.model_dump(by_alias=True),
+            "fits": self.fits,
+            "reason": self.reason,
+            "schedulable": self.fits,
+            "longhorn": {"fits": longhorn.fits, "reason": longhorn.reason},
+            # Null where it was not asked, or the node is not in the source.
+            "kubeScheduler": {"fits": admitted, "plugin": refusal.plugin, "reason": refusal.text}
+            if self.asked
+            else None,
+            "orderSafe": longhorn.order_safe,
+            "staleSafe": longhorn.stale_safe,
+            "disks": {
+                volume: {"node": self.name, "name": name, "uuid": longhorn.plan[volume]}
+                for volume, name in self.plan.items()
+            },
+        }
 
 
-class ExplainOutput(StrEnum):
-    """The format in which an explanation is printed."""
+@dataclass(frozen=True, slots=True)
+class PodExplanation:
+    """Why a pod can or cannot run on each node."""
 
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
+    pod: str  # namespace/name
+    selection: str  # why it is this pod, where a workload or a claim was named; otherwise ""
+    volumes: Sequence[VolumeAnswer] = ()
+    skipped_claims: Sequence[SkippedClaimAnswer] = ()
+    resources_compared: bool = True  # false where no node says what is allocatable
+    nodes: Mapping[str, CandidateNode] = field(default_factory=dict[str, CandidateNode])
+    remedies: tuple[RemedyAnswer, ...] = ()  # the cheapest ones, as many as were asked for
+    error: str = ""  # why nothing can be decided about the pod; "" if it can
+
+    @property
+    def fitting(self) -> list[str]:
+        """The nodes that are left."""
+        return [name for name, entry in self.nodes.items() if entry.fits]
+
+    def data(self) -> dict[str, Any]:
+        """Returns what JSON has."""
+        data = {
+            "pod": self.pod,
+            "selection": self.selection,
+            "volumes": self.volumes,
+            "skippedClaims": self.skipped_claims,
+            "resourcesCompared": self.resources_compared,
+            "nodes": {name: entry.data() for name, entry in self.nodes.items()},
+            "remedy": self.remedies[0] if self.remedies else None,
+            "remedies": self.remedies,
+            "error": self.error,
+        }
+        return document("PodExplanation", data)
 
 
 def explain(
+    *,
     subject: Annotated[
         str | None,
         typer.Argument(
@@ -96,7 +162,6 @@ def explain(
             "a file as for --pod. Without it: all waiting pods.",
         ),
     ] = None,
-    snapshot: SnapshotOption = None,
     pod: Annotated[
         str | None,
         typer.Option(
@@ -118,23 +183,22 @@ def explain(
     node: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Ask about this node only; may be repeated.")
     ] = None,
-    all_nodes: Annotated[  # noqa: FBT002 # --all-nodes
+    all_nodes: Annotated[
         bool, typer.Option("--all-nodes", help="Longhorn's rules alone: leave out what kube-scheduler filters first.")
     ] = False,
     output: Annotated[
         ExplainOutput,
         typer.Option("--output", "-o", help="How to print; wide adds plans and details, name prints what fits."),
     ] = ExplainOutput.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
+    rules: Rules,
     remedies: _Remedies = 1,
-    alone: AloneOption = False,  # noqa: FBT002 # --alone
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Leave out the space that other pods' volumes in the snapshot will take.")
+    ] = False,
+    query: Query,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pod or claim.")
     ] = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Tell on which nodes a pod can run, and why not elsewhere.
 
@@ -149,30 +213,28 @@ def explain(
     given = [entry for entry in (subject, pod, claim, volume) if entry is not None]
     if len(given) > 1:
         raise CoreError("explain takes one of a pod, --claim and --volume; see --help")
-    check_standard_input(snapshot, *given)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
+    query.check_standard_input(*given)
+    source = query.read()
     _warn_of_unknown_nodes(node, source.snapshot)
+    question = _Question(source, node, rules.options, alone=alone, all_nodes=all_nodes)
     if volume is not None:
-        succeeds = _explain_volume(volume, source, node, output)
+        succeeds = _show_volume(volume, source, node, output)
+    elif given:
+        named = claim_pod(claim, namespace, source) if claim is not None else select_pod(given[0], namespace, source)
+        succeeds = _show_pod(question.ask_with_remedies(named, remedies), output)
     else:
-        question = _Question(node, filter_options(best_effort, packing), alone=alone, all_nodes=all_nodes)
-        if given:
-            named = (
-                claim_pod(claim, namespace, source) if claim is not None else select_pod(given[0], namespace, source)
-            )
-            succeeds = _print_pod(question.ask_with_remedies(named, source, longhorn_namespace, remedies), output)
-        else:
-            succeeds = _print_pods(
-                [question.try_to_ask(entry, source) for entry in waiting_pods(namespace, source)], output
-            )
+        succeeds = _show_pods([question.try_to_ask(entry) for entry in waiting_pods(namespace, source)], output)
     if not succeeds:
         raise typer.Exit(DOES_NOT_FIT)
 
 
 class _Question:
-    """The nodes and options of an explanation."""
+    """The cluster, the nodes and the options of an explanation."""
 
-    def __init__(self, nodes: list[str] | None, options: FilterOptions, *, alone: bool, all_nodes: bool) -> None:
+    def __init__(
+        self, source: ClusterSource, nodes: list[str] | None, options: FilterOptions, *, alone: bool, all_nodes: bool
+    ) -> None:
+        self._source = source
         self._nodes = nodes
         self._options = options
         self._alone = alone
@@ -185,34 +247,23 @@ class _Question:
             self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
         return self._latest[1:]
 
-    def try_to_ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
+    def try_to_ask(self, pod: ExplainedPod) -> PodExplanation:
         try:
-            return self.ask(pod, source)
+            return self.ask(pod)
         except ResolutionError as error:
-            return PodExplanation(
-                pod=pod.pod.key,
-                selection=pod.selection,
-                volumes=[],
-                skipped_claims=[],
-                resources_compared=True,
-                nodes={},
-                error=str(error),
-            )
+            return PodExplanation(pod.pod.key, pod.selection, error=str(error))
 
-    def ask_with_remedies(
-        self, pod: ExplainedPod, source: ClusterSource, longhorn_namespace: str, limit: int
-    ) -> PodExplanation:
-        answer = self.try_to_ask(pod, source)
+    def ask_with_remedies(self, pod: ExplainedPod, limit: int) -> PodExplanation:
+        answer = self.try_to_ask(pod)
         # A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without
         # kube-scheduler.
-        if answer.schedulable or answer.error or self._nodes or self._alone or self._all_nodes:
+        if answer.fitting or answer.error or self._nodes or self._alone or self._all_nodes:
             return answer
-        from app.cli.pod_remedies import cheapest_remedies
+        from app.cli.remedies_command import cheapest_remedies
 
-        found = cheapest_remedies(pod, source, self._options, longhorn_namespace, limit)
-        return answer.model_copy(update={"remedy": found[0] if found else None, "remedies": found})
+        return replace(answer, remedies=cheapest_remedies(pod, self._source, self._options, limit))
 
-    def ask(self, pod: ExplainedPod, source: ClusterSource) -> PodExplanation:
+    def ask(self, pod: ExplainedPod) -> PodExplanation:
         """Returns the explanation of a pod. As in the cluster, Longhorn's rules decide about the nodes that
         kube-scheduler's plugins admit; what they say about the other nodes is decided apart.
 
@@ -220,12 +271,12 @@ class _Question:
             ResolutionError: an object that the pod names does not exist or contradicts it
         """
         snapshot = pod.snapshot
-        cluster = source.objects.state
+        cluster = self._source.objects.state
         # A snapshot without Kubernetes nodes has Longhorn's.
         candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes), key=natural_key)
         refusals = {}
         if not self._all_nodes:
-            claims = pod_claims(pod.pod, snapshot, source.objects.affinities)
+            claims = pod_claims(pod.pod, snapshot, self._source.objects.affinities)
             refusals = kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
@@ -237,18 +288,20 @@ class _Question:
             if entry.fits and answers[0].volumes and lacks_driver(snapshot, name):
                 update = {"fits": False, "reason": NO_DRIVER, "detail": NO_DRIVER_DETAIL, "plan": {}}
                 entries[name] = entry.model_copy(update=update)
-        judged = set() if self._all_nodes else set(cluster.node_names)
-        nodes = {
-            name: candidate_answer(
-                name,
-                entries[name],
-                kube_scheduler_answer(refusals.get(name)) if name in judged else None,
-                snapshot.longhorn_nodes,
-            )
-            for name in candidates
-        }
-        compared = self._all_nodes or not judged or compares_resources(cluster)
-        return pod_explanation(answers, nodes, pod.selection, resources_compared=compared)
+        asked = set() if self._all_nodes else set(cluster.node_names)
+        nodes = {}
+        for name in candidates:
+            disks = disk_names(snapshot.longhorn_nodes, name)
+            refusal = refusals.get(name) if name in asked else None
+            nodes[name] = CandidateNode(name, entries[name], disks, name in asked, refusal)
+        return PodExplanation(
+            pod=answers[0].pod,
+            selection=pod.selection,
+            volumes=answers[0].volumes,
+            skipped_claims=answers[0].skipped_claims,
+            resources_compared=self._all_nodes or not asked or compares_resources(cluster),
+            nodes=nodes,
+        )
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
@@ -258,80 +311,145 @@ def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> N
             warn(f"--node {name}: there is no such node")
 
 
-def _print_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
-    def table(console: Console) -> None:
-        from app.cli.explain_tables import print_pod
-
-        print_pod(answer, console, wide=output is ExplainOutput.WIDE)
-
-    _print(answer.model_dump(by_alias=True), output, table, _node_names(answer))
-    return answer.schedulable
-
-
-def _node_names(answer: PodExplanation) -> list[str]:
-    return [f"node/{name}" for name, entry in answer.nodes.items() if entry.fits]
-
-
-def _print_pods(answers: list[PodExplanation], output: ExplainOutput) -> bool:
-    def table(console: Console) -> None:
-        from app.cli.explain_tables import print_pods
-
-        print_pods(answers, console, wide=output is ExplainOutput.WIDE)
-
-    names = [f"pod/{answer.pod.partition('/')[2]}" for answer in answers if answer.schedulable]
-    _print(PodExplanationList(items=answers).model_dump(by_alias=True), output, table, names)
-    return all(answer.schedulable for answer in answers)
-
-
-def _explain_volume(name: str, source: ClusterSource, nodes: list[str] | None, output: ExplainOutput) -> bool:
-    from app.schemas.volume import explain_volume
+def _show_volume(name: str, source: ClusterSource, nodes: list[str] | None, output: ExplainOutput) -> bool:
+    from app.cli.explain_volume import explain_volume, print_volume
 
     answer = explain_volume(View.of(source.snapshot, now()), name, nodes)
-
-    def table(console: Console) -> None:
-        from app.cli.explain_tables import print_volume
-
-        print_volume(answer, console)
-
-    data = {"apiVersion": API_VERSION, "kind": "VolumeExplanation", **answer.model_dump(by_alias=True)}
-    _print(data, output, table, [f"{entry.node}/{entry.disk}" for entry in answer.candidates])
+    names = [f"{entry.node}/{entry.disk}" for entry in answer.candidates]
+    show(
+        document("VolumeExplanation", plain_data(answer)), output, lambda console: print_volume(answer, console), names
+    )
     return bool(answer.candidates)
 
 
-def _print(data: dict[str, Any], output: ExplainOutput, table: Callable[[Console], None], names: Iterable[str]) -> None:
-    if output is ExplainOutput.NAME:
-        for name in names:
-            print_line(name)
-    elif output in (ExplainOutput.JSON, ExplainOutput.YAML):
-        show(data, Output(output.value), table)
-    else:
-        # As kubectl's, the wide table has one line per row, however wide the terminal is.
-        show(data, Output.TABLE, table, wrapped=output is ExplainOutput.TABLE)
+def _show_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
+    def table(console: EscapingConsole) -> None:
+        _print_pod(answer, console, wide=output is ExplainOutput.WIDE)
+
+    show(answer.data(), output, table, [f"node/{name}" for name in answer.fitting])
+    return bool(answer.fitting)
 
 
-def show(data: dict[str, Any], output: Output, table: Callable[[Console], None], *, wrapped: bool = True) -> None:
-    """Prints a result as JSON, as YAML, or by calling `table`, which fits the width of a terminal unless `wrapped` is
-    false.
+def _show_pods(answers: Sequence[PodExplanation], output: ExplainOutput) -> bool:
+    def table(console: EscapingConsole) -> None:
+        _print_pods(answers, console, wide=output is ExplainOutput.WIDE)
+
+    names = [f"pod/{answer.pod.partition('/')[2]}" for answer in answers if answer.fitting]
+    show(document("PodExplanationList", {"items": [answer.data() for answer in answers]}), output, table, names)
+    return all(answer.fitting for answer in answers)
+
+
+def _print_pod(answer: PodExplanation, console: EscapingConsole, *, wide: bool) -> None:
+    """Prints the pod's volumes and one line per node. From 30 nodes on, nodes that are refused alike share a line,
+    unless `wide` is set, which adds plans and details.
     """
-    # When the reader of a pipe, such as `head`, closes its end, this program ends as any filter does.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if output is Output.JSON:
-        print_result(json_text(data))
-    elif output is Output.YAML:
-        import yaml
+    console.write(f"pod {answer.pod}", "bold")
+    if answer.selection:
+        console.paragraph(answer.selection)
+    if answer.error:
+        console.paragraph(f"fits nowhere: {answer.error}")
+        return
+    for volume in answer.volumes:
+        console.paragraph(_volume_line(volume))
+    if not answer.volumes:
+        console.paragraph("no Longhorn volumes")
+    for skipped in answer.skipped_claims:
+        console.paragraph(f"claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}")
+    console.print()
+    headers = ("NODE", "FITS", "KUBE-SCHEDULER", "LONGHORN", "MISSING", *(["PLAN AND DETAIL"] if wide else []))
+    table = console.table_of(headers, _node_rows(answer, wide=wide))
+    table.columns[0].no_wrap = True
+    # Where names are long, the terminal breaks the lines: narrower columns of text cannot be read.
+    console.width = max(console.width, max(len(str(cell)) for cell in table.columns[0].cells) + _MIN_TEXT_WIDTH)
+    if console.width < _FULL_WIDTH:
+        table.columns[2].max_width = _NARROW_TEXT_WIDTH
+    console.print(table)
+    console.print()
+    if not answer.resources_compared:
+        console.write(NO_RESOURCES)
+    nodes = format_count(len(answer.nodes), "node fits", "nodes fit")
+    console.write(f"{len(answer.fitting)} of {nodes}", "bold")
+    for number, remedy in enumerate(answer.remedies, start=1):
+        which = "cheapest" if number == 1 else "next"
+        more = "; commands and others: longhorn-extender remedies" if number == len(answer.remedies) else ""
+        console.paragraph(f"{which} remedy: {remedy.text}{more}")
 
-        print_result(yaml_text(yaml.safe_dump, data))
-    elif wrapped and sys.stdout.isatty():
-        table(_console())
-    else:
-        # Lines that need not fit any width end where their text ends.
-        text = io.StringIO()
-        table(_console(file=text, width=_UNLIMITED_WIDTH))
-        print_result("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
+
+def _node_rows(answer: PodExplanation, *, wide: bool) -> Iterator[Sequence[Cell]]:
+    grouped = len(answer.nodes) >= _MIN_GROUPED_NODES and not wide
+    groups: dict[object, list[str]] = {}
+    for name, entry in answer.nodes.items():
+        alike = grouped and not entry.fits
+        key = (entry.kube_scheduler, entry.longhorn.fits, entry.longhorn.reason) if alike else name
+        groups.setdefault(key, []).append(name)
+    for names in groups.values():
+        entry = answer.nodes[names[0]]
+        missing = _missing([answer.nodes[name].longhorn.missing for name in names])
+        cells = (_names(names), YES if entry.fits else NO, entry.kube_scheduler, entry.longhorn.reason, missing)
+        yield (*cells, _plan_and_detail(entry)) if wide else cells
 
 
-def _console(**options: Any) -> Console:
-    # rich takes long to import.
-    from app.cli.console import EscapingConsole
+def _names(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    shown = max(1, sum(width <= _MAX_NAMES_WIDTH for width in accumulate(map(len, names[:_MAX_NAMES]))))
+    return f"{len(names)} nodes: {', '.join(names[:shown])}" + (", ..." if len(names) > shown else "")
 
-    return EscapingConsole(**options)
+
+def _missing(sizes: Sequence[int]) -> str:
+    missing = [format_bytes(size) for size in sorted({min(sizes), max(sizes)}) if size]
+    return "-".join(missing)
+
+
+def _volume_line(volume: VolumeAnswer) -> str:
+    claim = volume.claim.partition("/")[2]
+    name = f"claim {claim}" + (f" ({volume.name})" if volume.bound else " (not bound yet)")
+    if volume.persistent_volume:
+        name = f"claim {claim} (not bound yet, matches PersistentVolume {volume.persistent_volume})"
+    if volume.nodes is not None:
+        name += f" on {', '.join(volume.nodes)}"
+    where = "needs room on the pod's node" if volume.local else "may be anywhere"
+    replicas = ", ".join(
+        f"{replica.node or 'no node yet'}{' failed' if replica.failed else '' if replica.healthy else ' not healthy'}"
+        for replica in volume.replicas
+    )
+    line = f"{name}: {format_bytes(volume.size)}, {volume.data_locality}, {where}"
+    return f"{line}; replicas: {replicas}" if replicas else line
+
+
+def _plan_and_detail(entry: CandidateNode) -> str:
+    plan = ", ".join(f"{volume} on {disk}" for volume, disk in entry.plan.items())
+    return "; ".join(part for part in (plan, entry.longhorn.detail, _competing_volumes(entry.longhorn)) if part)
+
+
+def _competing_volumes(entry: NodeAnswer) -> str:
+    volumes = [
+        f"{volume.volume} of pod {volume.pod} ({format_bytes(volume.size)})"
+        if volume.pod
+        else f"{volume.volume} ({format_bytes(volume.size)})"
+        for volume in entry.competing
+    ]
+    if not volumes:
+        return ""
+    more = len(volumes) - _MAX_COMPETING_VOLUMES
+    return "counted with " + ", ".join(volumes[:_MAX_COMPETING_VOLUMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _print_pods(answers: Sequence[PodExplanation], console: EscapingConsole, *, wide: bool) -> None:
+    """Prints one line per pod; `wide` adds all reasons."""
+    if not answers:
+        console.write("no pod waits for a node")
+        return
+    console.section(("POD", "NODES", "REASONS"), (_pod_row(answer, wide=wide) for answer in answers))
+    waiting = sum(not answer.fitting for answer in answers)
+    console.write(f"{format_count(len(answers), 'waiting pod')}, {waiting} without a node that fits", "bold")
+
+
+def _pod_row(answer: PodExplanation, *, wide: bool) -> Sequence[Cell]:
+    reasons = Counter(entry.reason for entry in answer.nodes.values() if not entry.fits)
+    shown = reasons.most_common(None if wide else _MAX_REASONS)
+    texts = [f"{reason} ({count})" for reason, count in shown]
+    others = reasons.total() - sum(count for _, count in shown)
+    texts += [f"other reasons ({others})"] if others else []
+    style = "green" if answer.fitting else "red"
+    return answer.pod, (f"{len(answer.fitting)}/{len(answer.nodes)}", style), answer.error or ", ".join(texts)

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.explain import Output, show
-from app.cli.explain_subject import read_source
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    check_standard_input,
-    filter_options,
-)
-from app.cli.predictions import (
-    OrdersOption,
-    SeedOption,
-    order_seeds,
-    predicted_cluster,
-    seeded_choice,
-    show_progress,
-    source_notes,
-)
-from app.cli.workload_templates import pod_template
-from app.schemas.planning_answer import HeadroomAnswer, headroom_answer
-from app.settings import DEFAULT_NAMESPACE, BestEffort
+from app.cli.query import Orders, Query, Rules, predicted_cluster, seeded_choice
+from app.cli.render import Output, OutputOption, document, format_range, show
+from app.cli.terminal import show_progress
+from app.cli.what_if_changes import pod_template
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.pod_headroom import (
     ClosestNode,
     Headroom,
@@ -43,34 +23,36 @@ from scheduler_core.extender.planning.pod_headroom import (
 )
 from scheduler_core.extender.what_if.cluster_additions import Workload
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.extender.what_if.prediction import refusal_text
 from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.model.quantity import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from app.cli.console import EscapingConsole
 
 FAILS: Final = 1
-_DEFAULT_ORDERS: Final = 5
+_ORDERS: Final = Orders(5)
 _DEFAULT_LIMIT: Final = 1_000
 _MAX_LIMIT: Final = 100_000
+_MAX_REFUSALS: Final = 2
 
 
 def headroom(
+    *,
     template: Annotated[
         str, typer.Argument(metavar="TEMPLATE", help="A file with a pod or workload, sts/NAME, deploy/NAME, or a pod.")
     ],
-    snapshot: SnapshotOption = None,
     at_least: Annotated[int, typer.Option(metavar="N", min=0, help="How many must fit for exit code 0.")] = 1,
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MAX_LIMIT, help="How many pods are tried at most.")
     ] = _DEFAULT_LIMIT,
-    orders: OrdersOption = _DEFAULT_ORDERS,
-    seed: SeedOption = 0,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    orders: Orders = _ORDERS,
+    output: OutputOption = Output.TABLE,
+    rules: Rules,
+    query: Query,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the workload or pod.")
     ] = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Say how many more pods of a template fit.
 
@@ -83,17 +65,22 @@ def headroom(
     """
     if at_least > limit:
         raise CoreError(f"--at-least {at_least}: is more than --limit {limit}")
-    check_standard_input(snapshot, template)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
+    query.check_standard_input(template)
+    source = query.read(needs_nodes=True)
     workload, objects = pod_template(template, namespace, source)
     cluster = predicted_cluster(replace(source, snapshot=objects))
-    options = filter_options(best_effort, packing)
-    result, closest = _predict(cluster, workload, options, order_seeds(seed, orders), limit)
-    answer = headroom_answer(result, template, seed, at_least, closest).model_copy(
-        update={"notes": [*_notes(cluster), *source_notes(source, drains=False)]}
-    )
-    _print(answer, output)
-    if not answer.succeeds:
+    result, closest = _predict(cluster, workload, rules.options, orders.seeds, limit)
+    succeeds = result.least >= at_least
+    notes = [*_notes(cluster), *source.notes(drains=False)]
+    asked = {"template": template, "orders": orders.orders, "seed": orders.seed, "limit": limit, "atLeast": at_least}
+    data = {**asked, **_data(result, closest, succeeds=succeeds), "notes": notes}
+
+    def table(console: EscapingConsole) -> None:
+        _print(result, closest, console)
+        console.end(notes, _summary(result, template))
+
+    show(document("Headroom", data), output, table)
+    if not succeeds:
         raise typer.Exit(FAILS)
 
 
@@ -114,10 +101,40 @@ def _notes(cluster: PredictedCluster) -> list[str]:
     return [f"pods that wait already: {waiting}; they are placed first where they fit"] if waiting else []
 
 
-def _print(answer: HeadroomAnswer, output: Output) -> None:
-    def table(console: Any) -> None:
-        from app.cli.planning_tables import print_headroom
+def _data(result: Headroom, closest: ClosestNode | None, *, succeeds: bool) -> dict[str, Any]:
+    refused = result.tightest.refused
+    return {
+        "least": result.least,
+        "most": result.most,
+        "limitReached": result.limit_reached,
+        "succeeds": succeeds,
+        "nodes": [{"node": name, "least": least, "most": most} for name, (least, most) in result.nodes.items()],
+        "refusals": result.refusals,
+        "refused": None
+        if refused is None
+        else {"pod": "/".join(refused.key), "reasons": refused.reasons, "closest": closest},
+    }
 
-        print_headroom(answer, console)
 
-    show(answer.model_dump(by_alias=True), output, table)
+def _print(result: Headroom, closest: ClosestNode | None, console: EscapingConsole) -> None:
+    rows = ((name, format_range(str(least), str(most))) for name, (least, most) in result.nodes.items())
+    console.section(("NODE", "PODS"), rows)
+    refused = result.tightest.refused
+    if refused is None:
+        return
+    first = refusal_text(refused.reasons)
+    console.write(f"{'/'.join(refused.key)} does not fit after {format_count(result.least, 'pod')}: {first}")
+    if closest is not None:
+        lacks = f", {format_bytes(closest.missing)} are missing" if closest.missing else ""
+        detail = f" ({closest.detail})" if closest.detail else ""
+        console.write(f"closest: {closest.node}: {closest.reason}{lacks}{detail}")
+    others = [text for text in result.refusals if text != first]
+    for text in others[:_MAX_REFUSALS]:
+        console.write(f"in {result.refusals[text]} of {format_count(result.orders, 'order')}: {text}")
+
+
+def _summary(result: Headroom, template: str) -> str:
+    most = result.limit if result.limit_reached else result.most
+    least = "at least " if result.limit_reached else "" if result.least == most else f"{result.least} to "
+    fit = format_count(most, f"more pod of {template} fits", f"more pods of {template} fit")
+    return f"{least}{fit}, in {format_count(result.orders, 'order')}"

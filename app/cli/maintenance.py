@@ -2,63 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.explain import Output, show
-from app.cli.explain_subject import ClusterSource, read_source
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    filter_options,
-)
-from app.cli.predictions import (
-    OrdersOption,
+from app.cli.query import (
+    CHANCE,
+    ClusterSource,
+    Orders,
+    Query,
     RebuildRateOption,
-    SeedOption,
-    order_seeds,
+    Rules,
     predicted_cluster,
-    progress_of,
     read_rate,
     seeded_choice,
-    source_notes,
+    wait_line,
 )
-from app.cli.what_if_changes import parallel_sets
-from app.schemas.planning_answer import MaintenanceAnswer, maintenance_answer
-from app.schemas.what_if_answer import NOTES
-from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.planning.drain_order import MaintenanceRequest, find_drain_order
+from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show
+from app.cli.terminal import progress_of
+from scheduler_core.extender.planning.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.extender.what_if.predicted_replicas import Choose
+from scheduler_core.model.quantity import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from app.cli.console import EscapingConsole
 
 FAILS: Final = 1
-_DEFAULT_ORDERS: Final = 5
+_ORDERS: Final = Orders(5)
 _DEFAULT_TRIES: Final = 50
+_MAX_PROBLEMS: Final = 2
 
 
 def maintenance(
+    *,
     nodes: Annotated[
         list[str] | None, typer.Argument(metavar="[NODE]...", help="The nodes to maintain; all of them by default.")
     ] = None,
-    snapshot: SnapshotOption = None,
-    orders: OrdersOption = _DEFAULT_ORDERS,
-    seed: SeedOption = 0,
+    orders: Orders = _ORDERS,
     tries: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many orders of nodes may end in a dead end.")
     ] = _DEFAULT_TRIES,
     rebuild_rate: RebuildRateOption = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+    output: OutputOption = Output.TABLE,
+    rules: Rules,
+    query: Query,
 ) -> None:
     """Find an order of nodes in which every drain fits.
 
@@ -71,22 +60,28 @@ def maintenance(
     Exit code 0: all nodes can be drained in the order that is printed. 1: there is no such order, or none was found. 2: bad input.
     """
     rate = read_rate(rebuild_rate)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
+    source = query.read(needs_nodes=True)
     names = tuple(dict.fromkeys(nodes or _all_nodes(source)))
     with progress_of(len(names), "Draining nodes") as report:
         request = MaintenanceRequest(
             cluster=predicted_cluster(source),
             nodes=names,
-            options=filter_options(best_effort, packing),
-            courses=[partial(_choose, text) for text in order_seeds(seed, orders)],
+            options=rules.options,
+            courses=[partial(_choose, text) for text in orders.seeds],
             tries=tries,
-            parallel=parallel_sets(source),
+            parallel=source.parallel_sets,
             report=report,
         )
         order = find_drain_order(request)
-    answer = maintenance_answer(order, seed, rate, [*NOTES, *source_notes(source, drains=True)])
-    _print(answer, output)
-    if not answer.succeeds:
+    notes = [CHANCE, *source.notes(drains=True)]
+    data = {"orders": order.courses, "seed": orders.seed, "rate": rate, **_data(order, rate), "notes": notes}
+
+    def table(console: EscapingConsole) -> None:
+        _print(order, rate, console)
+        console.end(notes, _summary(order))
+
+    show(document("Maintenance", data), output, table)
+    if not order.complete:
         raise typer.Exit(FAILS)
 
 
@@ -98,10 +93,79 @@ def _choose(seed: str, node: str) -> Choose:
     return seeded_choice(f"{seed}/{node}")
 
 
-def _print(answer: MaintenanceAnswer, output: Output) -> None:
-    def table(console: Any) -> None:
-        from app.cli.planning_tables import print_maintenance
+def _data(order: DrainOrder, rate: int | None) -> dict[str, Any]:
+    blocked = [
+        {"node": node, "blocked": True, "problems": texts, "firstProblems": texts}
+        for node, texts in order.blocked.items()
+    ]
+    failed = [
+        {"node": entry.node, "blocked": False, "problems": entry.problems, "firstProblems": entry.first_problems}
+        for entry in order.failed
+    ]
+    return {
+        "succeeds": order.complete,
+        "exhaustive": order.exhaustive,
+        "tries": order.dead_ends,
+        "steps": [_step_data(step, rate) for step in order.steps],
+        "failed": [*blocked, *failed],
+    }
 
-        print_maintenance(answer, console)
 
-    show(answer.model_dump(by_alias=True), output, table)
+def _step_data(step: DrainStep, rate: int | None) -> dict[str, Any]:
+    least, most = step.copied_bytes
+    return {
+        "node": step.node,
+        "leastPods": step.pods[0],
+        "mostPods": step.pods[1],
+        "leastBytes": least,
+        "mostBytes": most,
+        # One rebuild after the other.
+        "leastSeconds": None if rate is None else least / rate,
+        "mostSeconds": None if rate is None else most / rate,
+        "leastReducedVolumes": step.reduced_volumes[0],
+        "mostReducedVolumes": step.reduced_volumes[1],
+        "waitSeconds": float(step.rebuild_wait),
+    }
+
+
+def _print(order: DrainOrder, rate: int | None, console: EscapingConsole) -> None:
+    headers = ("", "DRAIN", "PODS", "FEWER REPLICAS", "REBUILDS", *(["TAKES"] if rate else []))
+    console.section(headers, ([str(n), *_step_cells(step, rate)] for n, step in enumerate(order.steps, start=1)))
+    wait = max((step.rebuild_wait for step in order.steps), default=0)
+    if wait:
+        console.write(f"after each drain {wait_line(wait)}")
+        console.print()
+    console.section(("NODE", "WHEN", "DOES NOT FIT BECAUSE"), _failed_rows(order))
+
+
+def _step_cells(step: DrainStep, rate: int | None) -> list[str]:
+    ranges: list[Iterable[str]] = [
+        map(str, step.pods),
+        map(str, step.reduced_volumes),
+        map(format_bytes, step.copied_bytes),
+    ]
+    ranges += [(format_duration(size / rate) for size in step.copied_bytes)] if rate else []
+    return [step.node, *(format_range(*pair) for pair in ranges)]
+
+
+def _failed_rows(order: DrainOrder) -> Iterator[tuple[str, str, str]]:
+    for node, texts in order.blocked.items():
+        yield node, "in any order", shorten(texts, _MAX_PROBLEMS, "; ")
+    for entry in order.failed:
+        after = "after these, and even first" if entry.first_problems else "after these"
+        problems = shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
+        yield entry.node, after if order.steps else "first", problems
+
+
+def _summary(order: DrainOrder) -> str:
+    total = format_count(len(order.steps) + len(order.failed) + len(order.blocked), "node")
+    drained = f"{len(order.steps)} of {total} can be drained"
+    orders = format_count(order.courses, "order")
+    if order.complete:
+        return f"{drained} in this order, in {orders} of events"
+    longest = f"{drained} one after the other, in {orders} of events"
+    if order.exhaustive:
+        return f"{longest}; every order was tried, so that no other one drains more"
+    if order.blocked:
+        longest = f"{longest}; there is no order of all nodes"
+    return f"{longest}; no longer order was found in {format_count(order.dead_ends, 'try', 'tries')}"

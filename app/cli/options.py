@@ -6,21 +6,18 @@ import errno
 import os
 import socket
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from app.cli.terminal import print_line, warn
+from app.cli.terminal import warn
 from app.kube.memory import memory_limit as container_limit
-from app.kube.snapshot_file import STDIN, load_snapshot
+from app.kube.snapshot_file import load_snapshot
 from app.settings import PEAK_FACTOR, BestEffort, LogFormat
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from app.extender.process_call import CallerFiles
 
 # Every address of both IP families.
 ANY_ADDRESS: Final = "::"
@@ -61,28 +58,6 @@ LeaderUrlOption = Annotated[
         help="Where the leader is reached, such as by `kubectl port-forward`; default: the API server.",
     ),
 ]
-# Named as the keys of `tlsConfig` in the file that registers the extender.
-CaFileOption = Annotated[
-    str,
-    typer.Option(
-        "--ca-file",
-        metavar="FILE",
-        help="Authorities of the extender's TLS certificate, with an https --url; default: the system's.",
-    ),
-]
-CertFileOption = Annotated[
-    str, typer.Option("--cert-file", metavar="FILE", help="Certificate to show to an extender with TLS.")
-]
-KeyFileOption = Annotated[str, typer.Option("--key-file", metavar="FILE", help="Private key of --cert-file.")]
-ServerNameOption = Annotated[
-    str,
-    typer.Option(
-        "--server-name",
-        metavar="NAME",
-        help="Name in the extender's TLS certificate, such as longhorn-scheduler-extender.longhorn-system.svc; default: the host "
-        "of --url.",
-    ),
-]
 BestEffortOption = Annotated[
     BestEffort,
     typer.Option(
@@ -99,9 +74,6 @@ PackingOption = Annotated[
         help="Which nodes with room are offered: stale-safe = those where placement succeeds even on outdated status; "
         "order-safe = those where every placement order succeeds; exact = all; auto = the first of these that there are.",
     ),
-]
-AloneOption = Annotated[
-    bool, typer.Option("--alone", help="Leave out the space that other pods' volumes in the snapshot will take.")
 ]
 PluginOption = Annotated[
     list[str] | None,
@@ -130,22 +102,6 @@ def check_url(url: str) -> None:
     """Raises a CoreError if the leader's URL has no scheme; it may be missing."""
     if url and not url.startswith(("http://", "https://")):
         raise CoreError(f"--url {url}: expected http://HOST:PORT")
-
-
-def caller_files(url: str, ca: str, certificate: str, private_key: str, server_name: str) -> CallerFiles:
-    """Returns the files for a call of an extender with TLS.
-
-    Raises:
-        CoreError: a file or name is given and the URL has no TLS, or a certificate has no key
-    """
-    from app.extender.process_call import CallerFiles
-
-    files = CallerFiles(ca, certificate, private_key, server_name)
-    if files != CallerFiles() and not url.startswith("https://"):
-        raise CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
-    if bool(certificate) != bool(private_key):
-        raise CoreError("--cert-file and --key-file go together")
-    return files
 
 
 def holder_identity(identity: str) -> str:
@@ -193,37 +149,6 @@ def url(host: str, port: int, scheme: str = "http") -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def cluster_objects(
-    kubeconfig: str | None, context: str | None, namespace: str, *, progress: bool = False
-) -> list[dict[str, Any]]:
-    """Reads the live cluster's objects in the form of a snapshot file. It prints warnings to standard error, and with
-    `progress` what is being read.
-
-    Raises:
-        CoreError: there is no cluster to connect to, or it refuses
-    """
-    import asyncio
-
-    from app.kube.client import KubeClient
-    from app.kube.snapshot_live import read_cluster
-    from app.runtime.logs import configure_for_results
-
-    configure_for_results()
-
-    def report(text: str) -> None:
-        if progress:
-            print_line(text, err=True)
-
-    async def read() -> list[dict[str, Any]]:
-        client = await KubeClient.connect(kubeconfig, context)
-        try:
-            return await read_cluster(client, namespace, report, warn)
-        finally:
-            await client.close()
-
-    return asyncio.run(read())
-
-
 def read_snapshot_file(source: str) -> Snapshot:
     """Returns the snapshot in a file, or raises a SnapshotFileError; warnings go to standard error."""
     loaded = load_snapshot(source)
@@ -259,12 +184,6 @@ def _parse_size(flag: str, text: str) -> int:
     if size <= 0:
         raise CoreError(f"{flag}: {text} must be more than 0 bytes")
     return size
-
-
-def check_standard_input(*files: str | None) -> None:
-    """Raises a CoreError if several files are standard input: only the first would have a content."""
-    if files.count(STDIN) > 1:
-        raise CoreError(f"standard input ({STDIN}) can be read only once")
 
 
 def now() -> datetime:

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.explain import Output, show
-from app.cli.explain_subject import ClusterSource, read_source
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    filter_options,
-)
-from app.cli.predictions import (
-    OrdersOption,
-    SeedOption,
-    order_seeds,
-    positive_bytes,
-    predicted_cluster,
-    seeded_choice,
-    show_status,
-)
-from app.cli.what_if_changes import parallel_sets
-from app.schemas.rebalance_answer import GoalAnswer, RebalanceAnswer, rebalance_answer
-from app.settings import DEFAULT_NAMESPACE, BestEffort
+from app.cli.query import ClusterSource, Orders, Query, Rules, positive_bytes, predicted_cluster, seeded_choice
+from app.cli.render import Output, OutputOption, document, shorten, show
+from app.cli.terminal import show_status
+from scheduler_core.convert.replica_move_commands import Command, replica_move_commands
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.planning.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
 from scheduler_core.extender.planning.rebalance_goals import (
     LARGEST_VOLUME,
@@ -41,22 +24,39 @@ from scheduler_core.extender.planning.rebalance_goals import (
     LargestVolumeGoal,
     waiting_pods_goal,
 )
+from scheduler_core.extender.planning.replica_moves import ReplicaMove, is_auto_balanced
+from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.extender.what_if.predicted_replicas import Choose
+from scheduler_core.extender.what_if.prediction import pods_by_volume
 from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
+from scheduler_core.model.quantity import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from app.cli.console import EscapingConsole
 
 NO_PLAN: Final = 1
 _MAX_MOVES: Final = 10
-_DEFAULT_ORDERS: Final = 5
+_MAX_TARGETS: Final = 3
+_ORDERS: Final = Orders(5)
 _STATUS_IS_CURRENT: Final = "Longhorn's status counts as current; meanwhile no other volume may be created or grow"
 _UNSETTLED: Final = "volumes of which Longhorn has to place replicas: {count}; no move changes whether it can"
 _AUTO_BALANCE: Final = "replica-auto-balance is on: Longhorn may move replicas of other volumes, too"
 _BUSY: Final = "nodes where volumes of bound pods are still to be placed: {count}; no replica is moved there"
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A replica that is moved, with what people need to do it."""
+
+    move: ReplicaMove
+    pods: Sequence[str]  # the pods that use the volume
+    commands: Sequence[Command]  # in order; each must succeed before the next one
+
+
 def rebalance(
-    snapshot: SnapshotOption = None,
+    *,
     goal: Annotated[
         str | None,
         typer.Option(
@@ -72,14 +72,10 @@ def rebalance(
     max_moves: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MAX_MOVES, help="How many replicas are moved at most.")
     ] = DEFAULT_MAX_MOVES,
-    orders: OrdersOption = _DEFAULT_ORDERS,
-    seed: SeedOption = 0,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+    orders: Orders = _ORDERS,
+    output: OutputOption = Output.TABLE,
+    rules: Rules,
+    query: Query,
 ) -> None:
     """Find the fewest replica moves after which more fits.
 
@@ -91,23 +87,27 @@ def rebalance(
     Exit code 0: the goal is reached already, or there is a plan. 1: there is none. 2: bad input.
     """
     least = None if size is None else positive_bytes(size, "--size")
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
-    situation = Situation(predicted_cluster(source), parallel=parallel_sets(source))
-    options = filter_options(best_effort, packing)
+    source = query.read(needs_nodes=True)
+    situation = Situation(predicted_cluster(source), parallel=source.parallel_sets)
     name, storage_class = _goal_name(goal, situation, source)
     if name == WAITING_PODS and size is not None:
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
     objective: Goal
     if name == WAITING_PODS:
-        objective = waiting_pods_goal(situation, options, lambda: _choices(order_seeds(seed, orders)))
+        objective = waiting_pods_goal(situation, rules.options, lambda: _choices(orders.seeds))
     else:
         objective = LargestVolumeGoal(situation.cluster, storage_class, least)
     with show_status("Trying moves"):
-        baseline, result = _find(situation, options, objective, max_moves)
-    answer = rebalance_answer(result, _goal_answer(result, name, storage_class), situation.cluster, longhorn_namespace)
-    answer = answer.model_copy(update={"notes": _notes(baseline)})
-    _print(answer, output)
-    if not answer.succeeds:
+        baseline, result = _find(situation, rules.options, objective, max_moves)
+    steps = _steps(result, situation.cluster, query.longhorn_namespace)
+    notes = _notes(baseline)
+
+    def table(console: EscapingConsole) -> None:
+        _print_steps(steps, console)
+        console.end(notes, _summary(result, storage_class))
+
+    show(document("Rebalance", {**_data(result, name, storage_class, steps), "notes": notes}), output, table)
+    if result.plan is None and not result.reached:
         raise typer.Exit(NO_PLAN)
 
 
@@ -144,16 +144,46 @@ def _default_class(situation: Situation, source: ClusterSource) -> str:
     return names[0]
 
 
-def _goal_answer(result: Rebalance, name: str, storage_class: str) -> GoalAnswer:
-    return GoalAnswer(
-        name=name,
-        storage_class=storage_class or None,
-        unit="pods" if name == WAITING_PODS else "bytes",
-        before=result.before,
-        target=result.target,
-        after=result.value,
-        reached=result.reached,
-    )
+def _steps(result: Rebalance, cluster: PredictedCluster, namespace: str) -> list[_Step]:
+    users = pods_by_volume(cluster)
+    steps = []
+    for move in result.plan.moves if result.plan is not None else ():
+        volume = cluster.snapshot.volumes[move.volume]
+        balanced = is_auto_balanced(cluster, volume)
+        commands = replica_move_commands(volume, move.replica, namespace, auto_balanced=balanced)
+        steps.append(_Step(move, users.get(move.volume, ()), commands))
+    return steps
+
+
+def _data(result: Rebalance, name: str, storage_class: str, steps: Sequence[_Step]) -> dict[str, Any]:
+    return {
+        "succeeds": result.plan is not None or result.reached,
+        "goal": {
+            "name": name,
+            "storageClass": storage_class or None,
+            "unit": "pods" if name == WAITING_PODS else "bytes",
+            "before": result.before,
+            "target": result.target,
+            "after": result.value,
+            "reached": result.reached,
+        },
+        "moves": [
+            {
+                "volume": step.move.volume,
+                "replica": step.move.replica,
+                "pods": step.pods,
+                "from": step.move.origin,
+                "targets": step.move.targets,
+                "size": step.move.size,
+                "copiedBytes": step.move.copied_bytes,
+                "commands": step.commands,
+            }
+            for step in steps
+        ],
+        "copiedBytes": result.plan.copied_bytes if result.plan is not None else 0,
+        "maxMoves": result.max_moves,
+        "exhaustedMoves": result.exhausted_moves,
+    }
 
 
 def _notes(baseline: Baseline) -> list[str]:
@@ -167,10 +197,41 @@ def _notes(baseline: Baseline) -> list[str]:
     return notes
 
 
-def _print(answer: RebalanceAnswer, output: Output) -> None:
-    def table(console: Any) -> None:
-        from app.cli.rebalance_tables import print_rebalance
+def _print_steps(steps: Sequence[_Step], console: EscapingConsole) -> None:
+    headers = ("MOVE", "VOLUME", "REPLICA", "FROM", "TO ONE OF", "COPIES", "USED BY")
+    console.section(headers, ([str(number), *_cells(step)] for number, step in enumerate(steps, start=1)))
+    for number, step in enumerate(steps, start=1):
+        console.write(f"# {number}. {step.move.volume}: each command must succeed before the next one")
+        console.commands(shlex.join(command) for command in step.commands)
+        console.print()
 
-        print_rebalance(answer, console)
 
-    show(answer.model_dump(by_alias=True), output, table)
+def _cells(step: _Step) -> list[str]:
+    move = step.move
+    targets = shorten(["/".join(target) for target in move.targets], _MAX_TARGETS)
+    copies = format_bytes(move.copied_bytes)
+    return [move.volume, move.replica, "/".join(move.origin), targets, copies, ", ".join(step.pods)]
+
+
+def _summary(result: Rebalance, storage_class: str) -> str:
+    subject = f"largest volume of {storage_class}" if storage_class else "waiting pods that fit"
+    before, after = (
+        format_bytes(value) if storage_class else f"{value} of {result.target}"
+        for value in (result.before, result.value)
+    )
+    if result.plan is None:
+        return f"{subject}: {before} now; {_without_plan(result)}"
+    moves = format_count(len(result.plan.moves), "move, which copies", "moves, which copy")
+    copied = format_bytes(result.plan.copied_bytes)
+    proven = result.exhausted_moves >= len(result.plan.moves) - 1
+    fewest = "fewer moves do not suffice" if proven else "not every plan of fewer moves was tried"
+    return f"{subject}: {before} now, {after} after {moves} {copied}; {fewest}"
+
+
+def _without_plan(result: Rebalance) -> str:
+    if result.reached:
+        return "no move is needed"
+    if result.exhausted_moves == result.max_moves:
+        return f"no plan of up to {format_count(result.max_moves, 'move')} exists"
+    moves = format_count(result.exhausted_moves, "move")
+    return f"no plan was found; every plan of up to {moves} was tried, longer ones in part"

@@ -1,42 +1,42 @@
-"""`longhorn-extender remedies`: the cheapest changes that make a pod fit."""
+"""`longhorn-extender remedies`: the cheapest changes that make a pod fit. `explain`, `waiting` and `what-if` print some, too."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.explain import DOES_NOT_FIT, MAX_REMEDIES, Output, show
-from app.cli.explain_subject import read_source, select_pod
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    check_standard_input,
-    filter_options,
-)
-from app.cli.pod_remedies import cluster_of_pod
-from app.cli.predictions import show_status
-from app.schemas.remedies_answer import RemediesAnswer, remedies_answer
-from app.settings import DEFAULT_NAMESPACE, BestEffort
+from app.cli.query import ClusterSource, Query, Rules, predicted_cluster
+from app.cli.render import Output, OutputOption, document, show
+from app.cli.subjects import ExplainedPod, select_pod
+from app.cli.terminal import show_status
+from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions, Packing, check_existing_volumes, resolve_candidates
-from scheduler_core.extender.planning.remedies import RemedySearch, find_remedies
+from scheduler_core.extender.decision import FilterOptions, check_existing_volumes, resolve_candidates
+from scheduler_core.extender.planning.remedies import MAX_DECISIONS, RemedySearch, find_remedies
 from scheduler_core.extender.what_if.pod_decision import PodDecider
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
+from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.quantity import format_count
 from scheduler_core.volumes.by_node import merge_resolutions
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from app.cli.console import EscapingConsole
 
+DOES_NOT_FIT: Final = 1
+_MAX_REMEDIES: Final = 100
 _DEFAULT_LIMIT: Final = 5
+# Each takes about 1 ms in a cluster of 100 nodes. `explain` is asked why a pod waits, so its remedy must not take long.
+_EXPLAIN_DECISIONS: Final = 100
+# More remedies of nodes that must not be changed are not passed over.
+_MAX_AVOIDED: Final = 10
 
 
 def remedies(
+    *,
     subject: Annotated[
         str,
         typer.Argument(
@@ -45,19 +45,15 @@ def remedies(
             "a file with a pod or a workload.",
         ),
     ],
-    snapshot: SnapshotOption = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=MAX_REMEDIES, help="How many remedies are printed at most.")
+        int, typer.Option(metavar="N", min=1, max=_MAX_REMEDIES, help="How many remedies are printed at most.")
     ] = _DEFAULT_LIMIT,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+    rules: Rules,
+    query: Query,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pod.")
     ] = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Find the cheapest changes of the cluster that make a pod fit.
 
@@ -68,17 +64,26 @@ def remedies(
 
     Exit code 0: the pod fits as it is. 1: it does not, and the remedies are printed, if there are any. 2: bad input.
     """
-    check_standard_input(snapshot, subject)
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=True)
+    query.check_standard_input(subject)
+    source = query.read(needs_nodes=True)
     pod = select_pod(subject, namespace, source)
     if pod.snapshot.disk_schedules:
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
-    cluster = cluster_of_pod(pod, source)
+    cluster = _cluster_of_pod(pod, source)
     with show_status("Searching for remedies"):
-        search = _search(pod.pod, cluster, filter_options(best_effort, packing), limit)
-    answer = remedies_answer(pod.pod.key, cluster, search, longhorn_namespace)
-    _print(answer, output)
-    if not answer.fits:
+        search = _search(pod.pod, cluster, rules.options, limit)
+    answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies] if search else []
+    complete = search is None or search.complete
+    data = {"pod": pod.pod.key, "fits": search is None, "remedies": answers, "complete": complete}
+
+    def table(console: EscapingConsole) -> None:
+        if search is None:
+            console.write(f"pod {pod.pod.key} fits as it is")
+        else:
+            _print_remedies(pod.pod.key, answers, console, complete=complete)
+
+    show(document("Remedies", data), output, table)
+    if search is not None:
         raise typer.Exit(DOES_NOT_FIT)
 
 
@@ -91,10 +96,53 @@ def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: 
     return find_remedies(pod, cluster, options, limit)
 
 
-def _print(answer: RemediesAnswer, output: Output) -> None:
-    def table(console: Console) -> None:
-        from app.cli.remedies_tables import print_remedies
+def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: EscapingConsole, *, complete: bool) -> None:
+    for number, remedy in enumerate(answers, start=1):
+        console.write(f"{number}. {remedy.text}", "bold")
+        print_commands(remedy, console)
+    if answers:
+        console.print()
+    if not complete:
+        console.write(
+            "not searched further: so many changed clusters were decided already; there may be cheaper remedies"
+        )
+    count = format_count(len(answers), "remedy", "remedies")
+    shown = f"{count}, the cheapest first" if answers else "no remedy was found"
+    console.write(f"pod {pod} fits nowhere; {shown}", "bold")
 
-        print_remedies(answer, console)
 
-    show(answer.model_dump(by_alias=True), output, table)
+def print_commands(remedy: RemedyAnswer, console: EscapingConsole) -> None:
+    for step in remedy.steps:
+        console.commands(step.commands, indent="   ")
+
+
+def _cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
+    """Returns the cluster that a pod is decided in, with the other objects of the pod's file."""
+    return predicted_cluster(replace(source, snapshot=pod.snapshot))
+
+
+def remedy_after(
+    cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
+) -> RemedyAnswer | None:
+    """Returns the cheapest remedy of a short search for a pod of a predicted cluster that changes no node of `avoided`,
+    None without one.
+    """
+    pod = cluster.snapshot.pods[key]
+    limit = 1 + min(len(avoided), _MAX_AVOIDED)
+    remedies = find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS).remedies
+    # A node that is drained is not to be uncordoned.
+    allowed = (remedy for remedy in remedies if not any(step.node in avoided for step in remedy.steps))
+    remedy = next(allowed, None)
+    return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
+
+
+def cheapest_remedies(
+    pod: ExplainedPod, source: ClusterSource, options: FilterOptions, limit: int
+) -> tuple[RemedyAnswer, ...]:
+    """Returns the cheapest remedies, none in a cluster that cannot be predicted. The search for one is short."""
+    if pod.snapshot.disk_schedules:
+        return ()
+    cluster = _cluster_of_pod(pod, source)
+    decisions = _EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
+    remedies = find_remedies(pod.pod, cluster, options, limit, decisions).remedies
+    return tuple(remedy_answer(cluster, remedy, source.query.longhorn_namespace) for remedy in remedies)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.explain import Output, show
 from app.cli.options import (
     BestEffortOption,
     ContextOption,
@@ -32,7 +31,8 @@ from app.cli.options import (
     listen,
     now,
 )
-from app.cli.policy_check import read_policy
+from app.cli.policy import read_policy
+from app.cli.render import Output, show
 from app.cli.terminal import print_line, warn
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat

@@ -27,7 +27,7 @@ from app.cli.options import (
     request_limits,
     url,
 )
-from app.cli.policy_check import read_policy
+from app.cli.policy import read_policy
 from app.cli.terminal import print_line, print_lines, warn
 from app.runtime.logs import configure
 from app.settings import (

@@ -190,3 +190,14 @@ class CommandWithFile(TyperCommand):
                 raise
             problem = problem_of(error.__cause__, error.message)
             raise CoreError(f"{ctx.params['config']}: {config_key(error.param.name)}: {problem}") from error
+
+    def invoke(self, ctx: Any) -> Any:
+        """Serves; the problem of a value that is checked now begins with its flag."""
+        try:
+            return super().invoke(ctx)
+        except CoreError as error:
+            flag = str(error).partition(" ")[0].rstrip(":")
+            name = next((each.name for each in self.params if flag in each.opts), "")
+            if not name or ctx.get_parameter_source(name).name != "DEFAULT_MAP":
+                raise
+            raise CoreError(f"{ctx.params['config']}: {config_key(name)}: {error}") from error

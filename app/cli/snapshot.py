@@ -13,8 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption, cluster_objects
-from app.cli.terminal import json_text, print_line, print_result, yaml_text
+from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
+from app.cli.query import cluster_objects
+from app.cli.render import json_text, yaml_text
+from app.cli.terminal import print_line, print_result
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_count

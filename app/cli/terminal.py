@@ -5,14 +5,17 @@ escapes of their own.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import typer
 
 from app.runtime.printable import printable
 from scheduler_core.errors import CoreError
+
+_Step = TypeVar("_Step")
 
 
 class CommandInterruptedError(CoreError):
@@ -38,13 +41,39 @@ def print_result(text: str) -> None:
     typer.echo(text, nl=False, color=True)
 
 
-def json_text(data: Any, indent: int = 2) -> str:
-    """Returns data as JSON, in ASCII letters."""
-    return json.dumps(data, indent=indent) + "\n"
+@contextmanager
+def progress_of(total: int, text: str) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how much of a total is done; yields a function that takes the number."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.progress import Progress
+
+    from app.cli.console import EscapingConsole
+
+    with Progress(console=EscapingConsole(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=total)
+        yield lambda done: progress.update(task, completed=done)
 
 
-def yaml_text(dump: Callable[..., Any], data: Any) -> str:
-    """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do."""
-    # YAML permits letters that change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
-    text = str(dump(data, sort_keys=False, allow_unicode=True))
-    return text if printable(text, "\n") == text else str(dump(data, sort_keys=False))
+def show_progress(steps: Sequence[_Step], text: str) -> Iterable[_Step]:
+    """Shows on a terminal how many steps are done."""
+    if not sys.stderr.isatty():
+        return steps
+    from rich.progress import track
+
+    from app.cli.console import EscapingConsole
+
+    return track(steps, text, console=EscapingConsole(stderr=True), transient=True)
+
+
+@contextmanager
+def show_status(text: str) -> Iterator[None]:
+    """Shows on a terminal that a computation of unknown length runs."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from app.cli.console import EscapingConsole
+
+    with EscapingConsole(stderr=True).status(text):
+        yield

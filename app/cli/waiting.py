@@ -6,44 +6,71 @@ No extender needs to run.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.explain_subject import ClusterSource, ExplainedPod, read_source
-from app.cli.list_output import ListOutput, show_list
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    filter_options,
-    now,
-)
-from app.cli.predictions import show_progress
-from app.cli.refresh import DEFAULT_INTERVAL, IntervalOption, WatchOption, check_watch, refresh
-from app.schemas.usage_answer import WaitingListAnswer, waiting_pod_answer
-from app.settings import DEFAULT_NAMESPACE, BestEffort
+from app.cli.options import now
+from app.cli.query import ClusterSource, Query, Rules
+from app.cli.render import ListOutput, Refreshing, Table, document, show
+from app.cli.subjects import ExplainedPod
+from app.cli.terminal import show_progress
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Competing, FilterOptions, Packing
+from scheduler_core.extender.decision import Competing, FilterOptions
 from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
-from scheduler_core.extender.status.waiting_rows import WaitingRow, candidate_nodes, waiting_pods, waiting_row
+from scheduler_core.extender.status.waiting_rows import (
+    NearestNode,
+    WaitingRow,
+    candidate_nodes,
+    waiting_pods,
+    waiting_row,
+)
+from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.quantity import format_age, format_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from app.cli.console import EscapingConsole
+    from app.schemas.remedies_answer import RemedyAnswer
 
 SOME_WAIT: Final = 1
 _DEFAULT_REMEDIES: Final = 10
+_MAX_REASONS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPods:
+    """The pods that wait, the oldest first, with the remedies that were found."""
+
+    count: int  # of all selected pods, before --limit
+    rows: Sequence[WaitingRow]
+    remedies: dict[str, RemedyAnswer]
+
+    def data(self) -> dict[str, Any]:
+        """Returns what JSON has."""
+        items = [
+            {
+                "pod": row.pod.key,
+                "since": row.pod.created,
+                "size": row.size,
+                "nodes": row.nodes,
+                "fits": row.fitting,
+                "reasons": row.reasons,
+                "closest": row.closest,
+                "remedy": self.remedies.get(row.pod.key),
+                "error": row.error,
+            }
+            for row in self.rows
+        ]
+        return document("WaitingPodList", {"count": self.count, "items": items})
 
 
 def waiting(
-    snapshot: SnapshotOption = None,
+    *,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=1, help="The most pods; default: all.")
     ] = None,
@@ -56,19 +83,15 @@ def waiting(
             help="For how many pods that fit nowhere, the oldest first, the cheapest remedy is sought.",
         ),
     ] = _DEFAULT_REMEDIES,
-    watch: WatchOption = False,  # noqa: FBT002 # --watch
-    interval: IntervalOption = DEFAULT_INTERVAL,
+    refreshing: Refreshing,
     output: Annotated[
         ListOutput, typer.Option("--output", "-o", help="How to print; name prints the pods.")
     ] = ListOutput.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    rules: Rules,
+    query: Query,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pods; default: all.")
     ] = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Show the pods with claims that wait for a node.
 
@@ -78,29 +101,23 @@ def waiting(
 
     Exit code 0: no pod waits. 1: some pod waits. 2: bad input, or no cluster.
     """
-    if snapshot == "-" and watch:
-        raise CoreError("standard input (-) can be read only once; --watch reads again and again")
-    options = filter_options(best_effort, packing)
+    query.check_standard_input(repeats=refreshing.watch)
 
-    def read() -> WaitingListAnswer:
-        source = read_source(snapshot, kubeconfig, context, longhorn_namespace)
-        answer = _answer(source, options, namespace, limit)
-        return _with_remedies(answer, source, options, longhorn_namespace, remedies)
+    def read() -> WaitingPods:
+        source = query.read()
+        answer = _answer(source, rules.options, namespace, limit)
+        return replace(answer, remedies=_remedies(answer.rows, source, rules.options, remedies))
 
-    if watch:
-        check_watch(table=output is ListOutput.TABLE)
-        refresh(lambda: partial(_print, read()), interval)
+    if refreshing.watch:
+        refreshing.run(lambda: _table(read()), output)
         return
     answer = read()
-    names = (f"pod/{entry.pod.partition('/')[2]}" for entry in answer.items)
-    show_list(answer.model_dump(by_alias=True), output, partial(_print, answer), names)
+    show(answer.data(), output, _table(answer), (f"pod/{row.pod.name}" for row in answer.rows))
     if answer.count:
         raise typer.Exit(SOME_WAIT)
 
 
-def _answer(
-    source: ClusterSource, options: FilterOptions, namespace: str | None, limit: int | None
-) -> WaitingListAnswer:
+def _answer(source: ClusterSource, options: FilterOptions, namespace: str | None, limit: int | None) -> WaitingPods:
     state = ClusterState.of(View.of(source.snapshot, now()))
     contenders = Competing.without_offers(state)
     pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
@@ -109,24 +126,8 @@ def _answer(
         refused = _refusals(pod, source, candidate_nodes(state.view))
         return waiting_row(pod, state, options, contenders, refused)
 
-    items = [waiting_pod_answer(row(pod)) for pod in show_progress(pods[:limit], "Deciding about pods")]
-    return WaitingListAnswer(count=len(pods), items=items)
-
-
-def _with_remedies(
-    answer: WaitingListAnswer, source: ClusterSource, options: FilterOptions, longhorn_namespace: str, count: int
-) -> WaitingListAnswer:
-    from app.cli.pod_remedies import cheapest_remedies
-
-    items = list(answer.items)
-    stuck = [index for index, entry in enumerate(items) if not entry.fits and not entry.error][:count]
-    for index in show_progress(stuck, "Searching for remedies"):
-        namespace, _, name = items[index].pod.partition("/")
-        key = (namespace, name)
-        pod = ExplainedPod(source.snapshot.pods[key], source.snapshot)
-        remedies = cheapest_remedies(pod, source, options, longhorn_namespace, 1)
-        items[index] = items[index].model_copy(update={"remedy": remedies[0] if remedies else None})
-    return answer.model_copy(update={"items": items})
+    rows = [row(pod) for pod in show_progress(pods[:limit], "Deciding about pods")]
+    return WaitingPods(len(pods), rows, {})
 
 
 def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, str]:
@@ -136,7 +137,63 @@ def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, st
     return {name: refusal.text for name, refusal in refusals.items()}
 
 
-def _print(answer: WaitingListAnswer, console: Console) -> None:
-    from app.cli.usage_tables import print_waiting
+def _remedies(
+    rows: Sequence[WaitingRow], source: ClusterSource, options: FilterOptions, count: int
+) -> dict[str, RemedyAnswer]:
+    from app.cli.remedies_command import cheapest_remedies
 
-    print_waiting(answer, console, now())
+    stuck = [row.pod for row in rows if not row.fitting and not row.error][:count]
+    remedies = {}
+    for pod in show_progress(stuck, "Searching for remedies"):
+        for remedy in cheapest_remedies(ExplainedPod(pod, source.snapshot), source, options, 1):
+            remedies[pod.key] = remedy
+    return remedies
+
+
+def _table(answer: WaitingPods) -> Table:
+    return lambda console: print_waiting(answer, console, now())
+
+
+def print_waiting(answer: WaitingPods, console: EscapingConsole, now: datetime) -> None:
+    """Prints one row per waiting pod; ages are those at `now`."""
+    if not answer.rows:
+        console.write("no pod with claims waits for a node")
+        return
+    headers = ("POD", "SINCE", "AGE", "SIZE", "FITS", "WHY", "CLOSEST NODE", "REMEDY")
+    console.print(console.table_of(headers, _cells(answer, now)))
+    if len(answer.rows) < answer.count:
+        console.print()
+        console.write(f"{answer.count - len(answer.rows)} more; see --limit")
+
+
+def _cells(answer: WaitingPods, now: datetime) -> Iterator[Sequence[str]]:
+    for row in answer.rows:
+        created = parse_time(row.pod.created)
+        remedy = answer.remedies.get(row.pod.key)
+        yield (
+            row.pod.key,
+            row.pod.created or "-",
+            format_age((now - created).total_seconds()) if created is not None else "-",
+            format_bytes(row.size) if row.size else "-",
+            f"{row.fitting} of {row.nodes}",
+            _why(row),
+            _closest(row.closest),
+            remedy.text if remedy is not None else "-",
+        )
+
+
+def _why(row: WaitingRow) -> str:
+    if row.error:
+        return row.error
+    if row.fitting:
+        return "fits now; kube-scheduler has not tried again"
+    shown = list(row.reasons.items())[:_MAX_REASONS]
+    others = sum(row.reasons.values()) - sum(count for _, count in shown)
+    return "; ".join([*(f"{reason} ({count})" for reason, count in shown), *([f"others ({others})"] if others else [])])
+
+
+def _closest(closest: NearestNode | None) -> str:
+    if closest is None:
+        return "-"
+    lack = f"lacks {format_bytes(closest.missing)}" if closest.missing else closest.reason.text
+    return f"{closest.node}: {lack}"

@@ -1,64 +1,73 @@
-"""`longhorn-extender what-if`: what a drain, loss or change leads to."""
+"""`longhorn-extender what-if`: what a drain, loss or change leads to.
+
+Data flow: the cluster, and the changes in the order of the options → the situation after them → its orders, each played once →
+what they have in common, and the steps of one order → JSON, tables, or a report (`app/cli/what_if_report.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
 
-from app.cli.explain import Output, show
-from app.cli.explain_subject import ClusterSource, read_source
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    check_standard_input,
-    filter_options,
-    now,
-)
-from app.cli.pod_remedies import remedy_after
-from app.cli.predictions import (
-    DEFAULT_ORDERS,
-    HtmlOption,
-    OrdersOption,
+from app.cli.options import now
+from app.cli.query import (
+    CHANCE,
+    ClusterSource,
+    Orders,
+    Query,
     RebuildRateOption,
-    SeedOption,
-    order_seeds,
+    Rules,
     predicted_cluster,
     read_rate,
     seeded_choice,
-    show_progress,
-    source_notes,
+    wait_line,
 )
-from app.cli.what_if_changes import ChangeReader, parallel_sets
-from app.schemas.what_if_answer import NOTES, OrderAnswer, PodRemedyAnswer, WhatIfAnswer, order_answer, what_if_answer
-from app.settings import DEFAULT_NAMESPACE, BestEffort
+from app.cli.remedies_command import print_commands, remedy_after
+from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show
+from app.cli.terminal import show_progress
+from app.cli.what_if_changes import ChangeReader
+from app.schemas.remedies_answer import RemedyAnswer
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.what_if.order_history import OrderHistory
-from scheduler_core.extender.what_if.prediction import Prediction, predict, unlucky_order
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.what_if.order_history import OrderHistory, OrderPoint
+from scheduler_core.extender.what_if.predicted_replicas import NO_DATA
+from scheduler_core.extender.what_if.prediction import (
+    Certainty,
+    DiskOutcome,
+    FewerReplicas,
+    PodOutcome,
+    Prediction,
+    predict,
+    unlucky_order,
+)
 from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
-from scheduler_core.extender.what_if.situation import Change, Situation
+from scheduler_core.extender.what_if.situation import Change, ExpansionOutcome, Situation
+from scheduler_core.model.quantity import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from app.cli.console import EscapingConsole
 
 FAILS: Final = 1
+_ORDERS: Final = Orders(20)
 # Each is searched for about a tenth of a second.
 _MAX_REMEDIES: Final = 3
+_MAX_NODES: Final = 3
+_MAX_REASONS: Final = 2
 _ORDER_KEY: Final = "app.cli.what_if.order"
 # The other parameters are named as their options.
 _OPTIONS: Final = {"setting": "set"}
 
 
-LoseOption = Annotated[
+_Lose = Annotated[
     list[str] | None,
     typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
 ]
-AddNodeOption = Annotated[
+_AddNode = Annotated[
     list[str] | None,
     typer.Option(
         metavar="like=NODE,count=N,disks=SIZE,SIZE",
@@ -80,13 +89,113 @@ class CommandWithOrder(TyperCommand):
 COMMAND_CLASS: Final = CommandWithOrder
 
 
+@dataclass(frozen=True, slots=True)
+class PodRemedy:
+    """What would make a pod fit; the fields are keys of the JSON."""
+
+    pod: str  # namespace/name
+    remedy: RemedyAnswer  # the cheapest one that a short search finds
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOrder:
+    """How one order goes on; the fields are keys of the JSON."""
+
+    number: int  # from 0; it determines the order together with the seed
+    fails: bool  # whether something does not get its place in it
+    steps: Sequence[OrderPoint]  # of a long order not every step
+    # What would help the first pods that no node fits in the end; drained and lost nodes stay so.
+    remedies: Sequence[PodRemedy] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What some changes of the cluster lead to."""
+
+    prediction: Prediction
+    order: ShownOrder  # the first one in which something fails, or the first one
+    seed: int
+    rate: int | None  # bytes per second of a rebuild, None if it was not given
+    notes: Sequence[str]  # what was not taken into account
+
+    def data(self) -> dict[str, Any]:
+        """Returns what JSON has."""
+        prediction = self.prediction
+        data = {
+            "orders": prediction.orders,
+            "seed": self.seed,
+            "succeeds": prediction.succeeds,
+            "pods": [_pod_data(pod) for pod in prediction.pods],
+            "gonePods": prediction.gone_pods,
+            "drains": [
+                {"node": entry.node, "outcome": entry.certainty, "finished": entry.finished, "blockers": entry.blockers}
+                for entry in prediction.drains
+            ],
+            "expansions": [_expansion_data(entry) for entry in prediction.expansions],
+            "rebuilds": self._rebuild_data(),
+            "disks": prediction.disks,
+            "volumes": [_volume_data(volume) for volume in prediction.volumes],
+            "shownOrder": self.order,
+            "notes": self.notes,
+        }
+        return document("WhatIf", data)
+
+    def _rebuild_data(self) -> dict[str, Any]:
+        least, most = self.prediction.copied_bytes
+        return {
+            "leastBytes": least,
+            "mostBytes": most,
+            "waitSeconds": float(self.prediction.rebuild_wait),
+            "rate": self.rate,
+            # One rebuild after the other.
+            "leastSeconds": None if self.rate is None else least / self.rate,
+            "mostSeconds": None if self.rate is None else most / self.rate,
+        }
+
+
+def _pod_data(pod: PodOutcome) -> dict[str, Any]:
+    return {
+        "pod": pod_name(pod),
+        "origin": pod.entry.origin,
+        "left": pod.entry.left,
+        "outcome": pod.certainty,
+        "placed": pod.placed,
+        "notRunning": pod.not_running,
+        "nodes": pod.nodes,
+        "reasons": pod.reasons,
+        "unluckyOrder": [{"pod": name, "node": node} for name, node in pod.unlucky_order],
+    }
+
+
+def _expansion_data(entry: ExpansionOutcome) -> dict[str, Any]:
+    return {
+        "claim": entry.claim,
+        "size": entry.size,
+        "fits": not entry.refusals,
+        "refusals": entry.refusals,
+        "refusedBy": entry.refused_by,
+    }
+
+
+def _volume_data(volume: FewerReplicas) -> dict[str, Any]:
+    return {
+        "name": volume.name,
+        "replicas": volume.wanted,
+        "leastHealthy": volume.least,
+        "incomplete": volume.incomplete,
+        "problem": volume.problem,
+        "pods": volume.pods,
+        "rebuildAfterSeconds": float(volume.rebuild_after),
+    }
+
+
 def what_if(
+    *,
     invocation: typer.Context,
-    snapshot: SnapshotOption = None,
     drain: Annotated[
         list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
     ] = None,
-    lose: LoseOption = None,
+    lose: _Lose = None,
     scale: Annotated[
         list[str] | None,
         typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
@@ -97,26 +206,24 @@ def what_if(
     expand: Annotated[
         list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")
     ] = None,
-    add_node: AddNodeOption = None,
+    add_node: _AddNode = None,
     add_disk: Annotated[
         list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
     ] = None,
     apply: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="Apply the objects of a file; - for standard input.")
     ] = None,
-    orders: OrdersOption = DEFAULT_ORDERS,
-    seed: SeedOption = 0,
+    orders: Orders = _ORDERS,
     rebuild_rate: RebuildRateOption = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    html: HtmlOption = None,
+    output: OutputOption = Output.TABLE,
+    rules: Rules,
+    query: Query,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
+    ] = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of claims and workloads.")
     ] = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Predict what changes of the cluster lead to.
 
@@ -137,20 +244,25 @@ def what_if(
         "add_disk": add_disk,
         "apply": apply,
     }
-    check_standard_input(snapshot, *(apply or ()))
+    query.check_standard_input(*(apply or ()))
     rate = read_rate(rebuild_rate)
     verbs = _in_order(invocation.meta[_ORDER_KEY], texts)
     _check_place(html)
     # The nodes may be those of --apply.
-    source = read_source(snapshot, kubeconfig, context, longhorn_namespace, needs_nodes=not apply)
+    source = query.read(needs_nodes=not apply)
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
-    options = filter_options(best_effort, packing)
-    prediction, order, notes = _predict(source, changes, options, order_seeds(seed, orders), longhorn_namespace)
-    answer = what_if_answer(prediction, order, seed, rate, (*notes, *reader.notes))
-    _report(html, answer, _command_line(verbs), snapshot)
-    _print(answer, output)
-    if not answer.succeeds:
+    before, after = _situations(source, changes)
+    prediction, order = _predict(before, after, rules.options, orders.seeds, query.longhorn_namespace)
+    notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
+    answer = WhatIf(prediction, order, orders.seed, rate, notes)
+    if html is not None:
+        # Its import brings the template engine, which no other output needs.
+        from app.cli.what_if_report import ReportHead, write_report
+
+        write_report(html, answer, ReportHead(_command_line(verbs), query.snapshot or "the live cluster", now()))
+    show(answer.data(), output, lambda console: print_prediction(answer, console))
+    if not prediction.succeeds:
         raise typer.Exit(FAILS)
 
 
@@ -167,15 +279,6 @@ def _check_place(file: Path | None) -> None:
         raise CoreError(f"--html {file}: cannot be written: {problem}")
 
 
-def _report(file: Path | None, answer: WhatIfAnswer, verbs: Sequence[str], snapshot: str | None) -> None:
-    if file is None:
-        return
-    # Its import brings the template engine, which no other output needs.
-    from app.cli.what_if_report import ReportHead, write_report
-
-    write_report(file, answer, ReportHead(verbs, snapshot or "the live cluster", now()))
-
-
 def _in_order(names: Sequence[str], texts: Mapping[str, list[str] | None]) -> list[tuple[str, str]]:
     """Returns verbs with their texts, as ordered on the command line."""
     texts_by_verb = {name: iter(values or ()) for name, values in texts.items()}
@@ -186,61 +289,177 @@ def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 
-def _predict(
-    source: ClusterSource,
-    changes: Sequence[Change],
-    options: FilterOptions,
-    seeds: Sequence[str],
-    longhorn_namespace: str,
-) -> tuple[Prediction, OrderAnswer, tuple[str, ...]]:
-    before, after = _situations(source, changes)
-    results = _play(after, options, seeds)
-    order = _shown_order(after, options, results, seeds)
-    remedies = [] if not order.fails else _remedies(results[order.number], after, options, longhorn_namespace)
-    order = order.model_copy(update={"remedies": remedies})
-    return predict(before, after, results), order, (*NOTES, *source_notes(source, drains=bool(after.drained)))
-
-
 def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
-    before = Situation(predicted_cluster(source), parallel=parallel_sets(source))
+    before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
     after = before
     for change in changes:
         after = change.apply(after)
     return before, after
 
 
-def _play(after: Situation, options: FilterOptions, seeds: Sequence[str]) -> list[OrderResult]:
-    return [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
+def _predict(
+    before: Situation, after: Situation, options: FilterOptions, seeds: Sequence[str], longhorn_namespace: str
+) -> tuple[Prediction, ShownOrder]:
+    results = [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
+    unlucky = unlucky_order(results)
+    number = unlucky or 0
+    # The order that is shown is played again.
+    history = OrderHistory(after.cluster)
+    run_order(after, options, seeded_choice(seeds[number]), history.observe)
+    remedies = [] if unlucky is None else _remedies(results[number], after, options, longhorn_namespace)
+    order = ShownOrder(number, unlucky is not None, tuple(history.points()), remedies)
+    return predict(before, after, results), order
 
 
 def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
-) -> list[PodRemedyAnswer]:
+) -> list[PodRemedy]:
     """Returns what would help the first pods that no node fits at the end of an order."""
     avoided = {*after.drained, *after.lost}
-    answers: list[PodRemedyAnswer] = []
+    answers: list[PodRemedy] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
         remedy = remedy_after(result.cluster, key, avoided, options, longhorn_namespace)
         if remedy is not None:
-            answers.append(PodRemedyAnswer(pod="/".join(key), remedy=remedy))
+            answers.append(PodRemedy("/".join(key), remedy))
     return answers
 
 
-def _shown_order(
-    after: Situation, options: FilterOptions, results: Sequence[OrderResult], seeds: Sequence[str]
-) -> OrderAnswer:
-    """Plays the first failing order again, or the first one where none fails, and returns its steps."""
-    unlucky = unlucky_order(results)
-    number = unlucky or 0
-    history = OrderHistory(after.cluster)
-    run_order(after, options, seeded_choice(seeds[number]), history.observe)
-    return order_answer(number, fails=unlucky is not None, points=history.points())
+def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
+    """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
+    prediction = answer.prediction
+    orders = prediction.orders
+    console.section(("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), (_pod_cells(pod) for pod in prediction.pods))
+    for pod in prediction.pods:
+        if pod.unlucky_order:
+            order = ", ".join(f"{name} to {node}" for name, node in pod.unlucky_order)
+            console.write(f"{pod_name(pod)} waits if pods are placed in this order: {order}")
+            console.print()
+    for entry in answer.order.remedies:
+        console.write(f"{entry.pod} would fit after this: {entry.remedy.text}")
+        print_commands(entry.remedy, console)
+        console.print()
+    for name in prediction.gone_pods:
+        console.write(f"pod {name} is gone: nothing creates it again")
+    drains = (
+        (entry.node, outcome_text(entry.certainty, entry.finished, orders), _shorten_reasons(entry.blockers))
+        for entry in prediction.drains
+    )
+    console.section(("DRAIN", "FINISHES", "HELD UP BY"), drains)
+    for expansion in prediction.expansions:
+        console.write(f"claim {expansion.claim} to {format_bytes(expansion.size)} {expansion_text(expansion)}")
+    headers = ("VOLUME", "REPLICAS", "LEAST HEALTHY", "IN THE END", "USED BY")
+    console.section(headers, (_volume_cells(volume, orders) for volume in prediction.volumes))
+    console.section(("DISK", "SCHEDULED BEFORE", "AFTER"), map(_disk_cells, prediction.disks))
+    for line in rebuild_lines(answer):
+        console.write(line)
+    console.end(answer.notes, summary(prediction))
 
 
-def _print(answer: WhatIfAnswer, output: Output) -> None:
-    def table(console: Any) -> None:
-        from app.cli.what_if_tables import print_prediction
+def pod_name(pod: PodOutcome) -> str:
+    return "/".join(pod.entry.key)
 
-        print_prediction(answer, console)
 
-    show(answer.model_dump(by_alias=True), output, table)
+def expansion_text(expansion: ExpansionOutcome) -> str:
+    if not expansion.refusals:
+        return "fits"
+    refusals = "; ".join(expansion.refusals)
+    return f"is refused when it is updated ({expansion.refused_by}), and keeps its size: {refusals}"
+
+
+def outcome_text(certainty: Certainty, count: int, orders: int) -> str:
+    return f"{certainty} ({count} of {orders})" if certainty is Certainty.USUALLY else certainty
+
+
+def pod_outcome_text(pod: PodOutcome) -> str:
+    """Returns in how many orders a pod is placed, and whether it then runs."""
+    text = outcome_text(pod.certainty, pod.placed, pod.orders)
+    if not pod.not_running:
+        return text
+    return (
+        "bound, never runs" if pod.not_running == pod.orders else f"{text}, bound without running ({pod.not_running})"
+    )
+
+
+def _shorten_reasons(reasons: Mapping[str, int]) -> str:
+    return shorten([*reasons], _MAX_REASONS, "; ")
+
+
+def _pod_cells(pod: PodOutcome) -> Sequence[str]:
+    left = pod.entry.left or pod.entry.origin
+    return pod_name(pod), left, pod_outcome_text(pod), shorten([*pod.nodes], _MAX_NODES), _shorten_reasons(pod.reasons)
+
+
+def _volume_cells(volume: FewerReplicas, orders: int) -> Sequence[str]:
+    complete = orders - volume.incomplete
+    end = (
+        f"incomplete in {volume.incomplete} of {format_count(orders, 'order')}: {volume.problem}"
+        if volume.incomplete
+        else "complete"
+    )
+    end = f"incomplete: {volume.problem}" if not complete else end
+    end = f"{end}, {rebuild_start(volume)}" if complete and volume.rebuild_after else end
+    return volume.name, str(volume.wanted), str(volume.least), end, ", ".join(volume.pods)
+
+
+def _disk_cells(disk: DiskOutcome) -> Sequence[str]:
+    before = "new" if disk.before is None else format_bytes(disk.before)
+    return f"{disk.node}/{disk.disk}", before, scheduled_after(disk)
+
+
+def scheduled_after(disk: DiskOutcome) -> str:
+    """Returns what a disk has scheduled in the end, and whether that is over its limit."""
+    text = format_range(format_bytes(disk.least), format_bytes(disk.most))
+    return f"{text}, over the limit" if disk.most > disk.limit else text
+
+
+def rebuild_start(volume: FewerReplicas) -> str:
+    return f"rebuilt after {format_duration(volume.rebuild_after)}"
+
+
+def rebuild_lines(answer: WhatIf) -> Iterator[str]:
+    """Yields when rebuilds begin, and what they copy, as sentences."""
+    if answer.prediction.rebuild_wait:
+        yield wait_line(answer.prediction.rebuild_wait)
+    least, most = answer.prediction.copied_bytes
+    if not most:
+        return
+    line = f"rebuilds copy {format_range(format_bytes(least), format_bytes(most))}"
+    if answer.rate is None:
+        yield line
+    else:
+        takes = format_range(format_duration(least / answer.rate), format_duration(most / answer.rate))
+        yield f"{line}, which takes {takes} one after the other"
+
+
+def summary(prediction: Prediction) -> str:
+    """Returns the last line: what always succeeds, and whatever fails."""
+    always = sum(pod.certainty is Certainty.ALWAYS for pod in prediction.pods)
+    pods = format_count(len(prediction.pods), "pod is", "pods are")
+    parts = [f"{always} of {pods} always placed, in {format_count(prediction.orders, 'order')}"]
+    if prediction.drains:
+        finished = sum(drain.certainty is Certainty.ALWAYS for drain in prediction.drains)
+        drains = format_count(len(prediction.drains), "drain always finishes", "drains always finish")
+        parts.append(f"{finished} of {drains}")
+    faulted = sum(volume.problem == NO_DATA for volume in prediction.volumes)
+    incomplete = sum(volume.incomplete > 0 for volume in prediction.volumes) - faulted
+    failures = (
+        (len(prediction.gone_pods), "pod is gone", "pods are gone"),
+        (
+            sum(pod.not_running > 0 for pod in prediction.pods),
+            "pod is bound without running",
+            "pods are bound without running",
+        ),
+        (
+            sum(bool(expansion.refusals) for expansion in prediction.expansions),
+            "expansion is refused",
+            "expansions are refused",
+        ),
+        (
+            faulted,
+            "volume is faulted, without a replica to salvage",
+            "volumes are faulted, without a replica to salvage",
+        ),
+        (incomplete, "volume lacks a replica in the end", "volumes lack replicas in the end"),
+    )
+    parts += [format_count(*failure) for failure in failures if failure[0]]
+    return "; ".join(parts)

@@ -1,31 +1,44 @@
-"""The report of `longhorn-extender what-if --html`: one file without scripts, which loads nothing from elsewhere."""
+"""The report of `longhorn-extender what-if --html`: one file without scripts, which loads nothing from elsewhere. Its
+plots are the numbers that an inline SVG needs, in the units of its viewBox. The template draws them, so every text is
+escaped there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from app.api.page.rendering import environment
-from app.cli.svg_plots import LinePlot, Series, SizeBar, line_plot, size_bar
-from app.cli.what_if_tables import (
+from app.cli.what_if import (
+    WhatIf,
     expansion_text,
     outcome_text,
+    pod_name,
     pod_outcome_text,
     rebuild_lines,
     rebuild_start,
     scheduled_after,
     summary,
 )
-from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
 from scheduler_core.errors import CoreError
+from scheduler_core.extender.what_if.order_history import OrderPoint
+from scheduler_core.extender.what_if.prediction import Certainty, Prediction
 from scheduler_core.extender.what_if.situation import Origin
 from scheduler_core.model.quantity import format_bytes
 
 _TEMPLATE: Final = "what_if_report.html"
-_GOOD: Final = "always"
+WIDTH: Final = 640
+HEIGHT: Final = 190
+_LEFT: Final = 74
+_RIGHT: Final = 12
+_TOP: Final = 14
+_BOTTOM: Final = 30
+_BAR_WIDTH: Final = 240
+_NICE: Final = (1, 2, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,7 @@ class _DiskBars:
     limit_text: str
 
 
-def write_report(file: Path, answer: WhatIfAnswer, head: ReportHead) -> None:
+def write_report(file: Path, answer: WhatIf, head: ReportHead) -> None:
     """Writes the report of a prediction, or raises a CoreError if the file cannot be written."""
     try:
         file.write_text(render_report(answer, head), encoding="utf-8")
@@ -57,24 +70,28 @@ def write_report(file: Path, answer: WhatIfAnswer, head: ReportHead) -> None:
         raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
 
 
-def render_report(answer: WhatIfAnswer, head: ReportHead) -> str:
+def render_report(answer: WhatIf, head: ReportHead) -> str:
     """Returns the report of a prediction as HTML."""
-    pods = sorted(answer.pods, key=lambda pod: (pod.outcome == _GOOD, pod.outcome != "never"))
+    prediction = answer.prediction
+    certainties = list(Certainty)
+    pods = sorted(prediction.pods, key=lambda pod: certainties.index(pod.certainty), reverse=True)
     context: Mapping[str, object] = {
         "answer": answer,
+        "prediction": prediction,
         "capitalize": _capitalize,
         "exact_bytes": format_bytes,
         "outcome": outcome_text,
+        "pod_name": pod_name,
         "pod_outcome": pod_outcome_text,
         "head": head,
         "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
-        "summary": summary(answer),
-        "changed_pods": [pod for pod in pods if pod.origin != Origin.WAITING.value],
-        "waiting_pods": [pod for pod in pods if pod.origin == Origin.WAITING.value],
+        "summary": summary(prediction),
+        "changed_pods": [pod for pod in pods if pod.entry.origin is not Origin.WAITING],
+        "waiting_pods": [pod for pod in pods if pod.entry.origin is Origin.WAITING],
         "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
-        "disks": _disk_bars(answer),
-        "plots": step_plots(answer.shown_order),
-        "rebuilds": rebuild_lines(answer.rebuilds),
+        "disks": _disk_bars(prediction),
+        "plots": step_plots(answer.order.steps),
+        "rebuilds": list(rebuild_lines(answer)),
         "rebuild_start": rebuild_start,
         "expansion_text": expansion_text,
     }
@@ -85,9 +102,8 @@ def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def step_plots(order: OrderAnswer) -> list[LinePlot]:
+def step_plots(steps: Sequence[OrderPoint]) -> list[LinePlot]:
     """Returns the plots of an order's steps, none without steps."""
-    steps = order.steps
     if len(steps) < 2:  # one point is no course
         return []
 
@@ -104,9 +120,9 @@ def step_plots(order: OrderAnswer) -> list[LinePlot]:
     ]
 
 
-def _disk_bars(answer: WhatIfAnswer) -> list[_DiskBars]:
+def _disk_bars(prediction: Prediction) -> list[_DiskBars]:
     rows = []
-    for disk in answer.disks:
+    for disk in prediction.disks:
         scale = max(disk.limit, disk.before or 0, disk.most)
         rows.append(
             _DiskBars(
@@ -119,3 +135,130 @@ def _disk_bars(answer: WhatIfAnswer) -> list[_DiskBars]:
             )
         )
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A quantity after each step."""
+
+    name: str
+    values: Sequence[tuple[int, int]]  # pairs of a step and the value, by step
+
+
+@dataclass(frozen=True, slots=True)
+class AxisValue:
+    """A value of an axis, and where it lies."""
+
+    position: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series as the points of a polyline."""
+
+    name: str
+    points: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlot:
+    """Several series over the same steps."""
+
+    title: str
+    description: str  # what it shows, in words
+    lines: tuple[Line, ...]
+    x_ticks: tuple[AxisValue, ...]  # of the horizontal and of the vertical axis
+    y_ticks: tuple[AxisValue, ...]  # of the horizontal and of the vertical axis
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = _LEFT
+    right: int = WIDTH - _RIGHT
+    top: int = _TOP
+    bottom: int = HEIGHT - _BOTTOM
+
+
+@dataclass(frozen=True, slots=True)
+class SizeBar:
+    """A quantity as the widths of a bar."""
+
+    least: float  # of the bar's filled part, over all orders
+    most: float  # of the bar's filled part, over all orders
+    limit: float  # where the limit is
+    width: int = _BAR_WIDTH
+
+
+def line_plot(title: str, series: Sequence[Series], text: Callable[[int], str] = str) -> LinePlot:
+    """Returns the plot of at least one series, each with at least one value, which `text` prints. The vertical axis
+    begins at 0, or below the least value if that is more than half of the greatest.
+    """
+    steps = [step for each in series for step, _ in each.values]
+    values = [value for each in series for _, value in each.values]
+    floor, ceiling = _bounds(min(values), max(values))
+    last = max(1, *steps)
+
+    def place(step: int, value: int) -> tuple[float, float]:
+        across = _LEFT + (WIDTH - _LEFT - _RIGHT) * step / last
+        down = HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - floor) / (ceiling - floor)
+        return round(across, 1), round(down, 1)
+
+    middle = floor + (ceiling - floor) // 2
+    y_values = sorted({floor, ceiling} | ({middle} if (ceiling - floor) % 2 == 0 else set()))
+    return LinePlot(
+        title=title,
+        description=" ".join(_describe(each, text) for each in series),
+        lines=tuple(Line(each.name, _polyline([place(*value) for value in each.values])) for each in series),
+        x_ticks=tuple(AxisValue(place(step, floor)[0], str(step)) for step in sorted({0, last // 2, last})),
+        y_ticks=tuple(AxisValue(place(0, value)[1], text(value)) for value in y_values),
+    )
+
+
+def _polyline(points: Sequence[tuple[float, float]]) -> str:
+    corners = [points[0]]
+    for before, after in pairwise(points):
+        if after[1] != before[1]:
+            corners += [(after[0], before[1]), after]
+    if corners[-1] != points[-1]:
+        corners.append(points[-1])
+    return " ".join(f"{across:g},{down:g}" for across, down in corners)
+
+
+def _describe(series: Series, text: Callable[[int], str]) -> str:
+    values = [value for _, value in series.values]
+    return (
+        f"{series.name}: {text(values[0])} at first, {text(values[-1])} in the end, "
+        f"at least {text(min(values))}, at most {text(max(values))}."
+    )
+
+
+def _bounds(least: int, most: int) -> tuple[int, int]:
+    """Returns where the vertical axis begins and ends; the end is greater."""
+    if least <= most - least:
+        return 0, _round_up(max(most, 1))
+    grain = _round_up(max(most - least, 1))
+    floor = least // grain * grain
+    return floor, floor + grain * -(-(most - floor) // grain) if most > floor else floor + grain
+
+
+def _round_up(value: int) -> int:
+    """Returns the least round number that is not below a positive number. Round are 1, 2, 5, 10, 20 and so on; bytes
+    are round in their binary unit.
+
+    >>> _round_up(1), _round_up(37), _round_up(3 * 1024**3)
+    (1, 50, 5368709120)
+    """
+    unit = 1
+    while value >= unit * 1024 and unit < 1024**4:
+        unit *= 1024
+    power = unit
+    while True:
+        for factor in _NICE:
+            if factor * power >= value:
+                return factor * power
+        power *= 10
+
+
+def size_bar(least: int, most: int, limit: int, scale: int) -> SizeBar:
+    """Returns a bar of bytes with its limit; the whole width stands for `scale` bytes."""
+    widths = [round(_BAR_WIDTH * value / max(scale, 1), 1) for value in (least, most, limit)]
+    return SizeBar(widths[0], widths[1], widths[2])

@@ -20,8 +20,7 @@ import structlog
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.node_losses import NodeLosses
 from app.runtime.decision_thread import Urgency
-from app.schemas.pod_explanation import RemedyAnswer
-from app.schemas.remedies_answer import remedy_answer
+from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.caches import LruMap
 from scheduler_core.errors import CoreError

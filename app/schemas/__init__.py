@@ -1,9 +1,10 @@
-"""JSON answers as pydantic models.
+"""JSON answers of the HTTP API as pydantic models, and what the commands have in common with it.
 
-explain    /explain, and `explain` for a pod
-volume     `explain` for a volume
+explain           /explain, and `explain` for a pod
+decision_answer   /decisions
+state             /state
+policy            the policy, a part of /state
+remedies_answer   a remedy with its commands
 diagnosis_answer  `doctor`
-state      /state
-policy     the policy, a part of /state
-value_problem  why a value is refused
+value_problem     why a value is refused
 """

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
+from app import API_VERSION
 from app.schemas.explain import Answer
-from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.extender.logged_decision import (
     MAX_DECISIONS,
     MAX_OFFERED,

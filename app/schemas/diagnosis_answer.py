@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from app import API_VERSION
 from app.schemas.explain import Answer
-from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.extender.diagnosis import is_well
 from scheduler_core.extender.finding import Finding, Severity
 

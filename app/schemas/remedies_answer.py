@@ -1,66 +1,58 @@
-"""The stable JSON of `remedies`, with the commands of a remedy where kubectl can do it."""
+"""A remedy with its commands, where kubectl can do it; the fields are the keys of its JSON."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 
-from pydantic import Field
-
-from app.schemas.explain import Answer
-from app.schemas.pod_explanation import API_VERSION, RemedyAnswer, RemedyStepAnswer
 from scheduler_core.convert import node_commands
 from scheduler_core.convert.replica_move_commands import Command, replica_move_commands
-from scheduler_core.extender.planning.remedies import RemedySearch
 from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.longhorn.replica_request import auto_balance_mode
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 
 
-class RemediesAnswer(Answer):
-    """The cheapest changes that make a pod fit."""
+@dataclass(frozen=True, slots=True)
+class RemedyStepAnswer:
+    """One change of the cluster."""
 
-    api_version: str = Field(default=API_VERSION, serialization_alias="apiVersion")
-    kind: str = "Remedies"
-    pod: str = Field(description="namespace/name")
-    fits: bool = Field(description="whether the pod fits as it is; then it needs no remedy")
-    remedies: list[RemedyAnswer] = Field(description="the cheapest first")
-    complete: bool = Field(
-        description="whether everything was searched; if not, there may be cheaper remedies", default=True
-    )
+    kind: str
+    text: str
+    node: str
+    disk: str  # its name; "" for a change of the node
+    size: int  # bytes to free, to add or to copy
+    tags: tuple[str, ...]  # the tags to add
+    replica: str  # the replica to move; "" for other kinds
+    commands: list[str]  # for a shell, in order; empty where kubectl cannot make the change
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyAnswer:
+    """Steps after which a pod fits that fits nowhere now."""
+
+    text: str
+    kind: str  # that of the step that interferes most
+    size: int  # bytes to free, to add or to copy, over all steps
+    steps: tuple[RemedyStepAnswer, ...]
 
 
 def remedy_answer(cluster: PredictedCluster, remedy: Remedy, longhorn_namespace: str) -> RemedyAnswer:
     """Returns a remedy as data, with the commands that it needs."""
-    cost = remedy.cost
-    return RemedyAnswer(
-        text=remedy.text,
-        kind=remedy.kind.value,
-        size=cost.size,
-        steps=[
-            RemedyStepAnswer(
-                kind=step.kind.value,
-                text=step.text,
-                node=step.node,
-                disk=step.disk,
-                size=step.size,
-                tags=list(step.tags),
-                replica=step.move.replica if step.move is not None else "",
-                commands=[shlex.join(command) for command in step_commands(cluster, step, longhorn_namespace)],
-            )
-            for step in remedy.steps
-        ],
+    steps = tuple(
+        RemedyStepAnswer(
+            kind=step.kind.value,
+            text=step.text,
+            node=step.node,
+            disk=step.disk,
+            size=step.size,
+            tags=step.tags,
+            replica=step.move.replica if step.move is not None else "",
+            commands=[shlex.join(command) for command in step_commands(cluster, step, longhorn_namespace)],
+        )
+        for step in remedy.steps
     )
-
-
-def remedies_answer(
-    pod: str, cluster: PredictedCluster, search: RemedySearch | None, longhorn_namespace: str
-) -> RemediesAnswer:
-    """Returns the result of a search as data; None stands for a pod that fits."""
-    if search is None:
-        return RemediesAnswer(pod=pod, fits=True, remedies=[])
-    answers = [remedy_answer(cluster, remedy, longhorn_namespace) for remedy in search.remedies]
-    return RemediesAnswer(pod=pod, fits=False, remedies=answers, complete=search.complete)
+    return RemedyAnswer(remedy.text, remedy.kind.value, remedy.cost.size, steps)
 
 
 def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tuple[Command, ...]:

@@ -12,11 +12,9 @@ from typing import Final
 
 from rich.table import Table
 
-from app.cli.explain_subject import ClusterSource, read_source
-from app.cli.predictions import order_seeds, predicted_cluster, seeded_choice
-from app.cli.what_if_changes import ChangeReader, parallel_sets
+from app.cli.query import ClusterSource, Orders, Query, predicted_cluster, seeded_choice
+from app.cli.what_if_changes import ChangeReader
 from app.kube.snapshot_generic import SchedulingObjects
-from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.strategies.comparison import Spread, StrategyComparison, summarize
 from scheduler_core.extender.strategies.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
@@ -60,8 +58,8 @@ def run(orders: int, clusters: Iterable[Generated] = CLUSTERS) -> list[StrategyC
 
 def goal_1() -> Situation:
     """The pods of the example's StatefulSet are to be placed."""
-    source = read_source(str(GOAL_1 / "snapshot.yaml"), None, None, DEFAULT_NAMESPACE)
-    situation = Situation(predicted_cluster(source), parallel=parallel_sets(source))
+    source = Query(str(GOAL_1 / "snapshot.yaml")).read()
+    situation = Situation(predicted_cluster(source), parallel=source.parallel_sets)
     for change in ChangeReader(source, None).read([("apply", str(GOAL_1 / "statefulset.yaml"))]):
         situation = change.apply(situation)
     return situation
@@ -70,7 +68,7 @@ def goal_1() -> Situation:
 def compare(situation: Situation, orders: int) -> StrategyComparison:
     """Runs every strategy in every order; the pods of an order arrive in the same way for each strategy."""
     pace = Pace()
-    seeds = order_seeds(0, orders)
+    seeds = Orders(orders).seeds
     figures = []
     for name, strategy in STRATEGIES.items():
         results = [

@@ -68,6 +68,16 @@ def test_the_programs_own_options_import_no_command(option: str) -> None:
     assert {name for name in modules if name.startswith("scheduler_core.")} == {"scheduler_core.errors"}
 
 
+def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell asks for it at every press of a key."""
+    monkeypatch.setenv("_LONGHORN_EXTENDER_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "longhorn-extender wa")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    done = subprocess.run([sys.executable, "-c", _IMPORTED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["waiting"]
+    assert "app.cli.waiting" not in done.stderr.split()
+
+
 def test_explain_imports_what_it_shows() -> None:
     """The Kubernetes client, logs and the server are for other commands, predictions for pods that fit nowhere."""
     modules = imported("explain", "--snapshot", EXAMPLE)
@@ -76,18 +86,19 @@ def test_explain_imports_what_it_shows() -> None:
     assert not any(name.startswith("app.cli.") and "explain" not in name for name in modules - _SHARED)
 
 
-_SHARED: Final = {f"app.cli.{name}" for name in ("main", "commands", "terminal", "options", "console")}
+_SHARED: Final = {
+    f"app.cli.{name}" for name in ("main", "commands", "terminal", "options", "query", "subjects", "render", "console")
+}
 
 
 def test_commands_that_log_say_so() -> None:
     """Unconfigured, their log would be on standard output, among the result."""
     graph = grimp.build_graph("app", include_external_packages=True, cache_dir=None)
     modules = {name: load_command(name).callback.__module__ for name in NAMES if " " not in name}
-    modules["policy"] = "app.cli.policy_check"
+    modules["policy"] = "app.cli.policy"
     # Where a live cluster is read, logs are configured first.
-    for importer in ("app.cli.options", "app.cli.explain_subject"):
-        graph.remove_import(importer=importer, imported="app.kube.snapshot_live")
-    graph.remove_import(importer="app.cli.options", imported="app.runtime.logs")
+    graph.remove_import(importer="app.cli.query", imported="app.kube.snapshot_live")
+    graph.remove_import(importer="app.cli.query", imported="app.runtime.logs")
     logging = {name for name, module in modules.items() if graph.chain_exists(module, "structlog")}
     assert logging - SERVING == LOGGING
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from rich.text import Text
 
-from app.cli.refresh import refresh
+from app.cli.render import refresh
 from app.runtime.printable import printable
 from scheduler_core.errors import CoreError
 from tests.app.cli.test_explain_live import run_in_thread

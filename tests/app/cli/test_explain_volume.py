@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from app.schemas.volume import VolumeExplainAnswer, explain_volume
+from app.cli.explain_volume import VolumeExplanation, explain_volume
 from scheduler_core.errors import CoreError
 from tests.builders import Object, disk, longhorn_node, replica, view, volume
 
 VOLUME = volume("v", 50, locality="disabled", actual=10, numberOfReplicas=2)
 
 
-def explanation(*objects: Object) -> VolumeExplainAnswer:
+def explanation(*objects: Object) -> VolumeExplanation:
     """The explanation of volume v."""
     return explain_volume(view(VOLUME, *objects), "v")
 

@@ -13,15 +13,12 @@ from typing import Any
 import pytest
 
 from app.cli.console import EscapingConsole
-from app.cli.usage_tables import print_usage, print_waiting
-from app.schemas.usage_answer import (
-    DiskUsageAnswer,
-    SpaceAnswer,
-    SummaryAnswer,
-    UsageListAnswer,
-    WaitingListAnswer,
-    WaitingPodAnswer,
-)
+from app.cli.top import Subject, Summary, UsageList, print_usage
+from app.cli.waiting import WaitingPods, print_waiting
+from scheduler_core.extender.capacity_report import DiskUsage
+from scheduler_core.extender.status.row_order import DiskRow
+from scheduler_core.extender.status.waiting_rows import WaitingRow
+from scheduler_core.model.kube import Pod
 from tests import builders as make
 from tests.app.cli.test_explain_live import live_cluster, run_in_thread
 from tests.builders import GI, Object
@@ -220,17 +217,22 @@ def test_standard_input_cannot_be_watched(run: Run, command: str) -> None:
     )
 
 
-def usage(space: SpaceAnswer, name: str = "n") -> UsageListAnswer:
+def space(maximum: int, reserved: int, scheduled: int, promised: int, free: int) -> DiskUsage:
+    """A disk's space."""
+    return DiskUsage("n", "n", maximum, reserved, scheduled, promised, free, written=0, closed_by=None)
+
+
+def usage(disk: DiskUsage, name: str = "n") -> UsageList:
     """A list with one disk."""
-    disk = DiskUsageAnswer(node=name, disk=name, zone=name, closed_by="", space=space)
-    summary = SummaryAnswer(
+    summary = Summary(
         nodes=1, disks=1, not_ready=0, over_limit=0, closed=0, waiting=0, bound_without_volumes=0, misplaced=0,
         largest_volumes={name: GI},
     )  # fmt: skip
-    return UsageListAnswer(kind="DiskUsageList", summary=summary, zones=[], count=1, items=[disk])
+    rows = [DiskRow(name, disk._replace(node=name, disk=name))]
+    return UsageList(Subject.DISKS, summary, zones=[], count=1, items=rows)
 
 
-def on_terminal(answer: UsageListAnswer, width: int) -> list[str]:
+def on_terminal(answer: UsageList, width: int) -> list[str]:
     """What a terminal of a width shows, without colours."""
     text = io.StringIO()
     console = EscapingConsole(file=text, width=width, force_terminal=True, color_system=None)
@@ -239,31 +241,27 @@ def on_terminal(answer: UsageListAnswer, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("space", "bar"),
+    ("sizes", "bar"),
     [
         pytest.param((100, 10, 20, 30, 40), "████████████▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░░░░░░░░------", id="parts"),
         pytest.param((100, 0, 0, 0, 0), "", id="empty"),
         pytest.param((100, 0, 200, 0, -100), "█" * 60, id="over the limit"),
     ],
 )
-def test_a_bar_shows_shares_of_the_size(space: tuple[int, int, int, int, int], bar: str) -> None:
+def test_a_bar_shows_shares_of_the_size(sizes: tuple[int, int, int, int, int], bar: str) -> None:
     """It has scheduled, promised, free and reserved bytes.
 
     With over-provisioning it shows shares of their sum.
     """
-    maximum, reserved, scheduled, promised, free = (size * GI for size in space)
-    sizes = SpaceAnswer(
-        maximum=maximum, reserved=reserved, scheduled=scheduled, promised=promised, free=free, written=0
-    )
-    (line,) = [line for line in on_terminal(usage(sizes), 200) if line.startswith("n ")]
+    disk = space(*(size * GI for size in sizes))
+    (line,) = [line for line in on_terminal(usage(disk), 200) if line.startswith("n ")]
     assert line[line.rindex("Gi") + 2 :].strip() == bar
 
 
 @pytest.mark.parametrize("width", range(20, 200, 12))
 def test_a_bar_takes_the_width_that_is_left(width: int) -> None:
     """No line is longer than the terminal, if the other columns fit."""
-    space = SpaceAnswer(maximum=GI, reserved=0, scheduled=GI, promised=0, free=0, written=0)
-    lines = on_terminal(usage(space), width)
+    lines = on_terminal(usage(space(GI, 0, GI, 0, 0)), width)
     table = [line for line in lines if line.startswith(("NODE", "n "))]
     assert max(map(len, table)) <= max(width, 75)
     assert ("█" in lines[-1]) is ("USAGE" in table[0])
@@ -271,13 +269,10 @@ def test_a_bar_takes_the_width_that_is_left(width: int) -> None:
 
 def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
     """Control characters are escaped."""
-    space = SpaceAnswer(maximum=GI, reserved=0, scheduled=0, promised=0, free=0, written=0)
-    waiting = WaitingPodAnswer(
-        pod=HOSTILE, since=HOSTILE, size=0, nodes=1, fits=0, reasons={HOSTILE: 1}, closest=None, error=HOSTILE
-    )
+    row = WaitingRow(Pod(HOSTILE, HOSTILE, created=HOSTILE), nodes=1, reasons={HOSTILE: 1}, error=HOSTILE)
     text = io.StringIO()
-    print_waiting(WaitingListAnswer(count=1, items=[waiting]), EscapingConsole(file=text, width=200), NOW)
-    for output in ("\n".join(on_terminal(usage(space, HOSTILE), 200)), text.getvalue()):
+    print_waiting(WaitingPods(1, [row], {}), EscapingConsole(file=text, width=200), NOW)
+    for output in ("\n".join(on_terminal(usage(space(GI, 0, 0, 0, 0), HOSTILE), 200)), text.getvalue()):
         assert not {"\x1b", "\u202e"} & set(output)
         assert r"\x1b[2J\u202e" in output
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.svg_plots import Series, line_plot, size_bar
+from app.cli.what_if_report import Series, line_plot, size_bar
 from scheduler_core.model.quantity import format_bytes
 from tests.builders import flat, pod
 from tests.worlds.command_line import Run

@@ -1,4 +1,4 @@
-"""The pods that `longhorn-extender explain` is about, and their cluster."""
+"""The pods and workloads that an argument names: in a file, in the cluster, or through a workload or claim."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from app.cli.options import cluster_objects
-from app.cli.terminal import warn
+from app.cli.query import ClusterSource
 from app.kube.resources import Resource
-from app.kube.snapshot_file import is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
-from app.kube.snapshot_generic import SCHEDULING_KINDS, SchedulingObjects
+from app.kube.snapshot_file import is_file, named_pod, pod_in_file
 from scheduler_core.convert.pod_template import read_pod
-from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
 from scheduler_core.errors import CoreError
 from scheduler_core.model import kube
 from scheduler_core.model.listing import natural_key
@@ -40,63 +37,12 @@ WORKLOADS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSource:
-    """A cluster, from a snapshot file or live."""
-
-    snapshot: Snapshot
-    objects: SchedulingObjects
-    file: str | None = None  # the snapshot file; None for a live cluster
-    kubeconfig: str | None = None  # how to reach the live cluster
-    context: str | None = None  # how to reach the live cluster
-
-
-@dataclass(frozen=True, slots=True)
 class ExplainedPod:
     """A pod that is asked about."""
 
     pod: kube.Pod
     snapshot: Snapshot  # the cluster with the other objects of the pod's file
     selection: str = ""  # why it is this pod, where something else was named; otherwise ""
-
-
-def read_source(
-    file: str | None,
-    kubeconfig: str | None,
-    context: str | None,
-    longhorn_namespace: str,
-    *,
-    needs_nodes: bool = False,
-) -> ClusterSource:
-    """Returns the cluster of the command line.
-
-    Raises:
-        CoreError: it cannot be read, has no objects, or lacks Longhorn nodes that are needed
-    """
-    if file is None:
-        # Its import brings the Kubernetes client, which a snapshot file does not need.
-        from app.kube.snapshot_live import as_snapshot
-
-        raw_objects = cluster_objects(kubeconfig, context, longhorn_namespace)
-        snapshot = as_snapshot(raw_objects)
-        listed = ((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
-        objects = SchedulingObjects.of(listed, snapshot.pods.values())
-        if not snapshot.longhorn_nodes:
-            problem = f"no nodes.longhorn.io in the namespace {longhorn_namespace}; see --longhorn-namespace"
-            # Without Longhorn nodes a prediction would call everything safe.
-            if needs_nodes:
-                raise CoreError(problem)
-            warn(problem)
-        return ClusterSource(snapshot, objects, None, kubeconfig, context)
-    entries = list(read_objects(file))
-    if not entries:
-        raise CoreError(f"{file}: has no objects")
-    loaded = snapshot_of(file, entries, SCHEDULING_KINDS, PREDICTED_KINDS)
-    if needs_nodes and not loaded.snapshot.longhorn_nodes:
-        raise CoreError(f"{file}: has no nodes.longhorn.io, so that nothing can be predicted")
-    for warning in loaded.warnings:
-        warn(warning)
-    pods = loaded.snapshot.pods.values()
-    return ClusterSource(loaded.snapshot, read_from(file, lambda: SchedulingObjects.of(entries, pods)), file)
 
 
 def select_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
@@ -153,13 +99,13 @@ def _first_pod(kind: str, raw: Any) -> str:
 def read_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
     """Returns a workload, undecoded, from its cluster."""
     raw = source.objects.workloads.get((resource.kind, namespace, name))
-    if raw is None and source.file is None:
+    if raw is None and source.query.snapshot is None:
         import asyncio
 
-        return asyncio.run(_get(resource.path(namespace, name), source.kubeconfig, source.context))
+        return asyncio.run(_get(resource.path(namespace, name), source.query.kubeconfig, source.query.context))
     if raw is None:
         raise CoreError(
-            f"{source.file}: has no {resource.kind} {namespace}/{name}; give a file with it, or add the output of "
+            f"{source.query.snapshot}: has no {resource.kind} {namespace}/{name}; give a file with it, or add the output of "
             f"`kubectl get {resource.plural} -A -o yaml`"
         )
     return raw

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.commands import CommandGroup
-from app.cli.explain import Output, show
 from app.cli.options import PluginOption
+from app.cli.render import Output, OutputOption, show
 from app.cli.terminal import warn
 from app.policy.in_force import PolicyFile
 from app.policy.plugins import load_plugins
@@ -20,10 +20,9 @@ from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.generic.rule_inputs import rule_inputs
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from app.cli.console import EscapingConsole
 
 _File = Annotated[str, typer.Argument(metavar="FILE", help="Policy file, JSON.")]
-_Output = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 
 policy = typer.Typer(cls=CommandGroup, rich_markup_mode=None, add_completion=False)
 
@@ -34,7 +33,7 @@ def _policy_files() -> None:
 
 
 @policy.command()
-def check(file: _File, plugin: PluginOption = None, output: _Output = Output.TABLE) -> None:
+def check(file: _File, plugin: PluginOption = None, output: OutputOption = Output.TABLE) -> None:
     """Check a policy file, and list what each of its rules reads.
 
     Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
@@ -74,19 +73,15 @@ def _entry(entry: PolicyPredicate | PolicyPriority) -> dict[str, Any]:
     return {"name": entry.name, "rule": entry.rule, "reads": list(inputs.fields), "kinds": sorted(inputs.kinds)}
 
 
-def _print_table(policy: Policy, console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("SECTION", "NAME", "RULE", "WEIGHT", "READS"):
-        table.add_column(column, overflow="fold")
-    entries: list[tuple[str, PolicyPredicate | PolicyPriority, str]] = [
+def _print_table(policy: Policy, console: EscapingConsole) -> None:
+    rules: list[tuple[str, PolicyPredicate | PolicyPriority, str]] = [
         *(("predicate", entry, "") for entry in policy.predicates),
         *(("priority", entry, str(entry.weight)) for entry in policy.priorities),
     ]
-    for section, entry, weight in entries:
-        fields = ", ".join(rule_inputs(entry.rule).fields) or "nothing"
-        table.add_row(section, entry.name, entry.rule, weight, fields)
-    console.print(table)
+    rows = (
+        (section, entry.name, entry.rule, weight, ", ".join(rule_inputs(entry.rule).fields) or "nothing")
+        for section, entry, weight in rules
+    )
+    console.print(console.table_of(("SECTION", "NAME", "RULE", "WEIGHT", "READS"), rows))
     kinds = [*sorted(kinds_read(policy)), *(["Longhorn's objects"] if policy.reads_longhorn else [])]
-    console.print(f"needs {', '.join(kinds) or 'no objects'}")
+    console.write(f"needs {', '.join(kinds) or 'no objects'}")

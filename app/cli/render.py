@@ -1,0 +1,213 @@
+"""What commands print of an answer: JSON or YAML for programs, tables for people.
+
+Data flow: an answer as a dictionary, with the keys of the JSON; its values are the core's dataclasses where their fields are
+the keys → `plain_data` → JSON or YAML. The same dataclasses, row by row → headers and cells → a table on the console
+(`app/cli/console.py`), which `Refreshing` may draw again and again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from app import API_VERSION
+from app.cli.terminal import print_line, print_result
+from app.runtime.printable import printable
+from scheduler_core.errors import CoreError
+
+if TYPE_CHECKING:
+    from app.cli.console import EscapingConsole
+
+_UNLIMITED_WIDTH: Final = 2**16
+_CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
+# What a table shows, perhaps with its style.
+Cell = str | tuple[str, str]
+# Prints what people read.
+Table = Callable[["EscapingConsole"], None]
+
+
+YES: Final = ("yes", "green")
+NO: Final = ("no", "red")
+
+
+class Output(StrEnum):
+    """The format in which a result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class ListOutput(StrEnum):
+    """The format in which a list is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+class ExplainOutput(StrEnum):
+    """The format in which an explanation is printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshing:
+    """Whether a table is drawn again and again."""
+
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show the table again and again, until Ctrl-C; needs a terminal.")
+    ] = False
+    interval: Annotated[
+        float,
+        typer.Option("--interval", metavar="SECONDS", min=0.5, max=3600, help="Seconds between two tables of --watch."),
+    ] = 2.0
+
+    def run(self, draw: Callable[[], Table], output: ListOutput) -> None:
+        """Shows what `draw` reads until Ctrl-C.
+
+        Raises:
+            CoreError: standard output is no terminal, the output is no table, or the first table cannot be read
+        """
+        if output is not ListOutput.TABLE:
+            raise CoreError("--watch shows a table; it cannot be combined with --output")
+        if not sys.stdout.isatty():
+            raise CoreError("--watch needs a terminal; leave it out, or repeat the command")
+        refresh(draw, self.interval)
+
+
+def document(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an answer with its kind, as the objects of Kubernetes have it."""
+    return {"apiVersion": API_VERSION, "kind": kind, **data}
+
+
+def plain_data(value: Any) -> Any:
+    """Returns what JSON has instead of a value. The keys of a dataclass or named tuple are its fields, in camel case; an
+    answer of the HTTP API has keys of its own.
+    """
+    if hasattr(value, "model_dump"):
+        return value.model_dump(by_alias=True)
+    if isinstance(value, Mapping):
+        return {key: plain_data(entry) for key, entry in value.items()}
+    if is_dataclass(value):
+        return {_camel_case(entry.name): plain_data(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {_camel_case(name): plain_data(entry) for name, entry in zip(value._fields, value, strict=True)}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain_data(entry) for entry in value]
+    return getattr(value, "text", value.value) if isinstance(value, Enum) else value
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def show(
+    data: Mapping[str, Any], output: Output | ListOutput | ExplainOutput, table: Table, names: Iterable[str] = ()
+) -> None:
+    """Prints an answer as JSON or YAML, by calling `table`, or each of `names` once."""
+    # When the reader of a pipe, such as `head`, closes its end, this program ends as any filter does.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if output == Output.JSON:
+        print_result(json_text(plain_data(data)))
+    elif output == Output.YAML:
+        import yaml
+
+        print_result(yaml_text(yaml.safe_dump, plain_data(data)))
+    elif output == ListOutput.NAME:
+        for name in dict.fromkeys(names):
+            print_line(name)
+    elif output == Output.TABLE and sys.stdout.isatty():
+        table(_console())
+    else:
+        # Lines that need not fit any width end where their text ends; as kubectl's, a wide table has one line per row.
+        text = io.StringIO()
+        table(_console(file=text, width=_UNLIMITED_WIDTH))
+        print_result("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
+
+
+def refresh(draw: Callable[[], Table], interval: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Shows what `draw` reads, every `interval` seconds, until Ctrl-C. It prints why something cannot be read later,
+    such as between two leaders, in place of the table.
+
+    Raises:
+        CoreError: the first table cannot be read
+    """
+    try:
+        table = draw()
+        while True:
+            _draw(table)
+            sleep(interval)
+            try:
+                table = draw()
+            except CoreError as error:
+                table = _problem(str(error))
+    except KeyboardInterrupt:
+        return
+
+
+def _problem(text: str) -> Table:
+    return lambda console: console.write(" ".join(text.split()), "red")
+
+
+def _draw(table: Table) -> None:
+    console = _console()
+    with console.capture() as capture:
+        table(console)
+    lines = capture.get().splitlines()[: max(1, console.height - 1)]
+    print_result(_CLEAR_SCREEN + "\n".join(lines) + "\n")
+
+
+def _console(**options: Any) -> EscapingConsole:
+    # rich takes long to import.
+    from app.cli.console import EscapingConsole
+
+    return EscapingConsole(**options)
+
+
+def json_text(data: Any, indent: int = 2) -> str:
+    """Returns data as JSON, in ASCII letters."""
+    return json.dumps(data, indent=indent) + "\n"
+
+
+def yaml_text(dump: Callable[..., Any], data: Any) -> str:
+    """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do."""
+    # YAML permits letters that change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
+    text = str(dump(data, sort_keys=False, allow_unicode=True))
+    return text if printable(text, "\n") == text else str(dump(data, sort_keys=False))
+
+
+def shorten(names: Sequence[str], limit: int, separator: str = ", ", *, total: int | None = None) -> str:
+    """Returns the first names, and how many more there are."""
+    # `total` is the number of all of them, where `names` lacks some.
+    first = names[:limit]
+    hidden = (len(names) if total is None else total) - len(first)
+    return separator.join([*first, *([f"{hidden} more"] if hidden > 0 else [])])
+
+
+def format_range(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
+def format_duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
