@@ -1,7 +1,7 @@
 """`longhorn-extender doctor`: whether the extender protects a cluster, and what to mend.
 
 Data flow: the facts are read from the cluster (`app.extender.installation_reader`) → each check turns facts into findings
-(`scheduler_core.extender.diagnosis`) → one line for each finding, with the command that mends it.
+(`scheduler_core.installation.diagnosis`) → one line for each finding, with the command that mends it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from app.extender.installation_reader import ReadOptions
     from app.schemas.diagnosis_answer import DiagnosisAnswer
-    from scheduler_core.extender.finding import Installation
+    from scheduler_core.installation.facts import Installation
 
 FINDINGS: Final = 1
 _PROBE_SECONDS: Final = 30.0
@@ -76,8 +76,8 @@ def doctor(
     from app.extender.installation_reader import ReadOptions
     from app.extender.probe import ProbeOptions
     from app.schemas.diagnosis_answer import diagnosis_answer
-    from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, diagnose
-    from scheduler_core.extender.finding import Severity
+    from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, diagnose
+    from scheduler_core.installation.facts import Severity
 
     check_url(url)
     options = ProbeOptions(probe_namespace, scheduler_name, probe_timeout, warn)

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION
-from scheduler_core.extender.diagnosis import is_well
-from scheduler_core.extender.finding import Finding, Severity
+from scheduler_core.installation.diagnosis import is_well
+from scheduler_core.installation.facts import Finding, Severity
 
 
 class FindingAnswer(Answer):

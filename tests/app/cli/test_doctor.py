@@ -18,8 +18,8 @@ import pytest
 from aiohttp import web
 
 from scheduler_core.convert.probe_objects import ANSWERED
-from scheduler_core.extender import diagnosis
-from scheduler_core.extender.finding import Finding, Severity
+from scheduler_core.installation import diagnosis
+from scheduler_core.installation.facts import Finding, Severity
 from tests import builders as make
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.worlds.command_line import Run

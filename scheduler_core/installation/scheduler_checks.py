@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from scheduler_core.extender.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
-from scheduler_core.extender.finding import PROGRAM, Finding, Installation, ProbeResult, Severity, advice_about, excerpt
-from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER, apply_policy, policy_folder
 from scheduler_core.extender.settings import ENFORCEMENT
+from scheduler_core.installation.event_causes import UNMANAGED_RESOURCE, EventCause, cause_of, is_refusal
+from scheduler_core.installation.facts import (
+    PROGRAM,
+    Finding,
+    Installation,
+    ProbeResult,
+    Severity,
+    advice_about,
+    excerpt,
+)
+from scheduler_core.installation.registration import SECOND_SCHEDULER, apply_policy, policy_folder
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
 
 _REGISTRATION: Final = "registration"

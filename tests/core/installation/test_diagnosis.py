@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, Check, diagnose, is_well
-from scheduler_core.extender.event_causes import CAUSES, cause_of, is_refusal
-from scheduler_core.extender.finding import (
+from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, Check, diagnose, is_well
+from scheduler_core.installation.event_causes import CAUSES, cause_of, is_refusal
+from scheduler_core.installation.facts import (
     Caller,
     Finding,
     GuardTrial,
@@ -23,7 +23,7 @@ from scheduler_core.extender.finding import (
     ProcessReport,
     Severity,
 )
-from scheduler_core.extender.longhorn_checks import check_storage_classes
+from scheduler_core.installation.longhorn_checks import check_storage_classes
 from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Disk, Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from scheduler_core.extender.finding import PROGRAM, Finding, Installation, Severity, advice_about, minor_version
 from scheduler_core.extender.settings import ENABLED
+from scheduler_core.installation.facts import PROGRAM, Finding, Installation, Severity, advice_about, minor_version
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.installation import InstalledPod, Permission
 

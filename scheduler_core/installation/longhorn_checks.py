@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scheduler_core.extender.finding import Finding, Installation, Severity
+from scheduler_core.installation.facts import Finding, Installation, Severity
 from scheduler_core.longhorn.provisioned_volume import DRIVER, parameter_tags
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.volume_validation import is_tag
