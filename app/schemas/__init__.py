@@ -2,7 +2,6 @@
 
 explain    /explain, and `explain` for a pod
 volume     `explain` for a volume
-diagnosis_answer  `doctor`
 state      /state
 policy     the policy, a part of /state
 value_problem  why a value is refused

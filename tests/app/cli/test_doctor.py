@@ -115,7 +115,7 @@ async def test_warnings_alone_fail_with_strict_only(
     tmp_path: Path, run: Run, severity: str, strict: bool, code: int
 ) -> None:
     """A script stops at an error, and at a warning if it asks for it."""
-    finding = Finding("pods", Severity(severity), "x")
+    finding = Finding(Severity(severity), "x", check="pods")
     arguments = ["--strict"] if strict else []
     async with serving(Api(), tmp_path) as kubeconfig:
         with pytest.MonkeyPatch.context() as patch:
