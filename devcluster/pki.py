@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from app.extender.certificates import key_usage, private_pem
+from app.extender.guard_certificate import key_usage, private_pem
 
 _VALIDITY: Final = timedelta(days=365)
 _CLOCK_SKEW: Final = timedelta(minutes=5)

@@ -14,8 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.extender.availability import CallerGoneError
-from app.runtime.caller_log import CallerLog
-from app.runtime.connections import owner_of
+from app.runtime.connections import CallerLog, owner_of
 from app.runtime.memory_budget import BudgetExceededError, SlowBodyError
 from app.runtime.probes import SwitchedOffError, UnavailableError
 from app.schemas.value_problem import value_problem

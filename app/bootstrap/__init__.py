@@ -24,7 +24,7 @@ from app.api.page import routes as page_routes
 from app.api.page.rendering import compile_templates
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
-from app.extender.certificate_files import CertificateFiles
+from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses
 from app.extender.status_reporter import StatusReporter, StatusSources

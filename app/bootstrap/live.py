@@ -18,9 +18,10 @@ from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
 from app.decisions.evaluator import Evaluator, no_contenders
-from app.extender.certificate_files import CertificateFiles
+from app.extender.certificates import CertificateFiles
 from app.extender.endpoint_publisher import EndpointPublisher
 from app.extender.guard import GuardContext, PlacementGuard, WrittenReplicas
+from app.extender.guard_certificate import CertificateOptions, GuardCertificate
 from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
@@ -30,7 +31,6 @@ from app.extender.nudger import NudgePatch, Nudger
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
-from app.extender.serving_certificate import CertificateOptions, ServingCertificate
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Reservations, Verbs
 from app.kube.client import KubeClient
@@ -165,7 +165,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     app = application(state, partial(_prepare_scrape, cache, elector, guard, metrics.guard_proven()))
     tls = None if files is None else lambda: files.context
     guard_app = guard_application(guard_state)
-    return LiveExtender(app, guard_app, lambda: certificate.ssl_context, lifecycle, client, tls)
+    return LiveExtender(app, guard_app, lambda: certificate.context, lifecycle, client, tls)
 
 
 def _node_losses(shared: _Shared) -> NodeLosses:
@@ -175,7 +175,7 @@ def _node_losses(shared: _Shared) -> NodeLosses:
 
 
 def _guard_endpoint(
-    shared: _Shared, elector: Elector, certificate: ServingCertificate, guard: PlacementGuard
+    shared: _Shared, elector: Elector, certificate: GuardCertificate, guard: PlacementGuard
 ) -> GuardEndpoint:
     options = shared.options
     leader = _publisher(shared, elector.leading, options.guard_port, PLACEMENT_GUARD)
@@ -207,7 +207,7 @@ def _prepare_scrape(cache: ClusterCache, elector: Elector, guard: PlacementGuard
         cache.state()
 
 
-def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: ServingCertificate) -> PlacementGuard:
+def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: GuardCertificate) -> PlacementGuard:
     """Returns what decides about Longhorn's placements, whose health `--packing auto` follows from then on."""
     cache = shared.cache
 
@@ -234,7 +234,7 @@ def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: Se
     return guard
 
 
-def _certificate(shared: _Shared, elector: Elector) -> ServingCertificate:
+def _certificate(shared: _Shared, elector: Elector) -> GuardCertificate:
     settings = shared.live_settings
     options = CertificateOptions(
         shared.options.namespace,
@@ -242,7 +242,7 @@ def _certificate(shared: _Shared, elector: Elector) -> ServingCertificate:
         leading=elector.leading,
         now=_now,
     )
-    return ServingCertificate(shared.client, options, shared.metrics)
+    return GuardCertificate(shared.client, options, shared.metrics)
 
 
 def _now() -> datetime:

@@ -1,7 +1,7 @@
 """`longhorn-extender doctor`: whether the extender protects a cluster, and what to mend.
 
 Data flow: the facts are read from the cluster (`app.extender.installation_reader`) → each check turns facts into findings
-(`scheduler_core.extender.diagnosis`) → one line for each finding, with the command that mends it.
+(`scheduler_core.installation.diagnosis`) → one line for each finding, with the command that mends it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from app.cli.terminal import CommandInterruptedError, warn
 from app.settings import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from app.extender.installation_reader import ReadOptions
-    from app.schemas.diagnosis_answer import DiagnosisAnswer
-    from scheduler_core.extender.finding import Installation
+    from scheduler_core.installation.facts import Finding, Installation
 
 FINDINGS: Final = 1
 _PROBE_SECONDS: Final = 30.0
@@ -75,9 +76,9 @@ def doctor(
     """
     from app.extender.installation_reader import ReadOptions
     from app.extender.probe import ProbeOptions
-    from app.schemas.diagnosis_answer import diagnosis_answer
-    from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, diagnose
-    from scheduler_core.extender.finding import Severity
+    from app.schemas.pod_explanation import API_VERSION
+    from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, diagnose, is_well
+    from scheduler_core.installation.facts import Severity
 
     check_url(url)
     options = ProbeOptions(probe_namespace, scheduler_name, probe_timeout, warn)
@@ -85,10 +86,25 @@ def doctor(
         _read(kubeconfig, context, ReadOptions(longhorn_namespace, options if probe else None, url.rstrip("/")))
     )
     findings = diagnose(facts, UNINSTALLED if uninstall else INSTALLED)
-    answer = diagnosis_answer(findings)
-    show(answer.model_dump(mode="json", by_alias=True), output, lambda console: _print(answer, console))
+    well = is_well(findings)
+    answer = {
+        "apiVersion": API_VERSION,
+        "kind": "Diagnosis",
+        "well": well,
+        "findings": [
+            {
+                "check": entry.check,
+                "severity": entry.severity.value,
+                "what": entry.what,
+                "where": entry.where,
+                "command": entry.command,
+            }
+            for entry in findings
+        ],
+    }
+    show(answer, output, lambda console: _print(findings, console))
     severities = {entry.severity for entry in findings}
-    if Severity.ERROR in severities or (strict and not answer.well):
+    if Severity.ERROR in severities or (strict and not well):
         raise typer.Exit(FINDINGS)
 
 
@@ -111,17 +127,17 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
         await client.close()
 
 
-def _print(answer: DiagnosisAnswer, console: Console) -> None:
+def _print(findings: Sequence[Finding], console: Console) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
     table = Table(Column("CHECK", no_wrap=True), Column("RESULT"), Column("FINDING"), box=None, pad_edge=False)
-    for entry in answer.findings:
+    for entry in findings:
         finding = f"{entry.where}: {entry.what}" if entry.where else entry.what
         table.add_row(entry.check, Text(entry.severity, style=_STYLES[entry.severity]), Text(finding))
         if entry.command:
             table.add_row("", "", Text(f"to mend: {entry.command}", style="bold"))
     console.print(table)
-    problems = sum(entry.severity in {"warning", "error"} for entry in answer.findings)
+    problems = sum(entry.severity in {"warning", "error"} for entry in findings)
     console.print()
-    console.print(Text("all is well" if answer.well else f"{problems} to mend", style="bold"))
+    console.print(Text(f"{problems} to mend" if problems else "all is well", style="bold"))

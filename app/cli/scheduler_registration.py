@@ -26,7 +26,7 @@ from app.cli.render import yaml_text
 from app.cli.terminal import print_line, print_result, warn
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.kube_scheduler_config import (
+from scheduler_core.installation.registration import (
     REGISTERED,
     Platform,
     Registration,

@@ -168,7 +168,7 @@ def _extender_settings(*values: str) -> dict[str, str]:
 
 def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import SnapshotService, create_app
-    from app.extender.certificate_files import CertificateFiles
+    from app.extender.certificates import CertificateFiles
     from app.policy.in_force import PolicyFile
     from app.policy.plugins import load_plugins
     from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process

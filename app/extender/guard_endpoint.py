@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.guard_certificate import GuardCertificate
 from app.extender.published_service import PublishedService
-from app.extender.serving_certificate import ServingCertificate
 from app.schemas.state import GuardActivity, PlacementGuardState
 from scheduler_core.extender.settings import GuardMode
 
@@ -38,7 +38,7 @@ class GuardEndpoint:
 
     def __init__(
         self,
-        certificate: ServingCertificate,
+        certificate: GuardCertificate,
         publishers: tuple[EndpointPublisher, EndpointPublisher] | None,
         leading: Callable[[], bool],
         activity: Callable[[], GuardActivity] = GuardActivity,

@@ -52,9 +52,9 @@ from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed, is_answered, probe_replica
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import CoreError, ObjectError
-from scheduler_core.extender.finding import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
-from scheduler_core.extender.kube_scheduler_config import SECOND_SCHEDULER
 from scheduler_core.extender.settings import ExtenderSettings, SettingsHistory, SettingsSource
+from scheduler_core.installation.facts import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
+from scheduler_core.installation.registration import SECOND_SCHEDULER
 from scheduler_core.leadership.election import LEASE_NAME
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.longhorn.provisioned_volume import DRIVER

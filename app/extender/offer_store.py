@@ -25,10 +25,10 @@ from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.offers.events import RecordedOffer
 from scheduler_core.offers.handover_record import (
     HandoverRecord,
-    RecordEncoder,
     RecordError,
     RecordHead,
     decode_record,
+    encode_record,
 )
 from scheduler_core.offers.ledger import Ledger
 
@@ -114,7 +114,6 @@ class OfferStore:
         self._leadership = leadership
         self._versions = versions
         self._clock = clock
-        self._encoder = RecordEncoder()
         self._ledger = Ledger()
         self._active = False
         self._version = ""
@@ -227,7 +226,7 @@ class OfferStore:
         now = self._clock()
         async with self._writing:
             try:
-                record = await asyncio.to_thread(self._encoder.encode, ledger, head, now)
+                record = await asyncio.to_thread(encode_record, ledger, head, now)
                 written = await self._write(record.data, final=final)
             except (ApiError, RecordError) as error:
                 self._note_problem(str(error))

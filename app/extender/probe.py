@@ -25,7 +25,7 @@ from scheduler_core.convert.probe_objects import (
     selected_node,
 )
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.finding import ProbeResult
+from scheduler_core.installation.facts import ProbeResult
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod
 

@@ -18,7 +18,7 @@ from app.settings import NO_BROWSER
 from scheduler_core.convert.coordination import lease
 from scheduler_core.convert.installed_objects import installed_pod
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.finding import leading_pod
+from scheduler_core.installation.facts import leading_pod
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import InstalledPod
 

@@ -9,7 +9,7 @@ import msgspec
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS, SERVICES, pages
 from scheduler_core.convert.installed_objects import command_line, installed_pod, service_address
-from scheduler_core.extender.kube_scheduler_config import SchedulerFlags, flags
+from scheduler_core.installation.registration import SchedulerFlags, flags
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import ServiceAddress
 

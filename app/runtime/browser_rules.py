@@ -16,8 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.runtime.caller_log import CallerLog
-from app.runtime.connections import owner_of
+from app.runtime.connections import CallerLog, owner_of
 from app.runtime.printable import printable
 from app.settings import NO_BROWSER
 

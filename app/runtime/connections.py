@@ -6,6 +6,8 @@ longest; one whose request is being answered goes last.
 
 A timer looks at every connection once a second, which costs less than a timer for each.
 
+Refusals and hang-ups, whose number callers choose, have a log of their own, with few lines.
+
 Each turn of the event loop is shared among the connections whose input is to be parsed. uvloop hands over up to 256 KiB
 of every connection in one turn. Chunks of one byte make that 40,000 calls of the parser.
 """
@@ -16,9 +18,11 @@ import asyncio
 import ipaddress
 import resource
 from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
@@ -155,23 +159,18 @@ class Connections:
                 self._check_files()
 
     def _check_files(self) -> None:
+        problem = ""
         try:
             open_files = sum(1 for _ in _OPEN_FILES.iterdir())
+            if open_files > self._max_files - RESERVED_FILES // 4:
+                problem = f"{open_files} of {self._max_files} are open"
         except OSError as error:
             # Listing needs a file descriptor.
-            self._log_shortage(str(error))
-            return
-        if open_files > self._max_files - RESERVED_FILES // 4:
-            self._log_shortage(f"{open_files} of {self._max_files} are open")
-        else:
-            self._short_of_files = False
-
-    def _log_shortage(self, problem: str) -> None:
-        if self._short_of_files:
-            return
-        self._short_of_files = True
-        self.metrics.exhaust_files()
-        log.error("file descriptors are running out", problem=problem)
+            problem = str(error)
+        if problem and not self._short_of_files:
+            self.metrics.exhaust_files()
+            log.error("file descriptors are running out", problem=problem)
+        self._short_of_files = bool(problem)
 
 
 # Of each turn.
@@ -206,7 +205,10 @@ class ParserTurns:
         """Parses the input of a connection, now or in later turns."""
         if parser in self._waiting:
             return
-        if not self._waiting and self._parse_until_spent(parser):
+        more = True
+        while more and not self._waiting and self._left > 0:
+            more = self._parse_slice(parser)
+        if not more:
             return
         parser.hold()
         self._waiting.append(parser)
@@ -214,13 +216,6 @@ class ParserTurns:
     def charge(self, seconds: float) -> None:
         """Takes time of this turn for what a parser has begun."""
         self._left -= seconds
-
-    def _parse_until_spent(self, parser: Parser) -> bool:
-        """Returns whether nothing is left."""
-        more = True
-        while more and self._left > 0:
-            more = self._parse_slice(parser)
-        return not more
 
     def _parse_slice(self, parser: Parser) -> bool:
         began = perf_counter()
@@ -243,3 +238,59 @@ class ParserTurns:
                 self._waiting.append(parser)
             else:
                 parser.release()
+
+
+# Log lines that callers cause: at most one per event, caller and period.
+LOG_PERIOD_SECONDS: Final = 1.0
+# Callers beyond these count as one.
+MAX_CALLERS: Final = 256
+_OTHERS: Final = "others"
+
+
+@dataclass(slots=True)
+class _Period:
+    """The lines of one event and caller that were not written yet."""
+
+    log: Callable[..., None]
+    loop: asyncio.AbstractEventLoop
+    fields: dict[str, Any]  # of the last one
+    count: int = 0
+
+
+class CallerLog:
+    """A log for refusals and hang-ups, whose number callers choose. The first line of a second is written at once, and
+    the others as one line at its end, with `count`.
+    """
+
+    def __init__(self, log: structlog.stdlib.BoundLogger) -> None:
+        self._log = log
+        self._periods: dict[tuple[str, str], _Period] = {}
+
+    def warning(self, event: str, *, client: str, **fields: Any) -> None:
+        self._write(self._log.warning, event, client, fields)
+
+    def info(self, event: str, *, client: str, **fields: Any) -> None:
+        self._write(self._log.info, event, client, fields)
+
+    def _write(self, log: Callable[..., None], event: str, client: str, fields: dict[str, Any]) -> None:
+        if (event, client) not in self._periods and len(self._periods) >= MAX_CALLERS:
+            client = _OTHERS
+        period = self._periods.get((event, client))
+        # A period whose event loop has ended would never end.
+        if period is not None and period.loop is asyncio.get_running_loop():
+            period.count += 1
+            period.fields = fields
+            return
+        log(event, client=client, **fields)
+        self._begin(log, event, client, fields)
+
+    def _begin(self, log: Callable[..., None], event: str, client: str, fields: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        self._periods[event, client] = _Period(log, loop, fields)
+        loop.call_later(LOG_PERIOD_SECONDS, self._end, event, client)
+
+    def _end(self, event: str, client: str) -> None:
+        period = self._periods.pop((event, client))
+        if period.count:
+            period.log(event, client=client, count=period.count, **period.fields)
+            self._begin(period.log, event, client, period.fields)

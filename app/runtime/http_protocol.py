@@ -19,8 +19,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from app.runtime.caller_log import CallerLog
-from app.runtime.connections import REQUEST_SECONDS, Connections, owner_of
+from app.runtime.connections import REQUEST_SECONDS, CallerLog, Connections, owner_of
 
 log = CallerLog(structlog.get_logger("server"))
 
@@ -58,9 +57,8 @@ class _RefusedError(Exception):
 
 
 def _head_too_large() -> _RefusedError:
-    problem = (
-        f"the request line and headers, or the trailers, have more than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} fields"
-    )
+    limits = f"more than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} fields"
+    problem = f"the request line and headers, or the trailers, have {limits}"
     return _RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
 
 
@@ -98,14 +96,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._idle_since: float | None = None
         self._head_since: float | None = None
         self._rest_since: float | None = None
-        # Of the head that is arriving: everything, and what the parser has reported.
-        self._head_bytes = 0
-        self._field_bytes = 0
-        self._fields = 0
-        self._framing_bytes = 0
-        self._body_bytes = 0
-        self._chunked = False
-        self._chunks = 0
+        self._reset_counts()
         # Of the data that is being parsed: bytes that are the content of a body.
         self._content_bytes = 0
         self._message_complete = True
@@ -232,6 +223,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._rest_since = None
         self._head_since = self.loop.time()
         self._message_complete = False
+        self._reset_counts()
+
+    def _reset_counts(self) -> None:
+        # Of the head that is arriving: everything, and what the parser has reported.
         self._head_bytes = 0
         self._field_bytes = 0
         self._fields = 0
@@ -327,13 +322,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         body = json.dumps({"error": str(refusal)}).encode()
-        head = [
-            f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}",
-            "content-type: application/json",
-            f"content-length: {len(body)}",
-            "connection: close",
-        ]
-        self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
+        status = f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}"
+        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close"
+        self.transport.write(f"{status}\r\n{fields}\r\n\r\n".encode() + body)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_SECONDS, self.transport.close)

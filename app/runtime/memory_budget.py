@@ -26,12 +26,9 @@ class BudgetExceededError(Exception):
 
     def __init__(self, needed: int, total: int) -> None:
         self.permanent = needed > total  # whether it needs more than all requests together may have
-        text = f"the request needs {needed} bytes of memory; "
-        if self.permanent:
-            text += f"all requests together may have {total}, see serve --memory-limit"
-        else:
-            text += "other requests hold what is left"
-        super().__init__(text)
+        limit = f"all requests together may have {total}, see serve --memory-limit"
+        rest = limit if self.permanent else "other requests hold what is left"
+        super().__init__(f"the request needs {needed} bytes of memory; {rest}")
 
 
 class SlowBodyError(Exception):
@@ -47,7 +44,7 @@ class Lease:
         self.held = 0  # in bytes
         self._timeout: asyncio.Timeout | None = None
         self._evicted = False
-        self._last_progress = 0.0
+        self.silent_since = 0.0  # when the last byte of its body arrived, by the event loop's clock
         self._period_bytes = 0
 
     def charge(self, size: int) -> None:
@@ -80,7 +77,7 @@ class Lease:
             SlowBodyError: it came too slowly
         """
         loop = asyncio.get_running_loop()
-        self._last_progress = loop.time()
+        self.silent_since = loop.time()
         self._period_bytes = 0
         try:
             async with asyncio.timeout(PERIOD_SECONDS) as self._timeout:
@@ -95,20 +92,15 @@ class Lease:
 
     def progress(self, size: int) -> None:
         """Notes that so many bytes of the body have arrived."""
-        self._last_progress = asyncio.get_running_loop().time()
+        self.silent_since = asyncio.get_running_loop().time()
         self._period_bytes += size
         if self._period_bytes >= BYTES_PER_PERIOD and self._timeout is not None and not self._evicted:
             self._period_bytes = 0
-            self._timeout.reschedule(self._last_progress + PERIOD_SECONDS)
+            self._timeout.reschedule(self.silent_since + PERIOD_SECONDS)
 
     @property
     def evictable(self) -> bool:
         return self._timeout is not None and not self._evicted and self.held > 0
-
-    @property
-    def silent_since(self) -> float:
-        """When the last byte of its body arrived, by the event loop's clock."""
-        return self._last_progress
 
     def evict(self) -> int:
         self._evicted = True
@@ -119,7 +111,7 @@ class Lease:
     def release(self) -> int:
         held = self.held
         self.held = 0
-        self._budget.give_back(held)
+        self._budget.used -= held
         return held
 
 
@@ -156,9 +148,6 @@ class MemoryBudget:
                 raise BudgetExceededError(lease.held + size, self.total)
             victim.evict()
         self.used += size
-
-    def give_back(self, size: int) -> None:
-        self.used -= size
 
     def _victim(self, lease: Lease, size: int) -> Lease | None:
         """Returns the request that gives way: a silent one, else the largest one of the caller that holds the most."""

@@ -5,6 +5,5 @@ decision_answer   /decisions
 state             /state
 policy            the policy, a part of /state
 remedies_answer   a remedy with its commands
-diagnosis_answer  `doctor`
 value_problem     why a value is refused
 """

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from scheduler_core.extender.explain import Explanation
-from scheduler_core.giving_way import give_way
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict
+from scheduler_core.packing.giving_way import give_way
 from scheduler_core.volumes.resolve import PodVolume
 
 _DISK_NAME: Final = "name of the disk on its node; empty if there is none"

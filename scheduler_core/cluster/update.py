@@ -31,11 +31,11 @@ from scheduler_core.cluster.view import (
     default_class,
 )
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
+from scheduler_core.packing.giving_way import give_way
 
 Changes = Mapping[tuple[str, Key], object | None]
 _BY_NAME: Final = attrgetter("name")

@@ -46,10 +46,10 @@ from scheduler_core.evaluation.volumes_anywhere import (
     volumes_roaming_from,
     volumes_with_open_disk,
 )
-from scheduler_core.giving_way import give_way
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.giving_way import give_way
 from scheduler_core.volumes.resolve import PodVolume, current_volume
 
 _RETRY_FACTOR: Final = 2

@@ -18,7 +18,6 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.fit import allowed_masks
 from scheduler_core.evaluation.profile import Refused, closeness, new_replica_refusal, profile_node
 from scheduler_core.evaluation.single_node import NodeEvaluation
-from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.disk_stage import disk_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
@@ -29,6 +28,7 @@ from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.giving_way import give_way
 from scheduler_core.packing.items import reachable_sums
 from scheduler_core.volumes.requirements import Requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.disk_stage import disk_refusal, space_setting_refusal
 from scheduler_core.longhorn.eviction import takes_new_replicas
 from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal, not_ready_refusal
@@ -28,6 +27,7 @@ from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.longhorn.volume_readiness import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
+from scheduler_core.packing.giving_way import give_way
 from scheduler_core.volumes.requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 

@@ -8,9 +8,5 @@ offer                what is offered of a decision, and how offers end
 nudge                when a refused pod is retried
 placement_monitor    demand that was misplaced, is hopeless or stuck
 overbooking_monitor  disks that placements overbooked
-diagnosis            every check of an installation; finding has the facts and findings
-installation_checks  checks of the extender itself; longhorn_checks of Longhorn
-registration_checks  checks of kube-scheduler; event_causes says what its events reveal
-kube_scheduler_config  the configuration that registers the extender
 longhorn_facts       a decision as the classic scheduler's rules read it
 """

@@ -21,7 +21,6 @@ from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.safety_sentences import failing_order, meeting_on, never_offered
 from scheduler_core.extender.volume_sentences import VolumeSentences, needed_space, tied_domain
-from scheduler_core.giving_way import give_way
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first
@@ -29,6 +28,7 @@ from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
+from scheduler_core.packing.giving_way import give_way
 from scheduler_core.packing.order_safe import Safety
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution
 from scheduler_core.volumes.skipped_claims import SkippedClaim, skipped_claims

@@ -27,12 +27,12 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
-from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.giving_way import give_way
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution

@@ -192,6 +192,8 @@ def offer_to_restore(
         ResolutionError: the pod cannot be resolved
     """
     offered = recorded.offered
+    if recorded.everywhere:
+        offered = replace(offered, nodes=frozenset(view.snapshot.longhorn_nodes))
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
@@ -220,7 +222,7 @@ def offers_on_node(
     volumes: list[Any] = []
     # In this order they were matched with existing PersistentVolumes.
     for entry in sorted(recorded, key=lambda entry: entry.number):
-        if node in entry.offered.nodes:
+        if entry.everywhere or node in entry.offered.nodes:
             # A pod that names an object that is gone gets no volume.
             with suppress(ResolutionError):
                 restored = offer_to_restore(entry, view, 0.0, options, volumes)

@@ -44,6 +44,7 @@ class RecordedOffer:
     # the offer replaces both.
     offered: Offered
     age: float  # seconds since it was made
+    everywhere: bool = False  # whether it counts for every node, as the record has no names of a wide offer's nodes
     number: int = 0  # which of the leader's offers it is
     version: int = 0  # the newest version of the pod that is accounted for; 0 if unknown
     narrowed_age: float | None = None  # seconds since a nomination said which node it will be, None if none did

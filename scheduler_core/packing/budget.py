@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-from scheduler_core.giving_way import give_way
+from scheduler_core.packing.giving_way import give_way
 
 # Keeps a request's searching below the 300 ms that all of its evaluation may take.
 STEPS_PER_REQUEST: Final = 150_000

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.cli.commands import load_command
-from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED
 from scheduler_core.extender.kube_scheduler_filters import PLUGIN_RULES, VOLUME_PLUGIN
 from scheduler_core.extender.planning.remedy import RemedyKind
+from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED
 from scheduler_core.model.verdict import Reason
 from tests.e2e.situations import SITUATIONS
 

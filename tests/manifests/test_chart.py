@@ -19,7 +19,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.extender.certificate_files import CertificateFiles
+from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
 from devcluster import chart
@@ -27,7 +27,7 @@ from devcluster.build import ensure_built
 from devcluster.chart import CHART
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
-from scheduler_core.extender.kube_scheduler_config import Platform, Registration, configuration
+from scheduler_core.installation.registration import Platform, Registration, configuration
 from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name, write_secret
 from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, ROOT, documents, permissions
 from tests.manifests.test_tls import build as build_with_component

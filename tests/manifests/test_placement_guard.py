@@ -10,8 +10,8 @@ import yaml
 
 from app.api.placement_review import PATH
 from app.extender.guard import ANSWER_SECONDS
-from app.extender.serving_certificate import NAME as CERTIFICATE
-from app.extender.serving_certificate import WEBHOOK
+from app.extender.guard_certificate import NAME as CERTIFICATE
+from app.extender.guard_certificate import WEBHOOK
 from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL

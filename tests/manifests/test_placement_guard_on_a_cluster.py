@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.extender.certificates import decode_certificates
 from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.guard_certificate import NAME, WEBHOOK, CertificateOptions, GuardCertificate, decode_certificates
 from app.extender.metrics import Metrics
-from app.extender.serving_certificate import NAME, WEBHOOK, CertificateOptions, ServingCertificate
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import ENDPOINT_SLICES, MUTATING_WEBHOOKS, SECRETS
 from devcluster import DevCluster
@@ -55,10 +54,10 @@ async def client(cluster: DevCluster) -> AsyncIterator[KubeClient]:
     await connected.close()
 
 
-def certificate_of(client: KubeClient) -> ServingCertificate:
+def certificate_of(client: KubeClient) -> GuardCertificate:
     """The certificate of a process that leads."""
     options = CertificateOptions(NAMESPACE, lambda: True, lambda: True, lambda: datetime.now(UTC))
-    return ServingCertificate(client, options, Metrics())
+    return GuardCertificate(client, options, Metrics())
 
 
 def secret_of(cluster: DevCluster) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from app.extender.certificate_files import CertificateFiles
+from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
 from devcluster.build import ensure_built

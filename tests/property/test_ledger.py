@@ -30,7 +30,7 @@ from scheduler_core.offers.events import (
     Tick,
     Withdrawn,
 )
-from scheduler_core.offers.handover_record import RecordEncoder, RecordHead, decode_record, unschedulable_digest
+from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record, unschedulable_digest
 from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import NEVER, Offer, Outcome, OutcomeKind
 from tests.examples import examples
@@ -302,7 +302,7 @@ class World:
         ]
         if any(time is not None and ledger.time - (ledger.time - time) != time for time in times):
             return
-        record = decode_record(RecordEncoder().encode(ledger, RecordHead("leader", 1), ledger.time).data)
+        record = decode_record(encode_record(ledger, RecordHead("leader", 1), ledger.time).data)
         assert len(record.offers) == ledger.outstanding
         restored = []
         for recorded in record.offers:

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from app.extender.serving_certificate import NAME, STANDBY_WEBHOOK, WEBHOOK
+from app.extender.guard_certificate import NAME, STANDBY_WEBHOOK, WEBHOOK
 from app.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from app.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.worlds.fake_api import Object, failing

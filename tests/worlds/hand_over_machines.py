@@ -16,7 +16,7 @@ from scheduler_core.leadership.election import Candidate, LeaseRecord
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers import ledger as offers
 from scheduler_core.offers.events import Event, OffersRestored
-from scheduler_core.offers.handover_record import RecordEncoder, RecordHead, decode_record
+from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.worlds.offers import with_offer
@@ -87,7 +87,7 @@ def encode(ledger: int, election_number: int, process: int, *, final: bool) -> i
     """The record that a leader writes."""
     transitions = ELECTIONS.values[election_number].candidates[process].observed_record.transitions
     head = RecordHead(str(process), transitions, final)
-    data = RecordEncoder().encode(LEDGERS.values[ledger], head, 0.0).data
+    data = encode_record(LEDGERS.values[ledger], head, 0.0).data
     return RECORDS.number(Record(data, head.holder, transitions, final))
 
 

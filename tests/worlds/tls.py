@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from cryptography import x509
 
-from app.extender.certificates import ServingPair
+from app.extender.certificates import ServingPair, server_context
 
 
 def client_context(bundle: bytes, *, strict: bool = True) -> ssl.SSLContext:
@@ -27,8 +27,7 @@ def shake_hands(serving: ServingPair, bundle: bytes, host: str) -> int:
     Raises:
         SSLCertVerificationError: the client refuses it
     """
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_into(server)
+    server = server_context(serving)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_accept, args=(listener, server))
         thread.start()

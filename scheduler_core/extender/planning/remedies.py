@@ -37,10 +37,10 @@ from scheduler_core.extender.planning.setting_steps import (
 from scheduler_core.extender.planning.trials import Trials
 from scheduler_core.extender.what_if.pod_decision import PodDecision
 from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.giving_way import give_way
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import UNSAFE, Reason
+from scheduler_core.packing.giving_way import give_way
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 

@@ -13,11 +13,11 @@ from scheduler_core.extender.what_if.predicted_cluster import (
     with_disk,
     with_schedulable_condition,
 )
-from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM
+from scheduler_core.packing.giving_way import give_way
 
 _UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
 _SCHEDULABLE: Final = "Schedulable"

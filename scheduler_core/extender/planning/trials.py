@@ -15,8 +15,8 @@ from scheduler_core.extender.planning.remedy_step import step_changes
 from scheduler_core.extender.planning.replica_moves import DiskPlace, ReplicaMove, apply_move
 from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision
 from scheduler_core.extender.what_if.predicted_cluster import ChangesByObject, PredictedCluster
-from scheduler_core.giving_way import give_way
 from scheduler_core.model.kube import Pod
+from scheduler_core.packing.giving_way import give_way
 
 _MANY_NODES: Final = 16
 # A decision about few nodes takes at most a fifth of one about 1,000 nodes. There are more of them before a remedy is found.

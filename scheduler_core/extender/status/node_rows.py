@@ -10,9 +10,9 @@ from functools import cached_property
 from scheduler_core.evaluation.profile import Refused
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import DiskUsage, disk_usages
-from scheduler_core.giving_way import give_way
 from scheduler_core.model import longhorn
 from scheduler_core.model.listing import natural_key
+from scheduler_core.packing.giving_way import give_way
 
 
 class NodeCondition(IntEnum):

@@ -27,11 +27,11 @@ from scheduler_core.extender.what_if.predicted_replicas import (
 from scheduler_core.extender.what_if.situation import PodToPlace, Situation, take_away
 from scheduler_core.generic.node_index import NodeIndex
 from scheduler_core.generic.rule_results import RuleResults
-from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_readiness import FAULTED
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
+from scheduler_core.packing.giving_way import give_way
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)

@@ -16,8 +16,8 @@ from typing import Any
 import uvloop
 
 from app.api.placement_review import AdmissionState, guard_application
+from app.extender.guard_certificate import NAME, CertificateOptions, GuardCertificate
 from app.extender.metrics import Metrics
-from app.extender.serving_certificate import NAME, CertificateOptions, ServingCertificate
 from app.kube.client import KubeClient
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import PREFIX
@@ -44,7 +44,7 @@ class Reviewer:
 class CertificateService:
     """The service next to the servers."""
 
-    def __init__(self, certificate: ServingCertificate) -> None:
+    def __init__(self, certificate: GuardCertificate) -> None:
         self._certificate = certificate
 
     async def run(self) -> None:
@@ -95,11 +95,11 @@ async def serve_and_ask(folder: Path) -> tuple[list[Any], float | None]:
     async with fake_api.serve(api.handle, folder) as kubeconfig:
         client = await KubeClient.connect(str(kubeconfig))
         options = CertificateOptions(NAMESPACE, lambda: True, lambda: True, lambda: datetime.now(UTC))
-        certificate = ServingCertificate(client, options, metrics)
+        certificate = GuardCertificate(client, options, metrics)
         state = AdmissionState(Reviewer(), str, lambda: True, metrics, MemoryBudget(1 << 30))
         servers = [
             HttpServer(probe_application(lambda: Health(status="ok"), metrics.registry), listeners[0]),
-            HttpServer(guard_application(state), listeners[1], lambda: certificate.ssl_context),
+            HttpServer(guard_application(state), listeners[1], lambda: certificate.context),
         ]
         serving = asyncio.create_task(serve(CertificateService(certificate), servers))
         await fake_api.until("the caBundle", lambda: api.bundle)

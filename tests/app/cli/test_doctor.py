@@ -18,8 +18,8 @@ import pytest
 from aiohttp import web
 
 from scheduler_core.convert.probe_objects import ANSWERED
-from scheduler_core.extender import diagnosis
-from scheduler_core.extender.finding import Finding, Severity
+from scheduler_core.installation import diagnosis
+from scheduler_core.installation.facts import Finding, Severity
 from tests import builders as make
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.worlds.command_line import Run
@@ -115,7 +115,7 @@ async def test_warnings_alone_fail_with_strict_only(
     tmp_path: Path, run: Run, severity: str, strict: bool, code: int
 ) -> None:
     """A script stops at an error, and at a warning if it asks for it."""
-    finding = Finding("pods", Severity(severity), "x")
+    finding = Finding(Severity(severity), "x", check="pods")
     arguments = ["--strict"] if strict else []
     async with serving(Api(), tmp_path) as kubeconfig:
         with pytest.MonkeyPatch.context() as patch:

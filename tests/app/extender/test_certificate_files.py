@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.extender.certificate_files import CertificateFiles
-from app.extender.certificates import CertificateError
+from app.extender.certificates import CertificateError, CertificateFiles
 from app.extender.metrics import Metrics
 from app.runtime.metrics import PREFIX
 from app.settings import TlsFiles
@@ -47,7 +46,7 @@ class World:
     def reload(self, files: CertificateFiles) -> list[str]:
         """Reads the files again; returns what was logged."""
         with capture_logs() as lines:
-            asyncio.run(files.reload())
+            asyncio.run(files.check())
         return [f"{line['log_level']}: {line.get('problem', '')}" for line in lines]
 
     def metric(self, name: str, **labels: str) -> float:
@@ -262,6 +261,6 @@ def test_files_that_change_while_they_are_read_are_read_again(world: World, monk
             world.secret.write_pair(successor, world.authority)
         return content
 
-    monkeypatch.setattr("app.extender.certificate_files.read_content", read)
+    monkeypatch.setattr("app.extender.certificates.read_content", read)
     assert world.reload(files) == ["info: "]
     assert world.metric("tls_reloads_total", result="refused") == 0

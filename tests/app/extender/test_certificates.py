@@ -10,7 +10,8 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.extender.certificates import (
+from app.extender.certificates import CertificateError
+from app.extender.guard_certificate import (
     AUTHORITIES_KEY,
     AUTHORITY_KEY_KEY,
     AUTHORITY_VALIDITY,
@@ -18,7 +19,6 @@ from app.extender.certificates import (
     CLOCK_SKEW,
     SERVING_KEY_KEY,
     SERVING_VALIDITY,
-    CertificateError,
     Certificates,
     Due,
     decode_certificates,

@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.guard_certificate import GuardCertificate
 from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import ExtenderLifecycle, ExtenderParts, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
-from app.extender.serving_certificate import ServingCertificate
 from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.state import ClusterState
@@ -282,7 +282,7 @@ class World:
         self.elector = FakeElector(self.story)
         self.publisher = FakePublisher(self.story)
         self.guard_publisher = FakePublisher(self.story, "guard-")
-        certificate = cast("ServingCertificate", FakeCertificate())
+        certificate = cast("GuardCertificate", FakeCertificate())
         publishers = (cast("EndpointPublisher", self.guard_publisher), cast("EndpointPublisher", FakePublisher([])))
         guard = GuardEndpoint(certificate, publishers, self.elector.leading)
         self.reservations = FakeReservations(self.story)

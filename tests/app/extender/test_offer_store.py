@@ -21,7 +21,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
 from scheduler_core.leadership.election import RELEASED_SECONDS, LeaseRecord
 from scheduler_core.offers.events import ObservedPod, Offered, PodGone
-from scheduler_core.offers.handover_record import HandoverRecord, RecordEncoder, RecordError, RecordHead, decode_record
+from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger, step
 from tests.worlds.fake_api import failing, serve, until
 
@@ -109,7 +109,7 @@ def offered(ledger: Ledger, number: int) -> Ledger:
 
 def encoded(head: RecordHead) -> bytes:
     """The record of one offer."""
-    return RecordEncoder().encode(offered(Ledger(), 0), head, time.monotonic()).data
+    return encode_record(offered(Ledger(), 0), head, time.monotonic()).data
 
 
 async def test_offers_are_recorded_as_they_are_made_three_times_a_second_at_most(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     """Whatever a person wrote there."""
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
-        server.put(b"not compressed")
+        server.put(b"not JSON")
         with pytest.raises(RecordError):
             await store.read()
         server.data = "not base64"
@@ -306,7 +306,7 @@ async def test_a_process_that_does_not_lead_reads_the_offers_that_the_leader_rec
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         assert list(await store.read_offers()) == []
-        record = RecordEncoder().encode(offered(Ledger(), 1), RecordHead("extender-1", 7), time.monotonic())
+        record = encode_record(offered(Ledger(), 1), RecordHead("extender-1", 7), time.monotonic())
         server.put(record.data)
         for _ in range(2):
             assert [entry.offered.pod.uid for entry in await store.read_offers()] == ["uid-1"]

@@ -29,7 +29,7 @@ from scheduler_core.extender.settings import Enforcement, ExtenderSettings
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
-from scheduler_core.offers.handover_record import HandoverRecord, RecordEncoder, RecordHead, decode_record
+from scheduler_core.offers.handover_record import HandoverRecord, RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import Object
@@ -293,7 +293,7 @@ class World:
     def restart(self, *, killed: str = "") -> None:
         """Begins as a new leader in the same cluster, with the previous one's record."""
         head = RecordHead("leader", 1, final=not killed)
-        self.record = decode_record(RecordEncoder().encode(self.offers.ledger, head, self.loop.time()).data)
+        self.record = decode_record(encode_record(self.offers.ledger, head, self.loop.time()).data)
         self.offers.clear()
         self._begin()
 

@@ -8,8 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from app.runtime import caller_log
-from app.runtime.caller_log import MAX_CALLERS, CallerLog
+from app.runtime import connections
+from app.runtime.connections import MAX_CALLERS, CallerLog
 
 pytestmark = pytest.mark.anyio
 PERIOD = 0.05
@@ -18,7 +18,7 @@ PERIOD = 0.05
 @pytest.fixture(autouse=True)
 def short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second takes 50 ms."""
-    monkeypatch.setattr(caller_log, "PERIOD_SECONDS", PERIOD)
+    monkeypatch.setattr(connections, "LOG_PERIOD_SECONDS", PERIOD)
 
 
 async def test_the_first_line_is_written_at_once_and_the_others_are_counted() -> None:

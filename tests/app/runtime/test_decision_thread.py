@@ -10,7 +10,7 @@ from time import perf_counter
 import pytest
 
 from app.runtime.decision_thread import QUIET_SECONDS, DecisionThread, Urgency
-from scheduler_core.giving_way import give_way
+from scheduler_core.packing.giving_way import give_way
 
 pytestmark = pytest.mark.anyio
 

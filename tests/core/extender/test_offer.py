@@ -71,6 +71,16 @@ def test_of_a_record_the_undecided_offers_of_a_node_count() -> None:
     assert ledger.outstanding == 1
 
 
+def test_an_offer_without_names_of_nodes_counts_on_every_node() -> None:
+    """The record leaves out the names of a wide offer's nodes."""
+    claims = [make.storage_class(), make.claim("data", 10)]
+    view = make.view(claims, make.pod("data", uid="u"), nodes_of_size(dict.fromkeys(NODES, 100)))
+    recorded = RecordedOffer(Offered(ObservedPod("u", "default", "pod"), frozenset()), age=1.0, everywhere=True)
+    for node in NODES:
+        [offer] = offers_on_node([recorded], node, view, FilterOptions(), now=5.0).offers_on(node)
+        assert (offer.nodes, len(offer.volumes)) == (frozenset(NODES), 1)
+
+
 def nodes_offered_to_data(*objects: Object | list[Object]) -> frozenset[str]:
     """The nodes offered to a pod with claim data while two other offers count."""
     state = make.state(*objects)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from typing import Any
 
 import pytest
 
-from scheduler_core.extender.diagnosis import INSTALLED, UNINSTALLED, Check, diagnose, is_well
-from scheduler_core.extender.event_causes import CAUSES, cause_of, is_refusal
-from scheduler_core.extender.finding import (
+from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, Check, diagnose, is_well
+from scheduler_core.installation.facts import (
     Caller,
     Finding,
     GuardTrial,
@@ -23,7 +23,8 @@ from scheduler_core.extender.finding import (
     ProcessReport,
     Severity,
 )
-from scheduler_core.extender.longhorn_checks import check_storage_classes
+from scheduler_core.installation.longhorn_checks import check_storage_classes
+from scheduler_core.installation.scheduler_checks import CAUSES, cause_of, is_refusal
 from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Disk, Node
@@ -99,6 +100,12 @@ def test_a_sound_installation_has_one_good_finding_for_each_check() -> None:
     assert {entry.severity for entry in findings} == {Severity.OK}
     assert [entry.check for entry in findings] == [check.name for check in INSTALLED]
     assert is_well(findings)
+
+
+@pytest.mark.parametrize("check", [*INSTALLED, *UNINSTALLED], ids=lambda check: check.name)
+def test_a_check_names_the_facts_that_its_test_is_given(check: Check) -> None:
+    """No other fact can be behind what it says."""
+    assert list(signature(check.test).parameters) == check.reads.split()
 
 
 def with_probe(**result: str) -> Installation:
@@ -700,5 +707,5 @@ def test_the_class_of_volumes_that_exist_may_bind_at_once() -> None:
 )
 def test_longhorns_own_storage_class_is_mended_where_longhorn_takes_it_from(name: str, command: str) -> None:
     """Longhorn writes it again from its ConfigMap."""
-    [finding] = check_storage_classes(replace(SOUND, storage_classes=(longhorn_class(name, waits=False),)))
+    [finding] = check_storage_classes([longhorn_class(name, waits=False)], {})
     assert command in finding.command

@@ -16,10 +16,20 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.extender import serving_certificate
-from app.extender.certificates import AUTHORITY_VALIDITY, CHAIN_KEY, SERVING_KEY_KEY, decode_certificates, issue
+from app.extender import guard_certificate
+from app.extender.guard_certificate import (
+    AUTHORITY_VALIDITY,
+    CERT_MANAGER,
+    CHAIN_KEY,
+    NAME,
+    SERVING_KEY_KEY,
+    TRUSTED_AFTER,
+    CertificateOptions,
+    GuardCertificate,
+    decode_certificates,
+    issue,
+)
 from app.extender.metrics import Metrics
-from app.extender.serving_certificate import CERT_MANAGER, NAME, TRUSTED_AFTER, CertificateOptions, ServingCertificate
 from app.kube.client import KubeClient
 from app.runtime.metrics import PREFIX
 from devcluster.pki import CertificateAuthority
@@ -40,7 +50,7 @@ class Candidate:
         self.time = datetime.now(UTC)
         self.metrics = Metrics()
         options = CertificateOptions(NAMESPACE, lambda: self.wanted, self._is_leading, lambda: self.time)
-        self.certificate = ServingCertificate(client, options, self.metrics)
+        self.certificate = GuardCertificate(client, options, self.metrics)
 
     def _is_leading(self) -> bool:
         return self.next_answers.pop(0) if self.next_answers else self.leads
@@ -59,7 +69,7 @@ class Candidate:
     @property
     def context(self) -> ssl.SSLContext:
         """What its server uses."""
-        return self.certificate.ssl_context
+        return self.certificate.context
 
 
 class World:
@@ -138,7 +148,7 @@ async def test_another_candidate_serves_the_same_certificate_and_writes_nothing(
 
 async def test_while_the_guard_is_off_nothing_is_read_or_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the overlay there are no permissions for it. Switched on, it begins at once."""
-    monkeypatch.setattr(serving_certificate, "_IDLE_INTERVAL", 0.01)
+    monkeypatch.setattr(guard_certificate, "_IDLE_INTERVAL", 0.01)
     leader = await world.candidate()
     leader.wanted = False
     running = asyncio.create_task(leader.certificate.run())
@@ -159,7 +169,7 @@ async def test_a_new_leader_checks_at_once(world: World) -> None:
     began = asyncio.get_running_loop().time()
     candidate.certificate.adopt()
     await until("the certificate", lambda: candidate.certificate.ready)
-    assert asyncio.get_running_loop().time() - began < serving_certificate.RETRY_INTERVAL
+    assert asyncio.get_running_loop().time() - began < guard_certificate.RETRY_INTERVAL
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -365,7 +375,7 @@ async def test_a_missing_object_is_a_problem_that_names_the_manifests(
     assert leader.certificate.problem == ""
 
 
-@pytest.mark.parametrize("webhook", [serving_certificate.WEBHOOK, serving_certificate.STANDBY_WEBHOOK])
+@pytest.mark.parametrize("webhook", [guard_certificate.WEBHOOK, guard_certificate.STANDBY_WEBHOOK])
 async def test_a_configuration_without_a_webhook_is_a_problem(world: World, webhook: str) -> None:
     """A patch would add an incomplete one; the manifests are of an earlier version."""
     configuration = world.api.objects[CONFIGURATION]
@@ -411,10 +421,10 @@ async def test_a_process_that_lost_the_lead_meanwhile_does_not_write(world: Worl
 
 async def test_an_api_server_that_does_not_answer_is_a_problem(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next check comes sooner."""
-    monkeypatch.setattr(serving_certificate, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(guard_certificate, "CALL_SECONDS", 0.1)
     world.api.always["GET", SECRET] = silent
     leader = await world.candidate()
-    assert await leader.certificate.check() == serving_certificate.RETRY_INTERVAL
+    assert await leader.certificate.check() == guard_certificate.RETRY_INTERVAL
     assert leader.certificate.problem == f"GET {SECRET}: no answer within 0.1 s"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from scheduler_core.extender.finding import PROGRAM, minor_version
+from scheduler_core.installation.facts import PROGRAM, minor_version
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
 
 SECOND_SCHEDULER: Final = "longhorn-scheduler"

@@ -1,18 +1,15 @@
-"""A finding of a diagnosis, and the facts that its checks read.
-
-Data flow: facts, collected from a cluster → checks, each a function from the facts to findings → one line for each finding, with the
-command that mends it.
-"""
+"""The facts about an installation, and what checks say about them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.model.installation import (
     DEFAULT_SCHEDULER,
     HeldLease,
@@ -26,6 +23,7 @@ from scheduler_core.model.longhorn import Node
 
 PROGRAM: Final = "longhorn-scheduler-extender"
 _EXCERPT: Final = 160
+_MAX_LISTED: Final = 3
 # What an API server says when RBAC or missing credentials forbid a call, and not a quota, a webhook or a policy.
 _MAY_NOT: Final = re.compile(r': User ".*" cannot |Unauthorized')
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
@@ -47,11 +45,13 @@ class Severity(StrEnum):
 class Finding:
     """What one check says."""
 
-    check: str  # the name of the check, in lower case with hyphens
     severity: Severity
     what: str
     where: str = ""  # the object, as kubectl names it; "" for none
-    command: str = ""  # a command, or an instruction, that mends it; "" if there is nothing to do
+    # A command, or an instruction, that mends it; "" if there is nothing to do. In a test, {kubectl} stands for kubectl in the extender's
+    # namespace.
+    command: str = ""
+    check: str = ""  # the name of the check
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,14 @@ class Installation:
         return self.settings.get("current-longhorn-version", "")
 
     @property
-    def kubectl(self) -> str:
-        """The beginning of a command for the extender's namespace."""
-        return f"kubectl -n {self.namespace}"
+    def probes(self) -> tuple[ProbeResult | None, ProbeResult | None]:
+        return self.probe, self.plain_probe
+
+    @property
+    def longhorn_classes(self) -> list[StorageClass]:
+        """The StorageClasses of Longhorn, by name."""
+        own = [entry for entry in self.storage_classes if entry.provisioner == DRIVER]
+        return sorted(own, key=lambda entry: entry.name)
 
     @property
     def leader(self) -> InstalledPod | None:
@@ -146,13 +151,8 @@ class Installation:
         return leading_pod(self.pods, self.lease.holder if self.lease is not None else "")
 
     @property
-    def leader_report(self) -> ProcessReport | None:
-        """What the leader says about itself, None without a usable answer."""
-        return None if self.leader_silence else self.reports[self.leader.name if self.leader is not None else ""]
-
-    @property
-    def leader_silence(self) -> str:
-        """Why there is no usable answer of the leader, "" if there is one."""
+    def leader_report(self) -> ProcessReport | str:
+        """What the leader says about itself, or why it says nothing usable."""
         if self.service is not None and self.service.tls:
             return "the leader tells callers with a certificate"
         if self.leader is None:
@@ -162,7 +162,7 @@ class Installation:
             return "the leader has no address"
         if report.unreachable:
             return f"the leader could not be asked: {report.unreachable}"
-        return f"the leader is not ready: {report.not_ready}" if report.not_ready else ""
+        return f"the leader is not ready: {report.not_ready}" if report.not_ready else report
 
 
 def leading_pod(pods: Iterable[InstalledPod], holder: str) -> InstalledPod | None:
@@ -175,6 +175,11 @@ def leading_pod(pods: Iterable[InstalledPod], holder: str) -> InstalledPod | Non
 def advice_about(problem: str) -> str:
     """What mends a call that the API server refused, or an object that cannot be read."""
     return "ask with more rights" if _MAY_NOT.search(problem) else "correct what it names"
+
+
+def list_some(texts: Sequence[str], separator: str) -> str:
+    more = len(texts) - _MAX_LISTED
+    return separator.join(texts[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def excerpt(message: str) -> str:

@@ -1,0 +1,298 @@
+"""Checks of kube-scheduler: its calls of the extender, and its events. Each returns what is wrong.
+
+What the text of a FailedScheduling event says about the way to the extender is in `CAUSES`; docs/operations.md has the same causes for
+people.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler_core.extender.settings import ENFORCEMENT
+from scheduler_core.installation.facts import (
+    PROGRAM,
+    Finding,
+    ProbeResult,
+    ProcessReport,
+    Severity,
+    advice_about,
+    excerpt,
+    list_some,
+)
+from scheduler_core.installation.registration import SECOND_SCHEDULER, apply_policy, policy_folder
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE, InstalledPod, SchedulingFailure
+from scheduler_core.model.verdict import Reason
+
+_NEW_POD: Final = "new pod"
+_REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
+
+
+@dataclass(frozen=True, slots=True)
+class EventCause:
+    """A cause that an event's text reveals."""
+
+    pattern: str  # a regular expression that is found in the text
+    what: str  # the cause, for an administrator
+    command: str  # what mends it; ``{kubectl}`` is kubectl in the extender's namespace
+
+
+# kube-scheduler's HTTP client begins a failure with this.
+_CALL: Final = r'Post "[^"]*/(?:filter|prioritize|preempt|bind)": .*'
+_DOWN: Final = "{kubectl} get pods,lease,endpointslice"
+UNMANAGED_RESOURCE: Final = EventCause(
+    rf"Insufficient {re.escape(EXTENDER_RESOURCE)}",
+    "kube-scheduler looks for longhorn.io/scheduler-extender on nodes: no extender manages it",
+    "add managedResources with ignoredByScheduler: true to its configuration, and restart it",
+)
+# The first that matches counts.
+CAUSES: Final = (
+    UNMANAGED_RESOURCE,
+    EventCause(_CALL + "connection refused", "no process listens at the address that kube-scheduler calls", _DOWN),
+    EventCause(
+        _CALL + "no such host",
+        "kube-scheduler cannot resolve the Service's name: it uses the host's DNS",
+        "write the Service's clusterIP into urlPrefix: longhorn-extender scheduler-config",
+    ),
+    EventCause(
+        _CALL + r"(?:proxyconnect|Proxy)|with extender at URL .*, code 407",
+        "kube-scheduler sends the call through a proxy",
+        "add the address in urlPrefix to NO_PROXY of kube-scheduler",
+    ),
+    EventCause(
+        _CALL + r"(?:server gave HTTP response to HTTPS client|malformed HTTP response|certificate|tls: )",
+        "kube-scheduler and the extender do not agree about TLS",
+        "compare urlPrefix and tlsConfig in kube-scheduler's configuration",
+    ),
+    EventCause(
+        _CALL + r"(?:context deadline exceeded|i/o timeout|Client\.Timeout exceeded|no route to host)",
+        "no answer in time: a firewall or NetworkPolicy, a missing kube-proxy, or a leader that died",
+        "curl the address in urlPrefix from a control-plane node",
+    ),
+    EventCause(
+        r"with extender at URL .*, code 413",
+        "the request is larger than the extender accepts",
+        "nodeCacheCapable: true in kube-scheduler's configuration",
+    ),
+    EventCause(
+        r"with extender at URL .*, code 503",
+        "the extender has no memory left for the request: other callers hold it",
+        "restrict access: docs/installation.md",
+    ),
+    EventCause(
+        r"with extender at URL .*, code \d+",
+        "the address that kube-scheduler calls answers, but not as the extender does",
+        "compare urlPrefix with the Service: {kubectl} get service",
+    ),
+    EventCause(_CALL, "kube-scheduler's call failed", _DOWN),
+    EventCause("not the leader, ", "kube-scheduler reached a process that does not lead", _DOWN),
+    EventCause(
+        "scheduler-extender-enabled is false",
+        "the extender is switched off",
+        "{kubectl} edit configmap longhorn-scheduler-extender",
+    ),
+    EventCause(
+        r"not ready: |taking over from the last leader",
+        "the extender did not know the cluster",
+        "{kubectl} logs -l app.kubernetes.io/name=longhorn-scheduler-extender --prefix --tail=20",
+    ),
+)
+_REFUSALS: Final = tuple(reason.text for reason in Reason if not reason.fits)
+
+
+def is_refusal(message: str) -> bool:
+    """Whether the extender has refused nodes for one of its reasons."""
+    return any(text in message for text in _REFUSALS)
+
+
+def cause_of(message: str) -> EventCause | None:
+    """The cause that an event's text reveals."""
+    # None for a refusal of the extender, and for what kube-scheduler's own plugins say.
+    if is_refusal(message):
+        return None
+    return next((cause for cause in CAUSES if re.search(cause.pattern, message, re.DOTALL)), None)
+
+
+def check_registration(
+    probe: ProbeResult | None,
+    scheduler_name: str,
+    observes: bool,  # noqa: FBT001 # a fact
+) -> list[Finding]:
+    """Whether a pod that fits nowhere is refused by the extender."""
+    where = "kube-scheduler"
+    if probe is None:
+        return [Finding(Severity.SKIPPED, "no probe pod was created")]
+    if probe.problem:
+        what = f"could not be tried: {probe.problem}"
+        return [Finding(Severity.WARNING, what, "probe pod", advice_about(probe.problem))]
+    if probe.node and observes:
+        reason = "the extender only observes, so that every node fits"
+        what = f"the probe pod got {probe.node}, which shows nothing: {reason}"
+        command = f"set {ENFORCEMENT} to enforce; then doctor again"
+        return [Finding(Severity.WARNING, what, f"configmap/{PROGRAM}", command)]
+    if probe.node:
+        misses = "it does not call the extender, or ignores its failure (ignorable)"
+        what = f"kube-scheduler chose {probe.node} for a pod that fits on no node: {misses}"
+        return [Finding(Severity.ERROR, what, where, _REGISTER)]
+    if not probe.message:
+        default = scheduler_name == DEFAULT_SCHEDULER
+        runs = "kubectl -n kube-system get pods,lease" if default else f"run one with the profile {scheduler_name}"
+        command = f"{runs}; or see --scheduler-name and --probe-timeout"
+        return [Finding(Severity.WARNING, f"{_silence(scheduler_name)}: it does not run, or is slow", where, command)]
+    if is_refusal(probe.message):
+        return []
+    cause = cause_of(probe.message)
+    if cause is not None:
+        return [Finding(Severity.ERROR, cause.what, where, cause.command)]
+    what = f"kube-scheduler refused the probe pod before it asked the extender: {excerpt(probe.message)}"
+    command = "have one node that it does not refuse by itself; then doctor again"
+    return [Finding(Severity.WARNING, what, where, command)]
+
+
+def check_ask_policy(
+    admitted: InstalledPod | None,
+    probes: tuple[ProbeResult | None, ProbeResult | None],
+    claiming_pods: Sequence[InstalledPod],
+    scheduler_name: str,
+    kubernetes_version: str,
+) -> list[Finding]:
+    """Whether pods with claims are sent to the extender: a policy or the pods themselves request it, or kube-scheduler
+    sends all pods.
+    """
+    if admitted is not None and admitted.asks(scheduler_name):
+        return []
+    probe, plain_probe = probes
+    if plain_probe is not None and is_refusal(plain_probe.message):
+        return []
+    obstacle = ""
+    if probe is None or not is_refusal(probe.message):
+        obstacle = "the probe pod that asks for it was not refused by the extender, see registration"
+    elif plain_probe is None:
+        obstacle = "no pod without its resource was tried"
+    elif not plain_probe.node:
+        obstacle = _probe_problem(plain_probe, scheduler_name)
+    if obstacle:
+        what = f"which pods are sent to the extender is not known: {obstacle}"
+        return [Finding(Severity.SKIPPED, what)]
+    silent = [pod.key for pod in claiming_pods if not pod.asks(scheduler_name)]
+    apply = apply_policy(kubernetes_version, scheduler_name)
+    if silent:
+        what = "mount claims of Longhorn and are placed without the extender: they do not request its resource, and no policy adds it"
+        return [Finding(Severity.ERROR, what, _pods(silent), apply)]
+    if not claiming_pods:
+        what = "with a claim is placed without the extender, unless it requests its resource: no policy adds it"
+        return [Finding(Severity.WARNING, what, _NEW_POD, apply)]
+    return []
+
+
+def _probe_problem(probe: ProbeResult, scheduler: str) -> str:
+    """Why a probe pod has neither a node nor a refusal of the extender."""
+    return probe.problem or excerpt(probe.message) or _silence(scheduler)
+
+
+def _silence(scheduler: str) -> str:
+    return f"the kube-scheduler {scheduler} has said nothing about the probe pod"
+
+
+def check_policy_removal(admitted: InstalledPod | None, scheduler_name: str, kubernetes_version: str) -> list[Finding]:
+    """Whether new pods would wait for an extender that is gone."""
+    if admitted is None:
+        return [Finding(Severity.SKIPPED, "it is not known what policies do to a new pod")]
+    if not admitted.asks(scheduler_name):
+        return []
+    what = "with a claim is still sent to the extender by a policy: once it is removed, such pods wait"
+    folder = policy_folder(kubernetes_version, scheduler_name)
+    otherwise = "kubectl get mutatingwebhookconfigurations; remove what changes pods so"
+    return [Finding(Severity.ERROR, what, _NEW_POD, f"kubectl delete -k {folder}" if folder else otherwise)]
+
+
+def check_requests(leader: InstalledPod | None, leader_report: ProcessReport | str) -> list[Finding]:
+    """Which clients call the leader, and whether they send names only."""
+    if leader is None or isinstance(leader_report, str):
+        return [Finding(Severity.SKIPPED, str(leader_report))]
+    if not leader_report.callers:
+        return [Finding(Severity.SKIPPED, "the leader has had no request yet")]
+    what = "sends whole nodes: kube-scheduler then scores every node as if no pod ran on it"
+    command = "nodeCacheCapable: true in kube-scheduler's configuration"
+    findings = [
+        Finding(Severity.WARNING, what, f"client {caller.address}", command)
+        for caller in leader_report.callers
+        if caller.sends_whole_nodes
+    ]
+    named = sorted(caller.address for caller in leader_report.callers if not caller.sends_whole_nodes)
+    if named:
+        what = f"with names of nodes come from {', '.join(named)}"
+        findings.append(Finding(Severity.OK, what, f"pod/{leader.name}"))
+    return findings
+
+
+def check_events(failures: Sequence[SchedulingFailure] | None) -> list[Finding]:
+    """Whether events of the last hour tell of failed calls."""
+    if failures is None:
+        return [Finding(Severity.SKIPPED, "events could not be read")]
+    pods: dict[EventCause, list[str]] = {}
+    for failure in failures:
+        cause = cause_of(failure.message)
+        if cause is not None and cause is not UNMANAGED_RESOURCE:
+            pods.setdefault(cause, []).append(failure.pod)
+    return [Finding(Severity.WARNING, cause.what, _pods(names), cause.command) for cause, names in pods.items()]
+
+
+def check_resource(failures: Sequence[SchedulingFailure] | None, probe: ProbeResult | None) -> list[Finding]:
+    """Whether pods that request the resource can be scheduled."""
+    names = [failure.pod for failure in failures or () if cause_of(failure.message) is UNMANAGED_RESOURCE]
+    probed = probe is not None and cause_of(probe.message) is UNMANAGED_RESOURCE
+    if not names and not probed:
+        return []
+    where = _pods(names) if names else "probe pod"
+    return [Finding(Severity.ERROR, UNMANAGED_RESOURCE.what, where, UNMANAGED_RESOURCE.command)]
+
+
+def check_registration_removal(
+    probes: tuple[ProbeResult | None, ProbeResult | None], scheduler_name: str
+) -> list[Finding]:
+    """Whether kube-scheduler no longer calls the extender, so that the extender can be removed."""
+    probe, plain_probe = probes
+    if probe is None:
+        return [Finding(Severity.SKIPPED, "no probe pod was created")]
+    # Without managedResources the extender is called for every pod.
+    answers = [entry for entry in probes if entry is not None]
+    if any(_shows_a_call(entry.message) for entry in answers):
+        what = "kube-scheduler still calls the extender: without it, pods wait"
+        command = "remove the extender from its configuration, and restart it"
+        return [Finding(Severity.ERROR, what, "kube-scheduler", command)]
+    for entry in answers:
+        if not entry.node and cause_of(entry.message) is None:
+            problem = _probe_problem(entry, scheduler_name)
+            what = f"it is not known whether kube-scheduler calls the extender: {problem}"
+            return [Finding(Severity.WARNING, what)]
+    if plain_probe is None and not probe.node:
+        return [Finding(Severity.SKIPPED, "a pod without the resource is tried once no policy adds the resource")]
+    return []
+
+
+def _shows_a_call(message: str) -> bool:
+    cause = cause_of(message)
+    return is_refusal(message) or (cause is not None and cause is not UNMANAGED_RESOURCE)
+
+
+def check_requesting_pods(requesting_pods: Sequence[str], second_scheduler_pods: Sequence[str]) -> list[Finding]:
+    """Whether pods would wait for a resource or a kube-scheduler that is gone."""
+    resource = f"request {EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more"
+    scheduler = (
+        f"have the schedulerName {SECOND_SCHEDULER}: without that kube-scheduler, they are not scheduled any more"
+    )
+    return [
+        Finding(Severity.WARNING, what, _pods(names), f"remove the {field} from their controllers")
+        for names, field, what in (
+            (requesting_pods, "resource", resource),
+            (second_scheduler_pods, "schedulerName", scheduler),
+        )
+        if names
+    ]
+
+
+def _pods(names: Iterable[str]) -> str:
+    return f"pod {list_some(sorted(set(names)), ', ')}"
