@@ -34,16 +34,16 @@ from app.schemas.planning_answer import HeadroomAnswer, headroom_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.planning.pod_headroom import (
+from scheduler_core.predict.cluster_additions import Workload
+from scheduler_core.predict.pod_headroom import (
     ClosestNode,
     Headroom,
     closest_node,
     fill_with_pods,
     summarize_headroom,
 )
-from scheduler_core.extender.what_if.cluster_additions import Workload
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.situation import Situation
 
 FAILS: Final = 1
 _DEFAULT_ORDERS: Final = 5

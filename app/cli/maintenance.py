@@ -34,8 +34,8 @@ from app.schemas.planning_answer import MaintenanceAnswer, maintenance_answer
 from app.schemas.what_if_answer import NOTES
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.planning.drain_order import MaintenanceRequest, find_drain_order
-from scheduler_core.extender.what_if.predicted_replicas import Choose
+from scheduler_core.predict.drain_order import MaintenanceRequest, find_drain_order
+from scheduler_core.predict.predicted_replicas import Choose
 
 FAILS: Final = 1
 _DEFAULT_ORDERS: Final = 5

@@ -16,8 +16,8 @@ from app.schemas.planning_answer import (
     MaintenanceAnswer,
     RefusedPodAnswer,
 )
-from scheduler_core.extender.what_if.prediction import refusal_text
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.prediction import refusal_text
 
 _MAX_REFUSALS: Final = 2
 _MAX_PROBLEMS: Final = 2

@@ -11,9 +11,9 @@ from app.cli.predictions import predicted_cluster
 from app.schemas.pod_explanation import RemedyAnswer
 from app.schemas.remedies_answer import remedy_answer
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.planning.remedies import MAX_DECISIONS, find_remedies
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.model.generic import PodKey
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
 
 # Each takes about 1 ms in a cluster of 100 nodes. `explain` is asked why a pod waits, so its remedy must not take long.
 _EXPLAIN_DECISIONS: Final = 100

@@ -15,9 +15,9 @@ from app.cli.explain_subject import ClusterSource
 from app.cli.options import now
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.kube_scheduler_filters import compares_resources
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
-from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.model.quantity import parse_bytes
+from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
+from scheduler_core.predict.predicted_replicas import Choose
 
 DEFAULT_ORDERS: Final = 20
 _NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"

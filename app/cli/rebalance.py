@@ -32,8 +32,11 @@ from app.schemas.rebalance_answer import GoalAnswer, RebalanceAnswer, rebalance_
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.planning.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
-from scheduler_core.extender.planning.rebalance_goals import (
+from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
+from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
+from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.rebalance_goals import (
     LARGEST_VOLUME,
     WAITING_PODS,
     Baseline,
@@ -41,10 +44,7 @@ from scheduler_core.extender.planning.rebalance_goals import (
     LargestVolumeGoal,
     waiting_pods_goal,
 )
-from scheduler_core.extender.what_if.predicted_replicas import Choose
-from scheduler_core.extender.what_if.situation import Situation
-from scheduler_core.longhorn.provisioned_volume import DRIVER
-from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
+from scheduler_core.predict.situation import Situation
 
 NO_PLAN: Final = 1
 _MAX_MOVES: Final = 10

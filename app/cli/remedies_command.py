@@ -24,10 +24,10 @@ from app.schemas.remedies_answer import RemediesAnswer, remedies_answer
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing, check_existing_volumes, resolve_candidates
-from scheduler_core.extender.planning.remedies import RemedySearch, find_remedies
-from scheduler_core.extender.what_if.pod_decision import PodDecider
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.model.kube import Pod
+from scheduler_core.predict.pod_decision import PodDecider
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.remedies import RemedySearch, find_remedies
 from scheduler_core.volumes.by_node import merge_resolutions
 
 if TYPE_CHECKING:

@@ -41,10 +41,10 @@ from app.schemas.what_if_answer import NOTES, OrderAnswer, PodRemedyAnswer, What
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.what_if.order_history import OrderHistory
-from scheduler_core.extender.what_if.prediction import Prediction, predict, unlucky_order
-from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
-from scheduler_core.extender.what_if.situation import Change, Situation
+from scheduler_core.predict.order_history import OrderHistory
+from scheduler_core.predict.prediction import Prediction, predict, unlucky_order
+from scheduler_core.predict.seeded_order import OrderResult, run_order
+from scheduler_core.predict.situation import Change, Situation
 
 FAILS: Final = 1
 # Each is searched for about a tenth of a second.

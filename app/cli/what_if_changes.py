@@ -16,7 +16,9 @@ from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.what_if.cluster_additions import (
+from scheduler_core.model import generic, kube
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.cluster_additions import (
     MEMBER_NAMES,
     AddDisk,
     AddNodes,
@@ -24,10 +26,8 @@ from scheduler_core.extender.what_if.cluster_additions import (
     Scale,
     Workload,
 )
-from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
-from scheduler_core.extender.what_if.situation import Change
-from scheduler_core.model import generic, kube
-from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
+from scheduler_core.predict.situation import Change
 
 _MAX_COUNT: Final = 10_000
 _NAMESPACED: Final = frozenset({"PersistentVolumeClaim", "PodDisruptionBudget", *WORKLOAD_KINDS})

@@ -21,8 +21,8 @@ from app.cli.what_if_tables import (
 )
 from app.schemas.what_if_answer import OrderAnswer, WhatIfAnswer
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.what_if.situation import Origin
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.predict.situation import Origin
 
 _TEMPLATE: Final = "what_if_report.html"
 _GOOD: Final = "always"

@@ -19,8 +19,8 @@ from app.schemas.what_if_answer import (
     VolumeOutcomeAnswer,
     WhatIfAnswer,
 )
-from scheduler_core.extender.what_if.predicted_replicas import NO_DATA
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.predicted_replicas import NO_DATA
 
 _MAX_NODES: Final = 3
 _MAX_REASONS: Final = 2

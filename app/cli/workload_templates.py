@@ -18,10 +18,10 @@ from app.kube.snapshot_file import is_file, pod_in_file, read_from
 from scheduler_core.convert.applied_objects import creates_in_order
 from scheduler_core.convert.pod_template import read_pod
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.what_if.cluster_additions import MEMBER_NAMES, Workload, workload_members
-from scheduler_core.extender.what_if.predicted_cluster import DAEMON_SET, STATEFUL_SET
 from scheduler_core.model import kube
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.predict.cluster_additions import MEMBER_NAMES, Workload, workload_members
+from scheduler_core.predict.predicted_cluster import DAEMON_SET, STATEFUL_SET
 
 _POD: Final = "Pod"
 _REPLICA_SET: Final = "ReplicaSet"

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION
-from scheduler_core.extender.planning.drain_order import DrainOrder, DrainStep
-from scheduler_core.extender.planning.pod_headroom import ClosestNode, Headroom
+from scheduler_core.predict.drain_order import DrainOrder, DrainStep
+from scheduler_core.predict.pod_headroom import ClosestNode, Headroom
 
 
 class NodeHeadroomAnswer(Answer):

@@ -7,10 +7,10 @@ from pydantic import Field
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION
 from scheduler_core.convert.replica_move_commands import replica_move_commands
-from scheduler_core.extender.planning.move_search import Rebalance
-from scheduler_core.extender.planning.replica_moves import DiskPlace, ReplicaMove, is_auto_balanced
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.prediction import pods_by_volume
+from scheduler_core.predict.move_search import Rebalance
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.prediction import pods_by_volume
+from scheduler_core.predict.replica_moves import DiskPlace, ReplicaMove, is_auto_balanced
 
 
 class DiskAnswer(Answer):

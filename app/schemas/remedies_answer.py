@@ -10,11 +10,11 @@ from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION, RemedyAnswer, RemedyStepAnswer
 from scheduler_core.convert import node_commands
 from scheduler_core.convert.replica_move_commands import Command, replica_move_commands
-from scheduler_core.extender.planning.remedies import RemedySearch
-from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.longhorn.replica_request import auto_balance_mode
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.remedies import RemedySearch
+from scheduler_core.predict.remedy import Remedy, RemedyKind, Step
 
 
 class RemediesAnswer(Answer):

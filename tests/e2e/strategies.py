@@ -18,14 +18,14 @@ from app.cli.what_if_changes import ChangeReader, parallel_sets
 from app.kube.scheduling_objects import SchedulingObjects
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.strategies.comparison import Spread, StrategyComparison, summarize
-from scheduler_core.extender.strategies.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
-from scheduler_core.extender.strategies.seeded_run import Pace, arrival_order, run_strategy
-from scheduler_core.extender.strategies.strategy import STRATEGIES
-from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.comparison import Spread, StrategyComparison, summarize
+from scheduler_core.predict.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
+from scheduler_core.predict.seeded_run import Pace, arrival_order, run_strategy
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.strategy import STRATEGIES
 
 ROOT: Final = Path(__file__).parents[2]
 GOAL_1: Final = ROOT / "examples/goal-1-burst"

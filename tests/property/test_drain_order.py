@@ -14,14 +14,14 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.planning.node_maintenance import maintain_node, settle_cluster
-from scheduler_core.extender.what_if.cluster_changes import Drain, SetSetting
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.prediction import predict
-from scheduler_core.extender.what_if.seeded_order import run_order
-from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.predict.cluster_changes import Drain, SetSetting
+from scheduler_core.predict.node_maintenance import maintain_node, settle_cluster
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.prediction import predict
+from scheduler_core.predict.seeded_order import run_order
+from scheduler_core.predict.situation import Situation
 from tests.builders import Object, pod
-from tests.core.extender.test_drain_order import NONE, choose, names, order_of
+from tests.core.predict.test_drain_order import NONE, choose, names, order_of
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS, after, node, owned_pod, replica_name, running, situation
 

@@ -11,11 +11,11 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.planning.remedy import Intervention, Remedy, Step, move_step
-from scheduler_core.extender.planning.remedy_step import step_changes
-from scheduler_core.extender.planning.replica_moves import replica_moves
-from scheduler_core.extender.planning.trials import Trials
-from scheduler_core.extender.what_if.pod_decision import PodDecider, PodDecision
+from scheduler_core.predict.pod_decision import PodDecider, PodDecision
+from scheduler_core.predict.remedy import Intervention, Remedy, Step, move_step
+from scheduler_core.predict.remedy_step import step_changes
+from scheduler_core.predict.replica_moves import replica_moves
+from scheduler_core.predict.trials import Trials
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS
 from tests.worlds.remedies import World, every_step, full_worlds, waiting, worlds

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.strategies.seeded_run import Pace, RunResult
-from scheduler_core.extender.strategies.strategy import StrategyName
-from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.predict.seeded_run import Pace, RunResult
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.strategy import StrategyName
 from tests.examples import examples
 from tests.worlds.strategy_runs import play_strategy, with_pods
 

@@ -18,13 +18,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from app.schemas.remedies_answer import step_commands
-from scheduler_core.extender.planning.remedies import find_remedies
-from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
-from scheduler_core.extender.planning.replica_moves import DiskPlace
-from scheduler_core.extender.what_if.pod_decision import PodDecider
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, with_schedulable_condition
 from scheduler_core.longhorn.node_status import ROUNDING, schedulable_condition
 from scheduler_core.model import kube
+from scheduler_core.predict.pod_decision import PodDecider
+from scheduler_core.predict.predicted_cluster import PredictedCluster, with_schedulable_condition
+from scheduler_core.predict.remedies import find_remedies
+from scheduler_core.predict.remedy import Remedy, RemedyKind, Step
+from scheduler_core.predict.replica_moves import DiskPlace
 from tests.builders import (
     Object,
     claim,

@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.strategies.generated_cluster import GIBIBYTE, AddPods
-from scheduler_core.extender.strategies.seeded_run import Pace, RunResult, arrival_order, run_strategy
-from scheduler_core.extender.strategies.strategy import STRATEGIES, StrategyName
-from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.predict.generated_cluster import GIBIBYTE, AddPods
+from scheduler_core.predict.seeded_run import Pace, RunResult, arrival_order, run_strategy
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.strategy import STRATEGIES, StrategyName
 from tests.builders import Object, disk, kube_node, longhorn_node
 from tests.worlds.predicted_clusters import after, situation
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_core.extender.planning.remedies import find_remedies
+from scheduler_core.predict.remedies import find_remedies
 from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, storage_class
 from tests.worlds.command_line import Run
 from tests.worlds.remedies import object_of, run_command, write_conditions

@@ -1,0 +1,211 @@
+"""An order of nodes in which every drain fits.
+
+Where there is none, it is how far the best order gets. Several courses of events are followed side by side, each with
+its own random choices. A drain fits only if it fits in all of them. The search drains one node after the other and goes
+back from a dead end, where no remaining node can be drained. Nodes whose drains have failed before are tried first,
+because they may only fit while there is much room. Nodes that cannot be drained whatever happens to the others
+(`permanent_blockers`) are left out from the start. A state that was reached before is not searched again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.cluster_changes import check_node
+from scheduler_core.predict.node_maintenance import (
+    Maintenance,
+    maintain_node,
+    permanent_blockers,
+    settle_cluster,
+)
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import Choose
+
+Clusters = tuple[PredictedCluster, ...]
+"""One cluster for each course of events."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceRequest:
+    """The nodes that are to be maintained."""
+
+    cluster: PredictedCluster
+    nodes: tuple[str, ...]
+    options: FilterOptions
+    # For each course of events, what makes the random choices of a node's maintenance; "" is the time before it.
+    courses: Sequence[Callable[[str], Choose]]
+    tries: int  # how many orders are tried at most: those that end in a dead end
+    parallel: frozenset[NamespacedName] = frozenset()  # StatefulSets that create their pods at once
+    # Called after each drain with the most nodes that were drained one after the other so far.
+    report: Callable[[int], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStep:
+    """The maintenance of one node."""
+
+    node: str
+    pods: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    copied_bytes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    reduced_volumes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
+
+
+@dataclass(frozen=True, slots=True)
+class FailedDrain:
+    """A node that the best order does not drain."""
+
+    node: str
+    problems: tuple[str, ...]  # why not, after the nodes of the best order; empty if that was not tried
+    first_problems: tuple[str, ...]  # why its drain fails even as the first one; empty if it does not
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOrder:
+    """The result of a search."""
+
+    steps: tuple[DrainStep, ...]  # the longest order in which every drain fits
+    failed: tuple[FailedDrain, ...]  # the other nodes, apart from `blocked`
+    blocked: Mapping[str, tuple[str, ...]]  # nodes that cannot be drained in any order, with what holds them up
+    courses: int  # how many courses of events were followed
+    dead_ends: int  # how many orders ended where no other node can be drained, or in a state that was reached before
+    exhaustive: bool  # whether every order was tried, so that there is none that drains more nodes
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node can be drained in this order."""
+        return not self.failed and not self.blocked
+
+
+def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
+    """Searches an order of the nodes in which every drain fits.
+
+    Raises:
+        WhatIfError: a node does not exist
+    """
+    for name in request.nodes:
+        check_node(request.cluster, name)
+    clusters: list[PredictedCluster] = []
+    for course in request.courses:
+        settled = settle_cluster(request.cluster, request.parallel, request.options, course(""))
+        clusters.append(settled.cluster)
+    blocked: dict[str, tuple[str, ...]] = {}
+    for name in request.nodes:
+        texts = dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name))
+        if texts:
+            blocked[name] = tuple(texts)
+    search = _Search(request, tuple(clusters), [name for name in request.nodes if name not in blocked])
+    return search.run(blocked)
+
+
+@dataclass(slots=True)
+class _State:
+    """One state of the search."""
+
+    clusters: Clusters
+    remaining: frozenset[str]
+    step: DrainStep | None  # the drain that led here, None at the start
+    untried: list[str]  # remaining nodes that have not been tried here
+    failures: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why the drains of the others fail here
+
+
+class _Search:
+    """Depth-first search with a stack of its own: a cluster may have more nodes than Python nests calls."""
+
+    def __init__(self, request: MaintenanceRequest, clusters: Clusters, nodes: Sequence[str]) -> None:
+        self._request = request
+        self._first = _State(clusters, frozenset(nodes), None, list(nodes))
+        self._stack = [self._first]
+        self._best: tuple[DrainStep, ...] = ()
+        self._best_state = self._first
+        self._seen: set[bytes] = set()
+        self._failures: Counter[str] = Counter()
+        self._dead_ends = 0
+
+    def run(self, blocked: Mapping[str, tuple[str, ...]]) -> DrainOrder:
+        while self._stack and self._best_state.remaining and self._dead_ends < self._request.tries:
+            state = self._stack[-1]
+            if state.untried:
+                self._try_node(state)
+                self._request.report(len(self._best))
+            else:
+                self._dead_ends += len(state.failures) == len(state.remaining)
+                self._stack.pop()
+        failed = []
+        for name in sorted(self._best_state.remaining):
+            if name not in self._first.failures and name in self._first.untried:
+                self._drain(self._first, name)
+            failed.append(
+                FailedDrain(name, self._best_state.failures.get(name, ()), self._first.failures.get(name, ()))
+            )
+        exhaustive = not self._stack or not self._best_state.remaining
+        return DrainOrder(self._best, tuple(failed), blocked, len(self._request.courses), self._dead_ends, exhaustive)
+
+    def _try_node(self, state: _State) -> None:
+        """Drains one more node."""
+        # The one that failed most often comes first.
+        name = max(state.untried, key=lambda node: self._failures[node])
+        state.untried.remove(name)
+        drained = self._drain(state, name)
+        if drained is None:
+            return
+        digest = _digest(drained.clusters, drained.remaining)
+        if digest in self._seen:
+            self._dead_ends += 1
+            return
+        self._seen.add(digest)
+        self._stack.append(drained)
+        if len(self._stack) > len(self._best) + 1:
+            self._best = tuple(entry.step for entry in self._stack if entry.step is not None)
+            self._best_state = drained
+
+    def _drain(self, state: _State, name: str) -> _State | None:
+        """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
+        request = self._request
+        results: list[Maintenance] = []
+        for cluster, course in zip(state.clusters, request.courses, strict=True):
+            result = maintain_node(cluster, name, request.parallel, request.options, course(name))
+            if result.problems:
+                self._failures[name] += 1
+                state.failures[name] = result.problems
+                return None
+            results.append(result)
+        step = DrainStep(
+            node=name,
+            pods=_range([result.pods for result in results]),
+            copied_bytes=_range([result.copied_bytes for result in results]),
+            reduced_volumes=_range([result.reduced_volumes for result in results]),
+            rebuild_wait=max(result.rebuild_wait for result in results),
+        )
+        remaining = state.remaining - {name}
+        untried = [node for node in request.nodes if node in remaining]
+        return _State(tuple(result.cluster for result in results), remaining, step, untried)
+
+
+def _range(numbers: Sequence[int]) -> tuple[int, int]:
+    return min(numbers), max(numbers)
+
+
+def _digest(clusters: Clusters, remaining: frozenset[str]) -> bytes:
+    """Returns an equal text for states in which the same drains fit."""
+    digest = blake2b(repr(sorted(remaining)).encode(), digest_size=16)
+    for cluster in clusters:
+        snapshot = cluster.snapshot
+        pods = sorted((key, pod.node_name, pod.scheduling.ready) for key, pod in snapshot.pods.items() if pod.live)
+        replicas = sorted(
+            (each.volume, each.disk_id, bool(each.failed_at), each.eviction_requested)
+            for each in snapshot.replicas.values()
+        )
+        volumes = sorted((volume.name, volume.node_id, volume.robustness) for volume in snapshot.volumes.values())
+        disks = sorted(
+            (disk.uuid, disk.storage_available, disk.storage_scheduled)
+            for node in snapshot.longhorn_nodes.values()
+            for disk in node.disks
+        )
+        digest.update(repr((pods, replicas, volumes, disks)).encode())
+    return digest.digest()
