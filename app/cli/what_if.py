@@ -43,8 +43,8 @@ from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.predict.order_history import OrderHistory
 from scheduler_core.predict.prediction import Prediction, predict, unlucky_order
-from scheduler_core.predict.seeded_order import OrderResult, run_order
 from scheduler_core.predict.situation import Change, Situation
+from scheduler_core.predict.timeline import OrderResult, run_order
 
 FAILS: Final = 1
 # Each is searched for about a tenth of a second.

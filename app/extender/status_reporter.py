@@ -39,8 +39,8 @@ from scheduler_core.predict.cluster_changes import Drain
 from scheduler_core.predict.predicted_cluster import cluster_without_scheduling
 from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.remedies import find_remedies
-from scheduler_core.predict.seeded_order import OrderResult, run_order
 from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import OrderResult, run_order
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import CacheStatus

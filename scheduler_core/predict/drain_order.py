@@ -21,10 +21,11 @@ from scheduler_core.predict.node_maintenance import (
     Maintenance,
     maintain_node,
     permanent_blockers,
-    settle_cluster,
 )
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import run_order
 
 Clusters = tuple[PredictedCluster, ...]
 """One cluster for each course of events."""
@@ -92,8 +93,8 @@ def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
         check_node(request.cluster, name)
     clusters: list[PredictedCluster] = []
     for course in request.courses:
-        settled = settle_cluster(request.cluster, request.parallel, request.options, course(""))
-        clusters.append(settled.cluster)
+        start = Situation(request.cluster, parallel=request.parallel)
+        clusters.append(run_order(start, request.options, course("")).cluster)
     blocked: dict[str, tuple[str, ...]] = {}
     for name in request.nodes:
         texts = dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name))

@@ -17,8 +17,8 @@ from scheduler_core.predict.cluster_changes import LoseNodes
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, holds_data
 from scheduler_core.predict.prediction import refusal_text, sort_by_count
-from scheduler_core.predict.seeded_order import OrderResult, run_order
 from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import OrderResult, run_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from scheduler_core.predict.node_loss import pod_problem
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, holds_data, replicas_on_node
 from scheduler_core.predict.prediction import longest_wait
-from scheduler_core.predict.seeded_order import OrderResult, run_order
 from scheduler_core.predict.situation import Situation, pods_on_nodes
+from scheduler_core.predict.timeline import OrderResult, run_order
 
 # With these policies, a node may be drained although it holds a last replica, or the replica is moved first.
 _LAST_REPLICA_MAY_GO = frozenset({ALWAYS_ALLOW, ALLOW_STOPPED, BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA})
@@ -38,13 +38,6 @@ class Maintenance:
     reduced_volumes: int = 0  # how many volumes have fewer healthy replicas meanwhile
     problems: tuple[str, ...] = ()  # why the drain does not fit; empty if it does
     rebuild_wait: float = 0  # for how many seconds nothing is rebuilt where Longhorn could reuse a failed replica
-
-
-def settle_cluster(
-    cluster: PredictedCluster, parallel: frozenset[NamespacedName], options: FilterOptions, choose: Choose
-) -> OrderResult:
-    """Places waiting pods and rebuilds missing replicas until nothing changes."""
-    return run_order(Situation(cluster, parallel=parallel), options, choose)
 
 
 def maintain_node(
@@ -65,7 +58,7 @@ def maintain_node(
     if problems:
         return Maintenance(result.cluster, problems=problems)
     returned = _return_node(cluster, result.cluster, node)
-    settled = settle_cluster(returned, parallel, options, choose)
+    settled = run_order(Situation(returned, parallel=parallel), options, choose)
     return Maintenance(
         cluster=settled.cluster,
         pods=len(drained.pods) + len(drained.evictions),

@@ -4,7 +4,7 @@ observer after every step. `OrderHistory` is one, which keeps a limited number o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,26 +12,9 @@ from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Volume
 from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.timeline import OrderProgress
 
 _MAX_POINTS: Final = 128
-
-
-@dataclass(frozen=True, slots=True)
-class OrderProgress:
-    """An order after one step."""
-
-    cluster: PredictedCluster
-    waiting: int  # pods without a node, or whose volumes are not attached yet
-    to_evict: int  # pods of drained nodes that a PodDisruptionBudget keeps for now
-    copied_bytes: int  # data that rebuilds have copied so far
-    volumes: tuple[str, ...] = ()  # names of the volumes that the step concerns
-
-
-Observe = Callable[[OrderProgress], None]
-
-
-def ignore_progress(_: OrderProgress) -> None:
-    """Observes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ node that is offered.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
@@ -20,6 +20,7 @@ from scheduler_core.extender.offer import make_offer
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.volume_readiness import CLONED
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
@@ -39,9 +40,13 @@ class PodDecision:
     decision: Decision | None = None  # the extender's; None if it was not asked
 
 
-class PodFilter(Protocol):
-    """Decides which nodes a pod is offered, of those that kube-scheduler may choose."""
+class Strategy(ABC):
+    """One way to choose the nodes that a pod is offered, with what it remembers of one run."""
 
+    waits_for_binding: bool = False
+    """Whether other pods wait until a pod is bound; they wait only for a pod that takes space."""
+
+    @abstractmethod
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns the decision about the nodes that passed kube-scheduler's own filters.
 
@@ -49,8 +54,21 @@ class PodFilter(Protocol):
             ResolutionError: an object the pod names does not exist or contradicts it
         """
 
+    def on_binding(self, pod: kube.Pod, node: str) -> None:
+        """Notes that a pod that takes space has its node."""
+        del pod, node
 
-class PodDecider:
+    def on_timeout(self, key: PodKey) -> None:
+        """Notes that the node-reservation time-out of a pod has run out."""
+        del key
+
+    def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
+        """Returns the cluster after Longhorn's placement of a volume, as an admission webhook changes it."""
+        del before, volume
+        return after
+
+
+class PodDecider(Strategy):
     """The decision of `/filter` about the pods of one order, with caches that live as long as the order."""
 
     def __init__(self, options: FilterOptions) -> None:
@@ -82,7 +100,7 @@ class PodDecider:
 def decide_pod(
     pod: kube.Pod,
     cluster: PredictedCluster,
-    pod_filter: PodFilter,
+    strategy: Strategy,
     choose: Choose,
     names: Sequence[str] | None = None,
 ) -> PodDecision:
@@ -99,7 +117,7 @@ def decide_pod(
     if not admitted:
         return PodDecision(reasons=reasons)
     try:
-        decision = pod_filter.filter(pod, admitted, cluster)
+        decision = strategy.filter(pod, admitted, cluster)
     except ResolutionError as error:
         return PodDecision(reasons=Counter({str(error): 0}))
     nodes = decision.fitting_nodes

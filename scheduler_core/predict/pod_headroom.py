@@ -9,23 +9,22 @@ node, or with a volume that lacks a replica.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 
 from scheduler_core.extender.decision import Competing, FilterOptions
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals
-from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.verdict import Verdict
 from scheduler_core.predict.cluster_additions import Workload
-from scheduler_core.predict.pod_decision import PodDecider, attach_volumes, bind_pod
+from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, next_step
+from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import refusal_text, sort_by_count
-from scheduler_core.predict.seeded_order import run_order
 from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,44 +79,18 @@ def fill_with_pods(
     """Places pods of a template until one does not fit, at most `limit`; `choose` makes every choice that depends on
     chance in the cluster.
     """
-    settled = run_order(Situation(cluster), options, choose)
-    cluster = settled.cluster
-    decider = PodDecider(options)
+    timeline = Timeline(Situation(cluster), PodDecider(options), choose)
+    timeline.play()
+    pods = timeline.cluster.snapshot.pods
+    unused = (number for number in count() if (template.namespace, template.pod_name(number)) not in pods)
     nodes: list[str] = []
-    for number in _unused_numbers(cluster, template):
-        if len(nodes) == limit:
-            break
-        pod = template.new_pod(number)
-        waiting = cluster.with_pod(pod)
-        decision = decider.decide(pod, waiting, choose)
-        reasons = decision.reasons
-        if decision.node and decision.decision is not None:
-            bound = bind_pod(waiting, pod, decision.node)
-            attached = attach_volumes(bound, bound.snapshot.pods[pod.namespaced_name], decision.decision)
-            cluster, problem = _place_replicas(attached, attached.snapshot.pods[pod.namespaced_name], choose)
-            reasons = Counter({problem: 0} if problem else {})
+    for pod in map(template.new_pod, islice(unused, limit)):
+        before = timeline.cluster
+        reasons = timeline.add_pod(pod)
         if reasons:
-            return HeadroomOrder(tuple(nodes), FirstRefusal(pod.namespaced_name, waiting, reasons))
-        nodes.append(decision.node)
+            return HeadroomOrder(tuple(nodes), FirstRefusal(pod.namespaced_name, before.with_pod(pod), reasons))
+        nodes.append(timeline.cluster.snapshot.pods[pod.namespaced_name].node_name)
     return HeadroomOrder(tuple(nodes))
-
-
-def _unused_numbers(cluster: PredictedCluster, template: Workload) -> Iterator[int]:
-    """Returns numbers for new pods, which no pod of the cluster has."""
-    pods = cluster.snapshot.pods
-    return (number for number in count() if (template.namespace, template.pod_name(number)) not in pods)
-
-
-def _place_replicas(cluster: PredictedCluster, pod: kube.Pod, choose: Choose) -> tuple[PredictedCluster, str]:
-    """Lets Longhorn place the replicas of a pod's volumes; returns the cluster, and why a replica is missing, or ""."""
-    for volume in cluster.volumes_of(pod):
-        step = next_step(cluster, volume.name, choose)
-        while step.changed and not step.problem:
-            step = next_step(step.cluster, volume.name, choose)
-        if step.problem:
-            return cluster, f"volume {volume.name}: {step.problem}"
-        cluster = step.cluster
-    return cluster, ""
 
 
 def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:

@@ -15,8 +15,8 @@ from scheduler_core.model.listing import natural_key
 from scheduler_core.model.quantity import format_count
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import holds_data
-from scheduler_core.predict.seeded_order import OrderResult
 from scheduler_core.predict.situation import ExpansionOutcome, PodToPlace, Situation
+from scheduler_core.predict.timeline import OrderResult
 
 Disks = Mapping[tuple[str, str], longhorn.Disk]
 

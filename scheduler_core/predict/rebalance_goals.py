@@ -18,8 +18,8 @@ from scheduler_core.model.quantity import MAX_BYTES
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose, next_step
-from scheduler_core.predict.seeded_order import incomplete_volumes, run_order
 from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import incomplete_volumes, run_order
 from scheduler_core.volumes.requirements import VolumeClasses
 from scheduler_core.volumes.resolve import resolve
 

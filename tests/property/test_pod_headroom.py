@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.predict.pod_headroom import fill_with_pods
-from scheduler_core.predict.seeded_order import run_order
 from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import run_order
 from tests.builders import disk, kube_node, longhorn_node
 from tests.core.predict.test_pod_headroom import headroom, template
 from tests.examples import examples

@@ -20,12 +20,11 @@ from scheduler_core.model import kube
 from scheduler_core.model.disruption_budget import DisruptionBudget
 from scheduler_core.predict.cluster_additions import AddDisk, AddNodes, Scale, Workload
 from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, SetSetting
-from scheduler_core.predict.order_history import OrderProgress, ignore_progress
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import Certainty, predict
-from scheduler_core.predict.seeded_order import OrderResult, run_order
 from scheduler_core.predict.situation import Change, Situation
+from scheduler_core.predict.timeline import OrderProgress, OrderResult, ignore_progress, run_order
 from tests.builders import GI, Object
 from tests.examples import examples
 from tests.worlds.predicted_clusters import (

@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from scheduler_core.predict.cluster_changes import Drain, LoseNodes
-from scheduler_core.predict.order_history import OrderHistory, OrderPoint, OrderProgress
+from scheduler_core.predict.order_history import OrderHistory, OrderPoint
 from scheduler_core.predict.situation import Change, Situation
+from scheduler_core.predict.timeline import OrderProgress
 from tests.worlds.predicted_clusters import (
     add_labels,
     after,

@@ -12,21 +12,13 @@ from scheduler_core.extender.decision import Packing
 from scheduler_core.model import kube
 from scheduler_core.model.verdict import Reason
 from scheduler_core.predict.cluster_additions import Scale, Workload
-from scheduler_core.predict.comparison import Spread, summarize
-from scheduler_core.predict.generated_cluster import (
-    GIBIBYTE,
-    VOLUME_SIZES,
-    AddPods,
-    draw_cluster,
-    draw_volume_sizes,
-)
 from scheduler_core.predict.lagging_status import StatusChange, hide_changes, show_change
+from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.predicted_cluster import list_replica, with_disk
-from scheduler_core.predict.predicted_replicas import move_replica, next_step
-from scheduler_core.predict.seeded_run import Pace, RunResult
-from scheduler_core.predict.strategy import StrategyName
-from scheduler_core.predict.tally import Sample
+from scheduler_core.predict.predicted_replicas import Choose, move_replica, next_step
+from scheduler_core.predict.strategies import Spread, StrategyName, StrategyRun, compare_strategies, summarize_runs
 from tests.builders import claim, persistent_volume, replica, storage_class, volume
+from tests.worlds.generated_cluster import GIBIBYTE, VOLUME_SIZES, AddPods, draw_cluster, draw_volume_sizes
 from tests.worlds.predicted_clusters import after, node, owned_pod, running, situation
 from tests.worlds.strategy_runs import AT_ONCE, disks_of, play_seeds, play_strategy, with_pods
 
@@ -37,16 +29,16 @@ GUARDED = StrategyName.GUARDED
 EVERY = pytest.mark.parametrize("name", StrategyName)
 
 
-def nodes_of(result: RunResult) -> list[str]:
+def nodes_of(result: StrategyRun) -> list[str]:
     """The nodes of all pods, sorted."""
-    return sorted(result.nodes.values())
+    return sorted(result.end.nodes.values())
 
 
 @EVERY
 def test_a_pod_with_plenty_of_room_is_placed(name: StrategyName) -> None:
     """Whatever the strategy."""
     result = play_strategy(with_pods({"a": [100], "b": [100]}, [30]), name)
-    assert result.samples[-1] == Sample(10, placed=1, waiting=0, misplaced=0, overbooked=0)
+    assert (result.placed, result.misplaced, result.overbooked) == (1, frozenset(), {})
     assert result.last_placement == 10
 
 
@@ -57,9 +49,9 @@ def test_volumes_that_fit_only_one_by_one(name: StrategyName, has_node: bool) ->
     All others look at its volumes together, so it waits.
     """
     result = play_strategy(with_pods({"a": [100]}, [60, 60]), name, pace=AT_ONCE)
-    assert result.samples[-1].waiting == 1
-    assert bool(result.nodes) is has_node
-    assert bool(result.stuck) is has_node
+    assert result.placed == 0
+    assert bool(result.end.nodes) is has_node
+    assert bool(result.end.stuck) is has_node
     assert list(result.reasons) == ([] if has_node else ["insufficient Longhorn storage for all volumes together"])
 
 
@@ -121,7 +113,7 @@ def test_the_proposal_keeps_a_node_until_its_status_lists_the_replica() -> None:
     pace = Pace(lag=40, binding=5)
     proposal = play_strategy(start, PROPOSAL, pace=pace)
     capacity = play_strategy(start, CAPACITY, pace=pace)
-    assert (proposal.samples[-1].placed, capacity.samples[-1].placed) == (3, 3)
+    assert (proposal.placed, capacity.placed) == (3, 3)
     assert capacity.last_placement == 7
     # The second pod is decided no earlier than 45 steps after the first one, and so is the third.
     assert proposal.last_placement >= 2 * 45 + 5
@@ -142,7 +134,7 @@ def test_a_reservation_ends_at_its_timeout() -> None:
     start = with_pods({"a": [100]}, [30], [30])
     pace = Pace(lag=100_000, binding=0, reservation_timeout=50)
     result = play_strategy(start, PROPOSAL, pace=pace)
-    assert result.samples[-1].placed == 2
+    assert result.placed == 2
     assert 50 <= result.last_placement < 100
     assert play_strategy(start, PROPOSAL, pace=replace(pace, reservation_timeout=90)).last_placement >= 90
 
@@ -178,11 +170,11 @@ def test_the_guard_keeps_longhorn_to_a_packing(disks: tuple[float, ...], sizes: 
     """
     start = with_pods({"a": disks}, sizes)
     guarded = play_seeds(start, GUARDED, pace)
-    assert {result.samples[-1].placed for result in guarded} == {1}
-    assert not any(result.overbooked or result.misplaced or result.stuck for result in guarded)
-    assert {len({each.disk_id for each in result.cluster.snapshot.replicas.values()}) for result in guarded} == {2}
+    assert {result.placed for result in guarded} == {1}
+    assert not any(result.overbooked or result.misplaced or result.end.stuck for result in guarded)
+    assert {len({each.disk_id for each in result.end.cluster.snapshot.replicas.values()}) for result in guarded} == {2}
     capacity = play_seeds(start, CAPACITY, pace)
-    wrong = any(result.overbooked or result.misplaced or result.stuck for result in capacity)
+    wrong = any(result.overbooked or result.misplaced or result.end.stuck for result in capacity)
     assert wrong is not (disks == (100, 100) and pace is AT_ONCE)
 
 
@@ -215,9 +207,9 @@ def test_a_stateful_set_creates_one_pod_after_the_other(name: StrategyName) -> N
     workload = Workload("StatefulSet", "default", "web", first, in_order=True)
     start = after(situation(disks_of("a", 100)), Scale(workload, 4))
     result = play_strategy(start, name, pace=AT_ONCE)
-    assert result.samples[-1].placed == 1
+    assert result.placed == 1
     assert "the pod before it does not run" in result.reasons
-    assert [key[1] for key in result.nodes] == ["web-0", "web-1"][: len(result.nodes)]
+    assert [key[1] for key in result.end.nodes] == ["web-0", "web-1"][: len(result.end.nodes)]
 
 
 def test_a_new_volume_without_data_locality_is_never_misplaced() -> None:
@@ -270,10 +262,25 @@ def test_the_status_follows_all_hidden_changes() -> None:
 def test_the_summary_has_the_least_the_median_and_the_most() -> None:
     """Of two medians the lower one."""
     results = play_seeds(with_pods({"a": [100], "b": [100]}, [60], [60]), NONE, AT_ONCE)
-    figures = summarize(NONE, results)
+    figures = summarize_runs(NONE, 2, results)
     assert Spread.of([3, 1, 2, 9]) == Spread(1, 2, 9)
     assert figures.misplaced == Spread.of([len(result.misplaced) for result in results])
     assert (figures.misplaced.least, figures.misplaced.most) == (0, 1)
+    assert (figures.placed.median, figures.waiting.median) == (2, 0)
+
+
+def test_every_strategy_gets_the_pods_in_the_same_order() -> None:
+    """The comparison asks each order for its choices anew."""
+    asked: list[str] = []
+
+    def order(purpose: str) -> Choose:
+        asked.append(purpose)
+        return random.Random(purpose).randrange  # noqa: S311
+
+    compared = compare_strategies(with_pods({"a": [100], "b": [100]}, [60], [60]), [order])
+    assert (compared.nodes, compared.pods, compared.orders) == (2, 2, 1)
+    assert [figures.name for figures in compared.strategies] == [*StrategyName]
+    assert asked == ["arrival", "choices"] * len(StrategyName)
 
 
 def test_a_generated_cluster_has_the_capacity_that_is_asked_for() -> None:

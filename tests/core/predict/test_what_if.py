@@ -14,8 +14,8 @@ from scheduler_core.model import kube
 from scheduler_core.predict.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload
 from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.predict.prediction import Certainty
-from scheduler_core.predict.seeded_order import run_order
 from scheduler_core.predict.situation import Change
+from scheduler_core.predict.timeline import run_order
 from tests.builders import (
     GI,
     Object,

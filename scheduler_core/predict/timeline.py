@@ -1,14 +1,21 @@
-"""One possible course of events, in an order that a seed determines. Pods that no node fits, and evictions that a
-budget refuses, are tried again whenever something was placed since. When nothing is left to do, drains finish or not;
-the replicas of drained nodes then fail, Longhorn's wait runs out, and they are rebuilt.
+"""One course of events in a predicted cluster.
+
+Data flow: a `Situation` → pods that wait, pods to evict, and volumes that lack a replica → one event after the other: a pod is decided
+(`decide_pod`) and bound, its volumes are attached, a pod is evicted, Longhorn takes its next step with a volume (`next_step`), and its
+status shows an earlier step → when nothing is left to do, drains finish or not; the replicas of drained nodes then fail, Longhorn's wait
+runs out, and they are rebuilt → the `OrderResult`.
+
+Here chance determines which event comes next. Pods that no node fits, and evictions that a budget refuses, are tried again whenever
+something was placed since. In `paced_timeline.py` the same events take time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Final
 
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.generic.node_index import NodeIndex
@@ -16,32 +23,32 @@ from scheduler_core.generic.rule_results import RuleResults
 from scheduler_core.giving_way import give_way
 from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_readiness import FAULTED
-from scheduler_core.model import longhorn
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.drain_policy import drain_blockers
 from scheduler_core.predict.lagging_status import StatusChange, hide_changes, show_change
-from scheduler_core.predict.order_history import Observe, OrderProgress, ignore_progress
-from scheduler_core.predict.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod
+from scheduler_core.predict.pod_decision import PodDecider, PodDecision, Strategy, attach_volumes, bind_pod, decide_pod
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import (
     NO_DATA,
     Choose,
+    ReplicaStep,
     fail_replicas,
     holds_data,
     next_step,
     replicas_on_node,
 )
-from scheduler_core.predict.situation import PodToPlace, Situation, take_away
+from scheduler_core.predict.situation import Origin, PodToPlace, Situation, take_away
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)
-_NOT_CREATED = "the pod before it does not run"
+NOT_CREATED: Final = "the pod before it does not run"
 _DETACHED = "it is detached: Longhorn rebuilds it once it is attached"
 
 
 @dataclass(frozen=True, slots=True)
 class OrderResult:
-    """The end of one order."""
+    """The end of one course of events."""
 
     cluster: PredictedCluster
     # The node of each placed pod, in the order of the decisions.
@@ -65,30 +72,40 @@ class OrderResult:
         """The decided pods that no node fits, and that wait for one."""
         pods = self.cluster.snapshot.pods
         waiting = (key for key in self.refusals if key in pods and not pods[key].node_name)
-        return frozenset(key for key in waiting if _NOT_CREATED not in self.refusals[key])
+        return frozenset(key for key in waiting if NOT_CREATED not in self.refusals[key])
+
+
+@dataclass(frozen=True, slots=True)
+class OrderProgress:
+    """The cluster after one event."""
+
+    cluster: PredictedCluster
+    waiting: int  # pods without a node, or whose volumes are not attached yet
+    to_evict: int  # pods of drained nodes that a PodDisruptionBudget keeps for now
+    copied_bytes: int  # data that rebuilds have copied so far
+    volumes: tuple[str, ...] = ()  # names of the volumes that the event concerns
+
+
+Observe = Callable[[OrderProgress], None]
+
+
+def ignore_progress(_: OrderProgress) -> None:
+    """Observes nothing."""
 
 
 def run_order(
     situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
 ) -> OrderResult:
-    """Plays one order to its end. `choose` makes every choice that depends on chance in the cluster; `observe` is
-    called before the first step and after each.
+    """Plays one order of events to its end. `choose` makes every choice that depends on chance in the cluster;
+    `observe` is called before the first event and after each.
     """
-    run = _Run(situation, options, choose, observe)
-    run.find_incomplete_volumes()
-    run.settle()
-    while run.finish_drains() or run.wait_for_failed_replicas():
-        run.settle()
-    return run.result()
+    return Timeline(situation, PodDecider(options), choose, observe).play()
 
 
 def incomplete_volumes(cluster: PredictedCluster) -> frozenset[str]:
     """Names of attached volumes that have fewer placed replicas than they should."""
-    names: set[str] = set()
-    for volume in cluster.snapshot.volumes.values():
-        if volume.node_id and _is_incomplete(cluster, volume):
-            names.add(volume.name)
-    return frozenset(names)
+    volumes = cluster.snapshot.volumes.values()
+    return frozenset(volume.name for volume in volumes if volume.node_id and _is_incomplete(cluster, volume))
 
 
 def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
@@ -96,17 +113,19 @@ def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
     return sum(1 for each in replicas if each.node_id and is_usable(volume, each)) < volume.number_of_replicas
 
 
-class _Run:
-    """One order while it is played."""
+class Timeline:
+    """The cluster while events happen in random order."""
 
-    def __init__(self, situation: Situation, options: FilterOptions, choose: Choose, observe: Observe) -> None:
-        self._choose = choose
-        self._observe = observe
+    def __init__(
+        self, situation: Situation, strategy: Strategy, choose: Choose, observe: Observe = ignore_progress
+    ) -> None:
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=RuleResults())
-        self._cluster = replace(situation.cluster, scheduling=scheduling)
+        self.cluster = replace(situation.cluster, scheduling=scheduling)
         self._situation = situation
-        self._decider = PodDecider(options)
+        self._strategy = strategy
+        self._choose = choose
+        self._observe = observe
         self._waiting: list[PodToPlace] = list(situation.all_pods())
         self._moved: set[PodKey] = {entry.key for entry in self._waiting}
         self._refused: list[PodToPlace] = []
@@ -117,7 +136,7 @@ class _Run:
         self._bound: dict[PodKey, PodDecision] = {}
         self._to_attach: list[PodKey] = []
         self._attached: set[str] = set()
-        self._volumes: list[str] = []
+        self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self.cluster))
         # Placements that Longhorn's status does not show yet, oldest first.
         self._unlisted: list[StatusChange] = []
         self._refusals: dict[PodKey, Counter[str]] = {}
@@ -135,43 +154,69 @@ class _Run:
             self._note_replicas(name)
         self._report_progress()
 
+    def play(self) -> OrderResult:
+        """Lets events happen until nothing changes any more."""
+        self._settle()
+        while self._finish_drains() or self._end_waits():
+            self._settle()
+        return self._result()
+
+    def add_pod(self, pod: kube.Pod) -> Counter[str]:
+        """Adds a pod after the end, and plays what follows; returns why it does not run, empty if it does. Longhorn's
+        status shows every step before the next one.
+        """
+        key = pod.namespaced_name
+        self.cluster = self.cluster.with_pod(pod)
+        self._decide(PodToPlace(key, Origin.NEW))
+        if key in self._refusals:
+            return self._refusals[key]
+        self._attach(self._to_attach.pop())
+        while self._volumes:
+            name = self._volumes.pop(0)
+            step = self._take_step(name)
+            while step.changed and not step.problem:
+                self._show_status()
+                step = self._take_step(name)
+            if step.problem:
+                return Counter({f"volume {name}: {step.problem}": 0})
+        return Counter()
+
     def _report_progress(self) -> None:
         waiting = len(self._waiting) + len(self._refused) + len(self._to_attach)
         to_evict = len(self._evictions) + len(self._refused_evictions)
-        self._observe(OrderProgress(self._cluster, waiting, to_evict, self._copied, tuple(self._changed)))
+        self._observe(OrderProgress(self.cluster, waiting, to_evict, self._copied, tuple(self._changed)))
         self._changed = []
 
-    def find_incomplete_volumes(self) -> None:
-        """Lets Longhorn go on with volumes that lack or move a replica."""
-        incomplete = incomplete_volumes(self._cluster)
-        self._volumes = sorted(self._situation.evicted | incomplete)
-
-    def settle(self) -> None:
-        """Decides pods and takes steps of volumes until nothing changes any more."""
+    def _settle(self) -> None:
+        """Lets pods and volumes go on until nothing changes any more."""
         while True:
             self._placed_since = False
             while self._waiting or self._to_attach or self._volumes or self._evictions:
                 while self._unlisted and self._choose(2):
-                    self._cluster = show_change(self._cluster, self._unlisted.pop(0))
+                    self._show(self._unlisted.pop(0))
                 give_way()
                 self._advance()
                 self._report_progress()
-            self._show_status()
+            if self._unlisted:
+                self._show_status()
+                self._report_progress()
             if not self._placed_since:
                 return
             self._waiting = self._refused
             self._refused = []
             self._evictions = self._refused_evictions
             self._refused_evictions = []
-            self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
+            self._volumes = self._volumes_to_retry()
+
+    def _volumes_to_retry(self) -> list[str]:
+        return [name for name in sorted(self._problems) if name not in self._delayed]
 
     def _show_status(self) -> None:
-        if not self._unlisted:
-            return
-        for change in self._unlisted:
-            self._cluster = show_change(self._cluster, change)
-        self._unlisted = []
-        self._report_progress()
+        while self._unlisted:
+            self._show(self._unlisted.pop(0))
+
+    def _show(self, change: StatusChange) -> None:
+        self.cluster = show_change(self.cluster, change)
 
     def _advance(self) -> None:
         """Advances one pod or volume, or evicts a pod, at random."""
@@ -185,59 +230,25 @@ class _Run:
             self._attach(self._to_attach.pop(number))
             return
         number -= len(self._to_attach)
-        if number < volumes:
-            self._take_step(number)
-        else:
+        if number >= volumes:
             self._evict(self._evictions.pop(number - volumes))
-
-    def _evict(self, entry: PodToPlace) -> None:
-        """Evicts a pod of a drained node if its PodDisruptionBudget allows it."""
-        pod = self._cluster.snapshot.pods[entry.key]
-        refusal = self._situation.budgets.refusal(pod, self._is_healthy)
-        if refusal:
-            self._refusals[entry.key] = Counter({f"stays on {entry.left}: {refusal}": 0})
-            self._refused_evictions.append(entry)
             return
-        self._refusals.pop(entry.key, None)
-        names = {volume.name for volume in self._cluster.volumes_of(pod)}
-        self._changed += names
-        self._cluster = take_away(self._cluster, pod)
-        # Longhorn does not rebuild a volume that was detached, unless its replicas are to leave the node.
-        detached = {name for name in names - self._situation.evicted if not self._has_attachment(name)}
-        self._volumes = [name for name in self._volumes if name not in detached]
-        for name in detached:
-            self._problems.pop(name, None)
-            self._delayed.pop(name, None)
-        self._waiting.append(entry)
-        self._moved.add(entry.key)
-        self._placed_since = True
-
-    def _is_healthy(self, key: PodKey) -> bool:
-        pod = self._cluster.snapshot.pods.get(key)
-        if pod is None or not pod.scheduling.ready:
-            return False
-        # Otherwise it runs where it ran before, and no replica of any volume was lost.
-        return self._runs(key) if key in self._moved or self._fewer else bool(pod.node_name)
-
-    def _retry_evictions(self, key: PodKey) -> None:
-        budgets = self._situation.budgets
-        concerned = [entry for entry in self._refused_evictions if {*budgets.of(entry.key)} & {*budgets.of(key)}]
-        if concerned:
-            self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
-            self._evictions += concerned
+        step = self._take_step(self._volumes[number])
+        if step.problem or not step.changed:
+            self._volumes.pop(number)
 
     def _decide(self, entry: PodToPlace) -> None:
-        pod = self._cluster.snapshot.pods[entry.key]
+        pod = self.cluster.snapshot.pods[entry.key]
         if not self._predecessors_run(entry):
-            self._refuse(entry, Counter({_NOT_CREATED: 0}))
+            self._refuse(entry, Counter({NOT_CREATED: 0}))
             return
-        decision = self._decider.decide(pod, self._cluster, self._choose)
+        decision = decide_pod(pod, self.cluster, self._strategy, self._choose)
         if not decision.node:
             self._refuse(entry, decision.reasons)
             return
         self._refusals.pop(entry.key, None)
         self._bound[entry.key] = decision
-        self._cluster = bind_pod(self._cluster, pod, decision.node)
+        self.cluster = bind_pod(self.cluster, pod, decision.node)
         self._to_attach.append(entry.key)
         self._placed_since = True
 
@@ -255,43 +266,87 @@ class _Run:
         self._refused.append(entry)
 
     def _runs(self, key: PodKey) -> bool:
-        pod = self._cluster.snapshot.pods.get(key)
+        pod = self.cluster.snapshot.pods.get(key)
         attached = key not in self._to_attach
         return pod is not None and bool(pod.node_name) and attached and not self._stuck_reason(key)
 
     def _attach(self, key: PodKey) -> None:
         decision = self._bound[key].decision
-        pod = self._cluster.snapshot.pods[key]
+        pod = self.cluster.snapshot.pods[key]
         if decision is not None:
-            self._cluster = attach_volumes(self._cluster, pod, decision)
-        names = [volume.name for volume in self._cluster.volumes_of(pod)]
+            self.cluster = attach_volumes(self.cluster, pod, decision)
+        names = [volume.name for volume in self.cluster.volumes_of(pod)]
         self._attached.update(names)
         self._changed += names
         self._volumes += [name for name in names if name not in self._volumes]
         if self._refused_evictions:
             self._retry_evictions(key)
 
-    def _take_step(self, position: int) -> None:
-        name = self._volumes[position]
-        step = next_step(self._cluster, name, self._choose)
-        self._cluster, unlisted = hide_changes(self._cluster, step.cluster) if step.changed else (step.cluster, ())
-        self._unlisted += unlisted
+    def _take_step(self, name: str) -> ReplicaStep:
+        """Lets Longhorn take its next step with a volume; the status of nodes shows it later."""
+        step = next_step(self.cluster, name, self._choose)
+        if step.changed:
+            self.cluster = self._hide(self._strategy.admit(self.cluster, step.cluster, name))
+        else:
+            self.cluster = step.cluster
         self._changed.append(name)
         self._copied += step.copied_bytes
         self._placed_since = self._placed_since or step.changed
         self._problems.pop(name, None)
         self._delayed.pop(name, None)
         if step.changed and not step.problem:
-            return
-        self._volumes.pop(position)
+            return step
         # A volume that no pod of the prediction uses may have been without a local replica before.
         if step.problem and (name in self._attached or not step.only_local):
             self._problems[name] = step.problem
         if step.wait:
             self._delayed[name] = step.wait
             self._waits[name] = max(step.wait, self._waits.get(name, step.wait))
+        return step
 
-    def finish_drains(self) -> bool:
+    def _hide(self, later: PredictedCluster) -> PredictedCluster:
+        """Returns the later cluster, in which nodes have the status that they have now."""
+        hidden, changes = hide_changes(self.cluster, later)
+        self._unlisted += changes
+        return hidden
+
+    def _evict(self, entry: PodToPlace) -> None:
+        """Evicts a pod of a drained node if its PodDisruptionBudget allows it."""
+        pod = self.cluster.snapshot.pods[entry.key]
+        refusal = self._situation.budgets.refusal(pod, self._is_healthy)
+        if refusal:
+            self._refusals[entry.key] = Counter({f"stays on {entry.left}: {refusal}": 0})
+            self._refused_evictions.append(entry)
+            return
+        self._refusals.pop(entry.key, None)
+        names = {volume.name for volume in self.cluster.volumes_of(pod)}
+        self._changed += names
+        self.cluster = take_away(self.cluster, pod)
+        # Longhorn does not rebuild a volume that was detached, unless its replicas are to leave the node.
+        detached = {name for name in names - self._situation.evicted if not self._has_attachment(name)}
+        self._volumes = [name for name in self._volumes if name not in detached]
+        for name in detached:
+            self._problems.pop(name, None)
+            self._delayed.pop(name, None)
+        self._waiting.append(entry)
+        self._moved.add(entry.key)
+        self._placed_since = True
+
+    def _is_healthy(self, key: PodKey) -> bool:
+        pod = self.cluster.snapshot.pods.get(key)
+        if pod is None or not pod.scheduling.ready:
+            return False
+        # Otherwise it runs where it ran before, and no replica of any volume was lost.
+        return self._runs(key) if key in self._moved or self._fewer else bool(pod.node_name)
+
+    def _retry_evictions(self, key: PodKey) -> None:
+        budgets = self._situation.budgets
+        concerned = [entry for entry in self._refused_evictions if {*budgets.of(entry.key)} & {*budgets.of(key)}]
+        if concerned:
+            self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
+            self._evictions += concerned
+
+    def _finish_drains(self) -> bool:
         """Fails the replicas of the nodes whose drain can finish, and notes why others cannot; returns whether one
         finishes.
         """
@@ -302,15 +357,15 @@ class _Run:
             refused = self._refused_evictions_of(name)
             unmanaged = [f"pod {pod} has no controller" for pod, node in self._situation.unmanaged if node == name]
             # The volumes of pods that are still to be evicted say nothing more.
-            blockers = (*unmanaged, *(refused or drain_blockers(self._cluster, name, self._gone)))
+            blockers = (*unmanaged, *(refused or drain_blockers(self.cluster, name, self._gone)))
             if blockers:
                 self._blockers[name] = blockers
                 # A drain that a PodDisruptionBudget holds up goes on later.
                 held_up += [name] if refused else []
                 continue
             self._gone.add(name)
-            failed = replicas_on_node(self._cluster, name)
-            self._cluster = fail_replicas(self._cluster, failed)
+            failed = replicas_on_node(self.cluster, name)
+            self.cluster = fail_replicas(self.cluster, failed)
             for volume in sorted({replica.volume for replica in failed}):
                 self._note_replicas(volume)
                 self._changed.append(volume)
@@ -325,7 +380,7 @@ class _Run:
         entries = sorted((entry for entry in self._refused_evictions if entry.left == node), key=lambda each: each.key)
         return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
 
-    def wait_for_failed_replicas(self) -> bool:
+    def _end_waits(self) -> bool:
         """Lets Longhorn's wait for failed replicas run out, once, after the last finished drain; returns whether there
         is such a wait.
         """
@@ -333,20 +388,20 @@ class _Run:
             return False
         self._waited_after = len(self._gone)
         longest = max(self._delayed.values()) + _CLOCK_SKEW
-        self._cluster = self._cluster.update({}, longest)
+        self.cluster = self.cluster.update({}, longest)
         self._volumes = sorted(self._delayed)
         self._delayed = {}
         return True
 
     def _has_attachment(self, name: str) -> bool:
-        volume = self._cluster.snapshot.volumes.get(name)
+        volume = self.cluster.snapshot.volumes.get(name)
         return volume is not None and bool(volume.node_id)
 
     def _healthy_replicas(self, name: str) -> int:
-        return sum(1 for replica in self._cluster.state.view.replicas_of(name) if holds_data(self._cluster, replica))
+        return sum(1 for replica in self.cluster.state.view.replicas_of(name) if holds_data(self.cluster, replica))
 
     def _lacks_replicas(self, name: str) -> bool:
-        volume = self._cluster.snapshot.volumes.get(name)
+        volume = self.cluster.snapshot.volumes.get(name)
         return volume is not None and self._healthy_replicas(name) < volume.number_of_replicas
 
     def _note_replicas(self, name: str) -> None:
@@ -356,14 +411,13 @@ class _Run:
 
     def _stuck_reason(self, key: PodKey) -> str:
         """Why a bound pod waits for its volumes, "" if not."""
-        for volume in self._cluster.volumes_of(self._cluster.snapshot.pods[key]):
-            replicas = self._cluster.state.view.replicas_of(volume.name)
-            if not volume.has_shards and not any(holds_data(self._cluster, replica) for replica in replicas):
+        for volume in self.cluster.volumes_of(self.cluster.snapshot.pods[key]):
+            if not volume.has_shards and not self._healthy_replicas(volume.name):
                 faulted = " is faulted" if volume.robustness == FAULTED else ""
                 return f"volume {volume.name}{faulted}: {self._problems.get(volume.name, 'not placed yet')}"
-        return self._cluster.missing_driver(key) if key in self._bound else ""
+        return self.cluster.missing_driver(key) if key in self._bound else ""
 
-    def result(self) -> OrderResult:
+    def _result(self) -> OrderResult:
         for name in self._fewer:
             if not self._healthy_replicas(name):
                 self._problems[name] = NO_DATA
@@ -372,7 +426,7 @@ class _Run:
                 self._problems.setdefault(name, _DETACHED)
         stuck = {key: reason for key in self._bound if (reason := self._stuck_reason(key))}
         return OrderResult(
-            cluster=self._cluster,
+            cluster=self.cluster,
             nodes={key: decision.node for key, decision in self._bound.items()},
             refusals=self._refusals,
             stuck=stuck,
