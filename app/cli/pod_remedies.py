@@ -36,8 +36,7 @@ def remedy_after(
     limit = 1 + min(len(avoided), _MAX_AVOIDED)
     remedies = find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS).remedies
     # A node that is drained is not to be uncordoned.
-    allowed = (remedy for remedy in remedies if not any(step.node in avoided for step in remedy.steps))
-    remedy = next(allowed, None)
+    remedy = next((remedy for remedy in remedies if remedy.node not in avoided), None)
     return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
 
 

@@ -14,7 +14,7 @@ from scheduler_core.longhorn.replica_request import auto_balance_mode
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.remedies import RemedySearch
-from scheduler_core.predict.remedy import Remedy, RemedyKind, Step
+from scheduler_core.predict.remedy import RemedyKind, Step
 
 
 class RemediesAnswer(Answer):
@@ -30,27 +30,19 @@ class RemediesAnswer(Answer):
     )
 
 
-def remedy_answer(cluster: PredictedCluster, remedy: Remedy, longhorn_namespace: str) -> RemedyAnswer:
+def remedy_answer(cluster: PredictedCluster, remedy: Step, longhorn_namespace: str) -> RemedyAnswer:
     """Returns a remedy as data, with the commands that it needs."""
-    cost = remedy.cost
-    return RemedyAnswer(
-        text=remedy.text,
+    step = RemedyStepAnswer(
         kind=remedy.kind.value,
-        size=cost.size,
-        steps=[
-            RemedyStepAnswer(
-                kind=step.kind.value,
-                text=step.text,
-                node=step.node,
-                disk=step.disk,
-                size=step.size,
-                tags=list(step.tags),
-                replica=step.move.replica if step.move is not None else "",
-                commands=[shlex.join(command) for command in step_commands(cluster, step, longhorn_namespace)],
-            )
-            for step in remedy.steps
-        ],
+        text=remedy.text,
+        node=remedy.node,
+        disk=remedy.disk,
+        size=remedy.size,
+        tags=list(remedy.tags),
+        replica=remedy.move.replica if remedy.move is not None else "",
+        commands=[shlex.join(command) for command in step_commands(cluster, remedy, longhorn_namespace)],
     )
+    return RemedyAnswer(text=remedy.text, kind=remedy.kind.value, size=remedy.size, steps=[step])
 
 
 def remedies_answer(
@@ -68,7 +60,7 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
 
     Args:
         cluster: the cluster before the remedy
-        step: of a remedy for this cluster
+        step: a remedy for this cluster
         namespace: Longhorn's
     """
     name = step.node

@@ -10,7 +10,7 @@ from scheduler_core.predict.replica_moves import ReplicaMove
 
 
 class RemedyKind(StrEnum):
-    """What one step of a remedy changes; of equal cost the first kind is preferred."""
+    """What a remedy changes; of equal cost the first kind is preferred."""
 
     UNCORDON = "uncordon"
     ALLOW_DEGRADED = "allow-degraded"
@@ -52,15 +52,14 @@ _KINDS = tuple(RemedyKind)
 class Cost:
     """The cost of a remedy. Remedies are compared field by field, in this order."""
 
-    steps: int  # how many steps it has
-    intervention: Intervention  # that of its step that interferes most
-    size: int  # bytes that are freed, added or copied, over all steps
+    intervention: Intervention
+    size: int  # bytes that are freed, added or copied
     tags: int  # how many tags are added
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of the cluster."""
+    """One change of the cluster; a remedy is one after which a pod fits."""
 
     kind: RemedyKind
     node: str
@@ -72,40 +71,14 @@ class Step:
     setting: str = ""  # Longhorn's setting that becomes true; `node` is "" then
 
     @property
-    def intervention(self) -> Intervention:
-        """How much the change interferes with the cluster."""
-        return _INTERVENTIONS.get(self.kind, Intervention.SETTING)
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """Steps after which a pod fits, none of which can be left out."""
-
-    steps: tuple[Step, ...]
-
-    @property
-    def text(self) -> str:
-        return ", and ".join(step.text for step in self.steps)
-
-    @property
-    def kind(self) -> RemedyKind:
-        """The kind of the step that interferes most."""
-        return max(self.steps, key=lambda step: (step.intervention, step.kind.rank)).kind
-
-    @property
     def cost(self) -> Cost:
-        """What the remedy costs."""
-        return Cost(
-            steps=len(self.steps),
-            intervention=max(step.intervention for step in self.steps),
-            size=sum(step.size for step in self.steps),
-            tags=sum(len(step.tags) for step in self.steps),
-        )
+        """What the change costs, least interference with the cluster first."""
+        return Cost(_INTERVENTIONS.get(self.kind, Intervention.SETTING), self.size, len(self.tags))
 
     @property
     def order(self) -> tuple[object, ...]:
         """Sorts remedies: by cost, then by kinds, nodes and disks."""
-        return self.cost, [(step.kind.rank, step.node, step.disk, step.tags) for step in self.steps]
+        return self.cost, self.kind.rank, self.node, self.disk, self.tags
 
 
 def exact_bytes(size: int) -> str:

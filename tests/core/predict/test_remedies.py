@@ -12,7 +12,7 @@ import pytest
 from scheduler_core.convert.node_commands import allow_scheduling_on_disk, allow_scheduling_on_node, set_node_tags
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.predict.remedies import find_remedies
-from scheduler_core.predict.remedy import Cost, Intervention, Remedy, RemedyKind, Step, exact_bytes
+from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
 from tests.builders import GI, Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS, running, situation
 from tests.worlds.remedies import World, cluster_of, waiting
@@ -28,9 +28,9 @@ def node(name: str, **fields: object) -> list[Object]:
     return [kube_node(name), longhorn_node(name, {"disk-1": disk(100, **fields)})]  # type: ignore[arg-type]
 
 
-def summary(remedies: tuple[Remedy, ...]) -> list[tuple[str, str, int]]:
-    """Kind, node and bytes of each remedy's first step."""
-    return [(remedy.steps[0].kind.value, remedy.steps[0].node, remedy.cost.size) for remedy in remedies]
+def summary(remedies: tuple[Step, ...]) -> list[tuple[str, str, int]]:
+    """Kind, node and bytes of each remedy."""
+    return [(remedy.kind.value, remedy.node, remedy.size) for remedy in remedies]
 
 
 def test_settings_come_before_space_and_space_before_moves() -> None:
@@ -65,14 +65,13 @@ def test_settings_help_where_replicas_have_too_few_nodes() -> None:
 @pytest.mark.parametrize(
     ("cheaper", "dearer"),
     [
-        pytest.param(Cost(1, Intervention.MOVE, 9, 0), Cost(2, Intervention.SETTING, 0, 0), id="steps"),
-        pytest.param(Cost(1, Intervention.SETTING, 0, 2), Cost(1, Intervention.SPACE, 1, 0), id="intervention"),
-        pytest.param(Cost(1, Intervention.SPACE, 1, 0), Cost(1, Intervention.SPACE, 2, 0), id="bytes"),
-        pytest.param(Cost(1, Intervention.SETTING, 0, 1), Cost(1, Intervention.SETTING, 0, 2), id="tags"),
+        pytest.param(Cost(Intervention.SETTING, 0, 2), Cost(Intervention.SPACE, 1, 0), id="intervention"),
+        pytest.param(Cost(Intervention.SPACE, 1, 0), Cost(Intervention.SPACE, 2, 0), id="bytes"),
+        pytest.param(Cost(Intervention.SETTING, 0, 1), Cost(Intervention.SETTING, 0, 2), id="tags"),
     ],
 )
 def test_costs_are_compared_field_by_field(cheaper: Cost, dearer: Cost) -> None:
-    """Fewer steps, then less intervention, then fewer bytes, then fewer tags."""
+    """Less intervention, then fewer bytes, then fewer tags."""
     assert cheaper < dearer
 
 
@@ -111,20 +110,14 @@ def test_a_disk_whose_condition_is_outdated_gets_no_space() -> None:
     assert pressed.fits
 
 
-def test_a_pod_that_no_single_step_helps_gets_two() -> None:
+def test_a_pod_that_no_single_step_helps_gets_none() -> None:
     """The node is cordoned, and its disk is too full."""
     raw, longhorn = node("a", scheduled=80)
     raw["spec"] = {
         "unschedulable": True,
         "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
     }
-    remedies = world(raw, longhorn).find(9)
-    assert [[step.kind.value for step in remedy.steps] for remedy in remedies] == [
-        ["uncordon", "free-scheduled"],
-        ["uncordon", "grow-disk"],
-    ]
-    assert remedies[0].text == "uncordon node a, and free 20Gi of what is scheduled on disk a/disk-1"
-    assert remedies[0].kind is RemedyKind.FREE_SCHEDULED
+    assert world(raw, longhorn).find(9) == ()
 
 
 @pytest.mark.parametrize(("room", "moves"), [(100, ["app-0-a"]), (45, [])])
@@ -147,7 +140,7 @@ def test_a_move_is_offered_only_if_every_choice_of_longhorn_helps(room: float, m
         pod("data", "remote", name="db", uid="uid-db"),
     ]
     remedies = World(flat(objects)).find(30)
-    assert [step.move.replica for remedy in remedies for step in remedy.steps if step.move is not None] == moves
+    assert [remedy.move.replica for remedy in remedies if remedy.move is not None] == moves
 
 
 def test_the_search_ends_after_so_many_decisions() -> None:
@@ -183,14 +176,6 @@ def test_a_patch_cancels_an_eviction_that_is_requested() -> None:
 def test_sizes_are_exact(size: int, text: str) -> None:
     """A size that its unit would round is given in bytes."""
     assert exact_bytes(size) == text
-
-
-def test_a_remedy_of_two_steps_costs_both() -> None:
-    """The bytes are added, and the step that interferes most decides."""
-    tag = Step(RemedyKind.TAG_DISK, "a", "disk-1", tags=("ssd",))
-    grow = Step(RemedyKind.GROW_DISK, "a", "disk-1", size=5)
-    assert Remedy((tag, grow)).cost == Cost(2, Intervention.SPACE, 5, 1)
-    assert Remedy((tag, replace(grow, size=4))).cost < Remedy((tag, grow)).cost
 
 
 def test_the_least_bytes_may_be_few_because_more_make_room_for_another_pod() -> None:
