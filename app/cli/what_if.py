@@ -41,8 +41,7 @@ from app.schemas.what_if_answer import NOTES, OrderAnswer, PodRemedyAnswer, What
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.predict.order_history import OrderHistory
-from scheduler_core.predict.prediction import Prediction, predict, unlucky_order
+from scheduler_core.predict.prediction import OrderHistory, Prediction, predict, unlucky_order
 from scheduler_core.predict.situation import Change, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from app.schemas.explain import Answer
 from app.schemas.pod_explanation import API_VERSION, RemedyAnswer
-from scheduler_core.predict.order_history import OrderPoint
-from scheduler_core.predict.prediction import Prediction
+from scheduler_core.predict.prediction import OrderPoint, Prediction
 
 NOTES = ("a node is chosen at random among those that kube-scheduler may choose",)
 

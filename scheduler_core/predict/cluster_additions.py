@@ -11,7 +11,6 @@ from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.pod_decision import detach_volumes
-from scheduler_core.predict.pod_eviction import without_expected_pods
 from scheduler_core.predict.predicted_cluster import (
     NODE_BOUND_OWNERS,
     STATEFUL_SET,
@@ -21,7 +20,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_conditions,
     with_disk,
 )
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.situation import Situation, without_expected_pods
 
 HOST_NAME_LABEL = "kubernetes.io/hostname"
 # How Kubernetes names the pods of each kind.

@@ -1,4 +1,4 @@
-"""Changes that take something away or alter it: drain, lose, set, expand."""
+"""Changes that take something away or alter it: drain, lose, set, expand; and whether a drain can finish."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ from scheduler_core.predict.predicted_cluster import (
 from scheduler_core.predict.predicted_replicas import fail_replicas, replicas_on_node
 from scheduler_core.predict.situation import ExpansionOutcome, Situation, live_pods
 from scheduler_core.volumes.existing_replicas import is_healthy
+
+ALWAYS_ALLOW = "always-allow"
+ALLOW_STOPPED = "allow-if-replica-is-stopped"
+
 
 BLOCK_FOR_EVICTION = "block-for-eviction"
 EVICT_LAST_REPLICA = "block-for-eviction-if-contains-last-replica"
@@ -269,3 +273,40 @@ def _grow(cluster: PredictedCluster, claim: kube.Claim, volume: longhorn.Volume,
     return cluster.update(
         {("volumes", volume.name): replace(volume, size=size), ("claims", (claim.namespace, claim.name)): requested}
     )
+
+
+def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) -> list[str]:
+    """Returns why Longhorn's budget holds up a node's drain, empty if it does not. `gone` are nodes whose instance
+    manager does not run any more.
+    """
+    # controller/instance_manager_controller.go:canDeleteInstanceManagerPDB: Longhorn keeps a PodDisruptionBudget on a node's instance
+    # manager until it may go. The budgets of other pods are not read.
+    attached = sorted(
+        volume.name for volume in cluster.snapshot.volumes.values() if node in (volume.node_id, volume.current_node_id)
+    )
+    if attached:
+        return [f"volume {name} is attached to {node}" for name in attached]
+    policy = cluster.state.view.settings.node_drain_policy
+    replicas = replicas_on_node(cluster, node)
+    if policy == ALWAYS_ALLOW:
+        return []
+    if policy == BLOCK_FOR_EVICTION:
+        return [f"{node} holds a replica of volume {replica.volume}" for replica in replicas]
+    return [
+        f"{node} holds the last healthy replica of volume {replica.volume}"
+        for replica in replicas
+        if is_last_replica(cluster, replica, gone) and (policy != ALLOW_STOPPED or _runs(cluster, replica))
+    ]
+
+
+def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: Collection[str]) -> bool:
+    """Whether no other node has a healthy replica; one that never had data does not count."""
+    if not replica.healthy_at and not replica.failed_at:
+        return False
+    others = (other for other in cluster.state.view.replicas_of(replica.volume) if other.node_id != replica.node_id)
+    return not any(is_healthy(other) and other.node_id not in gone for other in others)
+
+
+def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    return volume is not None and bool(volume.node_id)

@@ -15,7 +15,7 @@ from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.cluster_changes import LoseNodes
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, holds_data
+from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
 from scheduler_core.predict.prediction import refusal_text, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
@@ -74,11 +74,7 @@ def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) ->
     cluster = result.cluster
     moved = {volume.name for entry in lost.pods for volume in before.volumes_of(before.snapshot.pods[entry.key])}
     volumes = [(name, cluster.snapshot.volumes.get(name)) for name in sorted(lost.degraded | moved)]
-    faulted = {
-        name
-        for name, volume in volumes
-        if volume and not any(holds_data(cluster, replica) for replica in cluster.state.view.replicas_of(name))
-    }
+    faulted = {name for name, volume in volumes if volume and not healthy_replicas(cluster, name)}
     return [
         *(f"volume {name} loses its data" for name in sorted(faulted)),
         *_pod_problems(before, lost, result, faulted),

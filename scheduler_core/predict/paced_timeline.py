@@ -15,9 +15,8 @@ from itertools import count
 from typing import Final
 
 from scheduler_core.model.generic import PodKey
-from scheduler_core.predict.lagging_status import StatusChange
 from scheduler_core.predict.pod_decision import Strategy
-from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import PodToPlace, Situation
 from scheduler_core.predict.timeline import NOT_CREATED, Observe, OrderResult, Timeline, ignore_progress

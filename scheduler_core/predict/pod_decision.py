@@ -46,6 +46,34 @@ class Strategy(ABC):
     waits_for_binding: bool = False
     """Whether other pods wait until a pod is bound; they wait only for a pod that takes space."""
 
+    def decide(
+        self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
+    ) -> PodDecision:
+        """Returns one of the nodes that pass kube-scheduler's filters and the strategy's own, at random. The pod is
+        decided about on `names`, or on all nodes.
+        """
+        names = cluster.node_names if names is None else names
+        if not names:
+            return PodDecision(reasons=Counter({_NO_NODE: 0}))
+        claims = cluster.pod_claims(pod)
+        refusals = kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
+        reasons = Counter(refusal.text for refusal in refusals.values())
+        admitted = [name for name in names if name not in refusals]
+        if not admitted:
+            return PodDecision(reasons=reasons)
+        try:
+            decision = self.filter(pod, admitted, cluster)
+        except ResolutionError as error:
+            return PodDecision(reasons=Counter({str(error): 0}))
+        nodes = decision.fitting_nodes
+        if not nodes:
+            unready = unready_volume(cluster.state.view, decision.resolution)
+            if unready is not None:
+                return PodDecision(reasons=Counter({unready.detail: 0}), decision=decision)
+            reasons.update(reason.text for reason in decision.reasons)
+            return PodDecision(reasons=reasons, decision=decision)
+        return PodDecision(nodes[choose(len(nodes))], decision=decision)
+
     @abstractmethod
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns the decision about the nodes that passed kube-scheduler's own filters.
@@ -78,12 +106,6 @@ class PodDecider(Strategy):
         # There are no offers. One ledger for all decisions: the caches ask its change log what changed since the decision before.
         self._ledger = Ledger()
 
-    def decide(
-        self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
-    ) -> PodDecision:
-        """Returns one of the nodes that kube-scheduler may choose, at random; one of `names` if they are given."""
-        return decide_pod(pod, cluster, self, choose, names)
-
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns the decision as `/filter` answers it, in which the demand of pods bound before counts.
 
@@ -95,39 +117,6 @@ class PodDecider(Strategy):
         decision = filter_nodes(pod, admitted, state, self._options, contenders)
         _, answered = make_offer(pod, decision, state.view, 0)
         return answered
-
-
-def decide_pod(
-    pod: kube.Pod,
-    cluster: PredictedCluster,
-    strategy: Strategy,
-    choose: Choose,
-    names: Sequence[str] | None = None,
-) -> PodDecision:
-    """Returns one of the nodes that pass kube-scheduler's filters and another one, at random. The pod is decided about
-    on `names`, or on all nodes.
-    """
-    names = cluster.node_names if names is None else names
-    if not names:
-        return PodDecision(reasons=Counter({_NO_NODE: 0}))
-    claims = cluster.pod_claims(pod)
-    refusals = kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
-    reasons = Counter(refusal.text for refusal in refusals.values())
-    admitted = [name for name in names if name not in refusals]
-    if not admitted:
-        return PodDecision(reasons=reasons)
-    try:
-        decision = strategy.filter(pod, admitted, cluster)
-    except ResolutionError as error:
-        return PodDecision(reasons=Counter({str(error): 0}))
-    nodes = decision.fitting_nodes
-    if not nodes:
-        unready = unready_volume(cluster.state.view, decision.resolution)
-        if unready is not None:
-            return PodDecision(reasons=Counter({unready.detail: 0}), decision=decision)
-        reasons.update(reason.text for reason in decision.reasons)
-        return PodDecision(reasons=reasons, decision=decision)
-    return PodDecision(nodes[choose(len(nodes))], decision=decision)
 
 
 def bind_pod(cluster: PredictedCluster, pod: kube.Pod, node: str) -> PredictedCluster:

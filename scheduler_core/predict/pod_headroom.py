@@ -1,7 +1,7 @@
 """How many more pods of a template fit.
 
-It also says what refuses the first one that does not. One order: the pods that wait already are placed first
-(`run_order`). Then pods of the template follow, one after the other: the production decision, one of the offered nodes
+It also says what refuses the first one that does not. One order: the pods that wait already are placed first.
+Then pods of the template follow, one after the other: the production decision, one of the offered nodes
 at random, the volumes attached, and Longhorn's placement of their replicas. The order ends with the first pod without a
 node, or with a volume that lacks a replica.
 """

@@ -1,6 +1,6 @@
 """Longhorn's steps with a volume's replicas, by its own rules. It places the replicas of new volumes, rebuilds missing
 ones, follows data locality, and moves evicted ones. One step at a time, each decided by the status of the given
-cluster, which may lag behind (`lagging_status.py`). Auto-balance and the reuse of failed replicas are not predicted.
+cluster, which may lag behind (`hide_changes`). Auto-balance and the reuse of failed replicas are not predicted.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ Choose = Callable[[int], int]
 """Returns a random number from 0 to below its argument, such as `random.Random(seed).randrange`."""
 
 
+def choose_first(_: int) -> int:
+    """Chooses as chance might; for questions whose answer does not depend on it."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaStep:
     """The cluster after one step for a volume."""
@@ -59,7 +64,7 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
     replicas = cluster.state.view.replicas_of(name)
     if not any(replica.node_id for replica in replicas):
         return _place_new_volume(cluster, volume, choose)
-    if not any(holds_data(cluster, replica) for replica in replicas):
+    if not healthy_replicas(cluster, name):
         return ReplicaStep(cluster, problem=NO_DATA)
     affinity = _local_node_without_replica(volume, replicas)
     missing = volume.number_of_replicas - sum(1 for replica in replicas if is_usable(volume, replica))
@@ -90,6 +95,11 @@ def holds_data(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
     return replica.healthy_at != "" or not any(
         each.healthy_at for each in cluster.state.view.replicas_of(replica.volume)
     )
+
+
+def healthy_replicas(cluster: PredictedCluster, volume: str) -> int:
+    """Returns how many replicas of a volume hold its data."""
+    return sum(1 for replica in cluster.state.view.replicas_of(volume) if holds_data(cluster, replica))
 
 
 def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:

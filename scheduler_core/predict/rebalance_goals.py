@@ -17,7 +17,7 @@ from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.model.quantity import MAX_BYTES
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
-from scheduler_core.predict.predicted_replicas import Choose, next_step
+from scheduler_core.predict.predicted_replicas import Choose, choose_first, next_step
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import incomplete_volumes, run_order
 from scheduler_core.volumes.requirements import VolumeClasses
@@ -152,7 +152,7 @@ class WaitingPodsGoal:
         decider = PodDecider(self._options)
         for key in self.pods:
             if key not in self._always_before:
-                decision = decider.decide(cluster.snapshot.pods[key], cluster, _first)
+                decision = decider.decide(cluster.snapshot.pods[key], cluster, choose_first)
                 if decision.decision is not None:
                     self.least_free = min(self.least_free, _least_volume(cluster, key))
 
@@ -196,10 +196,6 @@ def waiting_pods_goal(situation: Situation, options: FilterOptions, make_choices
     return goal
 
 
-def _first(count: int) -> int:  # noqa: ARG001 # a `Choose`
-    return 0
-
-
 def _evaluations(cluster: PredictedCluster) -> int:
     """Returns how many sequences are evaluated within some seconds."""
     return max(_LEAST_EVALUATIONS, _EVALUATIONS_OF_ONE_NODE // max(1, len(cluster.state.view.cluster.nodes)))
@@ -219,7 +215,7 @@ def _any_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: Filter
 
 
 def _fits(key: PodKey, cluster: PredictedCluster, decider: PodDecider) -> bool:
-    decision = decider.decide(cluster.snapshot.pods[key], cluster, _first)
+    decision = decider.decide(cluster.snapshot.pods[key], cluster, choose_first)
     return bool(decision.node)
 
 
@@ -288,4 +284,4 @@ def _lacks_local_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> 
 
 
 def _finds_place(cluster: PredictedCluster, name: str) -> bool:
-    return next_step(cluster, name, _first).changed
+    return next_step(cluster, name, choose_first).changed

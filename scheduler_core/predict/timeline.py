@@ -1,7 +1,7 @@
 """One course of events in a predicted cluster.
 
 Data flow: a `Situation` → pods that wait, pods to evict, and volumes that lack a replica → one event after the other: a pod is decided
-(`decide_pod`) and bound, its volumes are attached, a pod is evicted, Longhorn takes its next step with a volume (`next_step`), and its
+(`Strategy.decide`) and bound, its volumes are attached, a pod is evicted, Longhorn takes its next step with a volume (`next_step`), and its
 status shows an earlier step → when nothing is left to do, drains finish or not; the replicas of drained nodes then fail, Longhorn's wait
 runs out, and they are rebuilt → the `OrderResult`.
 
@@ -25,16 +25,15 @@ from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_readiness import FAULTED
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.generic import PodKey
-from scheduler_core.predict.drain_policy import drain_blockers
-from scheduler_core.predict.lagging_status import StatusChange, hide_changes, show_change
-from scheduler_core.predict.pod_decision import PodDecider, PodDecision, Strategy, attach_volumes, bind_pod, decide_pod
-from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.cluster_changes import drain_blockers
+from scheduler_core.predict.pod_decision import PodDecider, PodDecision, Strategy, attach_volumes, bind_pod
+from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, hide_changes, show_change
 from scheduler_core.predict.predicted_replicas import (
     NO_DATA,
     Choose,
     ReplicaStep,
     fail_replicas,
-    holds_data,
+    healthy_replicas,
     next_step,
     replicas_on_node,
 )
@@ -242,7 +241,7 @@ class Timeline:
         if not self._predecessors_run(entry):
             self._refuse(entry, Counter({NOT_CREATED: 0}))
             return
-        decision = decide_pod(pod, self.cluster, self._strategy, self._choose)
+        decision = self._strategy.decide(pod, self.cluster, self._choose)
         if not decision.node:
             self._refuse(entry, decision.reasons)
             return
@@ -397,29 +396,26 @@ class Timeline:
         volume = self.cluster.snapshot.volumes.get(name)
         return volume is not None and bool(volume.node_id)
 
-    def _healthy_replicas(self, name: str) -> int:
-        return sum(1 for replica in self.cluster.state.view.replicas_of(name) if holds_data(self.cluster, replica))
-
     def _lacks_replicas(self, name: str) -> bool:
         volume = self.cluster.snapshot.volumes.get(name)
-        return volume is not None and self._healthy_replicas(name) < volume.number_of_replicas
+        return volume is not None and healthy_replicas(self.cluster, name) < volume.number_of_replicas
 
     def _note_replicas(self, name: str) -> None:
         if self._lacks_replicas(name):
-            healthy = self._healthy_replicas(name)
+            healthy = healthy_replicas(self.cluster, name)
             self._fewer[name] = min(healthy, self._fewer.get(name, healthy))
 
     def _stuck_reason(self, key: PodKey) -> str:
         """Why a bound pod waits for its volumes, "" if not."""
         for volume in self.cluster.volumes_of(self.cluster.snapshot.pods[key]):
-            if not volume.has_shards and not self._healthy_replicas(volume.name):
+            if not volume.has_shards and not healthy_replicas(self.cluster, volume.name):
                 faulted = " is faulted" if volume.robustness == FAULTED else ""
                 return f"volume {volume.name}{faulted}: {self._problems.get(volume.name, 'not placed yet')}"
         return self.cluster.missing_driver(key) if key in self._bound else ""
 
     def _result(self) -> OrderResult:
         for name in self._fewer:
-            if not self._healthy_replicas(name):
+            if not healthy_replicas(self.cluster, name):
                 self._problems[name] = NO_DATA
         for name in self._situation.degraded:
             if not self._has_attachment(name) and self._lacks_replicas(name):

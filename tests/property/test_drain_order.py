@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.predict.cluster_changes import Drain, SetSetting
-from scheduler_core.predict.node_maintenance import maintain_node
+from scheduler_core.predict.drain_order import maintain_node
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.prediction import predict
 from scheduler_core.predict.situation import Situation

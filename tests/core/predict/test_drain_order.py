@@ -11,8 +11,14 @@ from functools import partial
 import pytest
 
 from scheduler_core.predict.cluster_changes import Drain, SetSetting
-from scheduler_core.predict.drain_order import DrainOrder, MaintenanceRequest, find_drain_order
-from scheduler_core.predict.node_maintenance import Maintenance, maintain_node, permanent_blockers
+from scheduler_core.predict.drain_order import (
+    DrainOrder,
+    Maintenance,
+    MaintenanceRequest,
+    find_drain_order,
+    maintain_node,
+    permanent_blockers,
+)
 from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation

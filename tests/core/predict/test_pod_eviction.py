@@ -10,9 +10,8 @@ from scheduler_core.model import kube
 from scheduler_core.model.constraints import PodScheduling
 from scheduler_core.predict.cluster_additions import AddNodes, Scale, Workload
 from scheduler_core.predict.cluster_changes import Drain, LoseNodes, SetSetting
-from scheduler_core.predict.pod_eviction import DisruptionBudgets
 from scheduler_core.predict.prediction import Certainty
-from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.situation import DisruptionBudgets, Situation
 from scheduler_core.predict.timeline import run_order
 from tests.builders import Object, pod
 from tests.worlds.predicted_clusters import (

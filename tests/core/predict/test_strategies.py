@@ -12,9 +12,8 @@ from scheduler_core.extender.decision import Packing
 from scheduler_core.model import kube
 from scheduler_core.model.verdict import Reason
 from scheduler_core.predict.cluster_additions import Scale, Workload
-from scheduler_core.predict.lagging_status import StatusChange, hide_changes, show_change
 from scheduler_core.predict.paced_timeline import Pace
-from scheduler_core.predict.predicted_cluster import list_replica, with_disk
+from scheduler_core.predict.predicted_cluster import StatusChange, hide_changes, list_replica, show_change, with_disk
 from scheduler_core.predict.predicted_replicas import Choose, move_replica, next_step
 from scheduler_core.predict.strategies import Spread, StrategyName, StrategyRun, compare_strategies, summarize_runs
 from tests.builders import claim, persistent_volume, replica, storage_class, volume

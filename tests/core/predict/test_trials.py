@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.predict.remedies import Trials
 from scheduler_core.predict.remedy import RemedyKind, Step
-from scheduler_core.predict.trials import Trials
 from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS
 from tests.worlds.remedies import cluster_of, waiting
