@@ -45,9 +45,9 @@ from app.settings import Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing
 from scheduler_core.extender.settings import Enforcement
-from scheduler_core.extender.what_if.predicted_cluster import persistent_state
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.predict.predicted_cluster import persistent_state
 
 _DOCS_FILES: Final = "/static-offline-docs"
 

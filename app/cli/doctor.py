@@ -74,9 +74,9 @@ def doctor(
 
     Exit code 0: there is no error. 1: there is one, or with --strict a warning. 2: bad input, or no cluster.
     """
+    from app import API_VERSION
     from app.extender.installation_reader import ReadOptions
     from app.extender.probe import ProbeOptions
-    from app.schemas.pod_explanation import API_VERSION
     from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, diagnose, is_well
     from scheduler_core.installation.facts import Severity
 

@@ -14,18 +14,12 @@ from app.cli.terminal import show_progress
 from app.cli.what_if_changes import pod_template
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.planning.pod_headroom import (
-    ClosestNode,
-    Headroom,
-    closest_node,
-    fill_with_pods,
-    summarize_headroom,
-)
-from scheduler_core.extender.what_if.cluster_additions import Workload
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.prediction import refusal_text
-from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.cluster_additions import Workload
+from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.prediction import refusal_text
+from scheduler_core.predict.situation import Situation
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

@@ -22,9 +22,9 @@ from app.cli.query import (
 )
 from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show
 from app.cli.terminal import progress_of
-from scheduler_core.extender.planning.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
-from scheduler_core.extender.what_if.predicted_replicas import Choose
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
+from scheduler_core.predict.predicted_replicas import Choose
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

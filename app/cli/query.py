@@ -37,8 +37,8 @@ from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 if TYPE_CHECKING:
-    from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-    from scheduler_core.extender.what_if.predicted_replicas import Choose
+    from scheduler_core.predict.predicted_cluster import PredictedCluster
+    from scheduler_core.predict.predicted_replicas import Choose
 
 CHANCE: Final = "a node is chosen at random among those that kube-scheduler may choose"
 _NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
@@ -195,7 +195,7 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
     Raises:
         WhatIfError: the source is a cluster that cannot be predicted
     """
-    from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
+    from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 
     return PredictedCluster(predicted_state(source.snapshot, now()), source.objects.state, source.objects.affinities)
 

@@ -15,8 +15,14 @@ from app.cli.terminal import show_status
 from scheduler_core.convert.replica_move_commands import Command, replica_move_commands
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.planning.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
-from scheduler_core.extender.planning.rebalance_goals import (
+from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
+from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.prediction import pods_by_volume
+from scheduler_core.predict.rebalance_goals import (
     LARGEST_VOLUME,
     WAITING_PODS,
     Baseline,
@@ -24,14 +30,8 @@ from scheduler_core.extender.planning.rebalance_goals import (
     LargestVolumeGoal,
     waiting_pods_goal,
 )
-from scheduler_core.extender.planning.replica_moves import ReplicaMove, is_auto_balanced
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.predicted_replicas import Choose
-from scheduler_core.extender.what_if.prediction import pods_by_volume
-from scheduler_core.extender.what_if.situation import Situation
-from scheduler_core.longhorn.provisioned_volume import DRIVER
-from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.replica_moves import ReplicaMove, is_auto_balanced
+from scheduler_core.predict.situation import Situation
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

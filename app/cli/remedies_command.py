@@ -15,12 +15,12 @@ from app.cli.terminal import show_status
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, check_existing_volumes, resolve_candidates
-from scheduler_core.extender.planning.remedies import MAX_DECISIONS, RemedySearch, find_remedies
-from scheduler_core.extender.what_if.pod_decision import PodDecider
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
+from scheduler_core.predict.pod_decision import PodDecider
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.remedies import MAX_DECISIONS, RemedySearch, find_remedies
 from scheduler_core.volumes.by_node import merge_resolutions
 
 if TYPE_CHECKING:
@@ -131,8 +131,7 @@ def remedy_after(
     limit = 1 + min(len(avoided), _MAX_AVOIDED)
     remedies = find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS).remedies
     # A node that is drained is not to be uncordoned.
-    allowed = (remedy for remedy in remedies if not any(step.node in avoided for step in remedy.steps))
-    remedy = next(allowed, None)
+    remedy = next((remedy for remedy in remedies if remedy.node not in avoided), None)
     return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
 
 

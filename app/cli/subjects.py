@@ -77,7 +77,7 @@ def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSour
 def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:
     """Returns a workload's first pod that waits, its first pod, or the one that it would create."""
     # Its import brings what `what-if` changes in a cluster.
-    from scheduler_core.extender.what_if.cluster_additions import MEMBER_NAMES, workload_members
+    from scheduler_core.predict.cluster_additions import MEMBER_NAMES, workload_members
 
     kind = resource.kind
     pods = source.snapshot.pods

@@ -34,20 +34,21 @@ from app.cli.what_if_changes import ChangeReader
 from app.schemas.remedies_answer import RemedyAnswer
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.what_if.order_history import OrderHistory, OrderPoint
-from scheduler_core.extender.what_if.predicted_replicas import NO_DATA
-from scheduler_core.extender.what_if.prediction import (
+from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.predicted_replicas import NO_DATA
+from scheduler_core.predict.prediction import (
     Certainty,
     DiskOutcome,
     FewerReplicas,
+    OrderHistory,
+    OrderPoint,
     PodOutcome,
     Prediction,
     predict,
     unlucky_order,
 )
-from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
-from scheduler_core.extender.what_if.situation import Change, ExpansionOutcome, Situation
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.situation import Change, ExpansionOutcome, Situation
+from scheduler_core.predict.timeline import OrderResult, run_order
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

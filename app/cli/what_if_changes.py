@@ -17,7 +17,9 @@ from scheduler_core.convert.pod_template import read_pod
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.what_if.cluster_additions import (
+from scheduler_core.model import generic, kube
+from scheduler_core.model.snapshot import NamespacedName, Snapshot
+from scheduler_core.predict.cluster_additions import (
     MEMBER_NAMES,
     AddDisk,
     AddNodes,
@@ -26,11 +28,9 @@ from scheduler_core.extender.what_if.cluster_additions import (
     Workload,
     workload_members,
 )
-from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
-from scheduler_core.extender.what_if.predicted_cluster import DAEMON_SET, STATEFUL_SET
-from scheduler_core.extender.what_if.situation import Change
-from scheduler_core.model import generic, kube
-from scheduler_core.model.snapshot import NamespacedName, Snapshot
+from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
+from scheduler_core.predict.predicted_cluster import DAEMON_SET, STATEFUL_SET
+from scheduler_core.predict.situation import Change
 
 _MAX_COUNT: Final = 10_000
 _POD: Final = "Pod"

@@ -25,10 +25,9 @@ from app.cli.what_if import (
     summary,
 )
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.what_if.order_history import OrderPoint
-from scheduler_core.extender.what_if.prediction import Certainty, Prediction
-from scheduler_core.extender.what_if.situation import Origin
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.predict.prediction import Certainty, OrderPoint, Prediction
+from scheduler_core.predict.situation import Origin
 
 _TEMPLATE: Final = "what_if_report.html"
 WIDTH: Final = 640

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import CapacityReport, DiskUsage
-from scheduler_core.extender.planning.node_loss import NodeLossOutcome
+from scheduler_core.predict.node_loss import NodeLossOutcome
 
 _DISK_LABELS: Final = ("node", "disk")
 _DISK_SIZES: Final[tuple[tuple[str, str, Callable[[DiskUsage], int]], ...]] = (

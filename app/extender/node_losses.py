@@ -24,9 +24,9 @@ from app.decisions.evaluator import Evaluator
 from app.runtime.decision_thread import Urgency
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.planning.node_loss import NodeLossOutcome, predict_node_loss
-from scheduler_core.extender.what_if.predicted_cluster import cluster_without_scheduling
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.predict.node_loss import NodeLossOutcome, predict_node_loss
+from scheduler_core.predict.predicted_cluster import cluster_without_scheduling
 
 log = structlog.get_logger("node losses")
 

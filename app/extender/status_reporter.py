@@ -28,18 +28,18 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_part
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.planning.remedies import find_remedies
 from scheduler_core.extender.status.candidate_order import sort_candidates
 from scheduler_core.extender.status.report import StatusReport, status_report
 from scheduler_core.extender.status.waiting_rows import WaitingRow, candidate_nodes, waiting_row
-from scheduler_core.extender.what_if.cluster_changes import Drain
-from scheduler_core.extender.what_if.predicted_cluster import cluster_without_scheduling
-from scheduler_core.extender.what_if.prediction import Prediction, predict
-from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
-from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.generic.current_predicates import UNSCHEDULABLE
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.cluster_changes import Drain
+from scheduler_core.predict.predicted_cluster import cluster_without_scheduling
+from scheduler_core.predict.prediction import Prediction, predict
+from scheduler_core.predict.remedies import find_remedies
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import OrderResult, run_order
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import CacheStatus

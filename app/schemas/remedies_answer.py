@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from scheduler_core.convert import node_commands
 from scheduler_core.convert.replica_move_commands import Command, replica_move_commands
-from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.longhorn.replica_request import auto_balance_mode
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.remedy import RemedyKind, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,19 @@ class RemedyAnswer:
     steps: tuple[RemedyStepAnswer, ...]
 
 
-def remedy_answer(cluster: PredictedCluster, remedy: Remedy, longhorn_namespace: str) -> RemedyAnswer:
+def remedy_answer(cluster: PredictedCluster, remedy: Step, longhorn_namespace: str) -> RemedyAnswer:
     """Returns a remedy as data, with the commands that it needs."""
-    steps = tuple(
-        RemedyStepAnswer(
-            kind=step.kind.value,
-            text=step.text,
-            node=step.node,
-            disk=step.disk,
-            size=step.size,
-            tags=step.tags,
-            replica=step.move.replica if step.move is not None else "",
-            commands=[shlex.join(command) for command in step_commands(cluster, step, longhorn_namespace)],
-        )
-        for step in remedy.steps
+    step = RemedyStepAnswer(
+        kind=remedy.kind.value,
+        text=remedy.text,
+        node=remedy.node,
+        disk=remedy.disk,
+        size=remedy.size,
+        tags=remedy.tags,
+        replica=remedy.move.replica if remedy.move is not None else "",
+        commands=[shlex.join(command) for command in step_commands(cluster, remedy, longhorn_namespace)],
     )
-    return RemedyAnswer(remedy.text, remedy.kind.value, remedy.cost.size, steps)
+    return RemedyAnswer(remedy.text, remedy.kind.value, remedy.size, (step,))
 
 
 def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tuple[Command, ...]:
@@ -60,7 +57,7 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
 
     Args:
         cluster: the cluster before the remedy
-        step: of a remedy for this cluster
+        step: a remedy for this cluster
         namespace: Longhorn's
     """
     name = step.node

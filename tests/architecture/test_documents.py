@@ -11,9 +11,9 @@ import pytest
 
 from app.cli.commands import load_command
 from scheduler_core.extender.kube_scheduler_filters import PLUGIN_RULES, VOLUME_PLUGIN
-from scheduler_core.extender.planning.remedy import RemedyKind
 from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED
 from scheduler_core.model.verdict import Reason
+from scheduler_core.predict.remedy import RemedyKind
 from tests.e2e.situations import SITUATIONS
 
 ROOT = Path(__file__).parents[2]

@@ -30,8 +30,8 @@ from app.settings import Settings
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
-from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.predict.node_loss import NodeLossOutcome
 from tests import builders as make
 
 ROOT: Final = Path(__file__).parents[2]

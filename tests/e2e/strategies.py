@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +16,13 @@ from rich.table import Table
 from app.cli.query import ClusterSource, Orders, Query, predicted_cluster, seeded_choice
 from app.cli.what_if_changes import ChangeReader
 from app.kube.snapshot_generic import SchedulingObjects
-from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.strategies.comparison import Spread, StrategyComparison, summarize
-from scheduler_core.extender.strategies.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
-from scheduler_core.extender.strategies.seeded_run import Pace, arrival_order, run_strategy
-from scheduler_core.extender.strategies.strategy import STRATEGIES
-from scheduler_core.extender.what_if.situation import Situation
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.strategies import Spread, StrategyComparison, compare_strategies
+from tests.worlds.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
 
 ROOT: Final = Path(__file__).parents[2]
 GOAL_1: Final = ROOT / "examples/goal-1-burst"
@@ -66,24 +65,12 @@ def goal_1() -> Situation:
 
 
 def compare(situation: Situation, orders: int) -> StrategyComparison:
-    """Runs every strategy in every order; the pods of an order arrive in the same way for each strategy."""
-    pace = Pace()
-    seeds = Orders(orders).seeds
-    figures = []
-    for name, strategy in STRATEGIES.items():
-        results = [
-            run_strategy(
-                situation,
-                arrival_order(situation, seeded_choice(f"{seed}/arrival")),
-                strategy(FilterOptions()),
-                pace,
-                seeded_choice(f"{seed}/choices"),
-            )
-            for seed in seeds
-        ]
-        figures.append(summarize(name, results))
-    nodes = len(situation.cluster.node_names)
-    return StrategyComparison(nodes, len(situation.all_pods()), orders, pace, tuple(figures))
+    """Runs every strategy in every order."""
+    return compare_strategies(situation, [partial(_choices, seed) for seed in Orders(orders).seeds])
+
+
+def _choices(seed: str, purpose: str) -> Choose:
+    return seeded_choice(f"{seed}/{purpose}")
 
 
 def failures(comparisons: Iterable[StrategyComparison]) -> list[str]:

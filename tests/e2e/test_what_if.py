@@ -476,9 +476,8 @@ def run_printed(rig: Rig, commands: Sequence[str]) -> None:
 
 
 def apply_remedy(rig: Rig, entry: WaitingPod, answer: Any) -> None:
-    """Makes the steps of the first remedy of the expected kinds; what has no command is done to the simulated disk."""
-    kinds = list(entry.steps)
-    remedy = next(each for each in answer["remedies"] if [step["kind"] for step in each["steps"]] == kinds)
+    """Makes the steps of the first remedy of the expected kind; what has no command is done to the simulated disk."""
+    remedy = next(each for each in answer["remedies"] if each["kind"] == entry.remedy)
     for step in remedy["steps"]:
         match step["kind"]:
             case "free-scheduled":
@@ -503,7 +502,7 @@ def test_printed_changes_make_waiting_pods_run(rig: Rig) -> None:
     rig.until("the moved volume is complete", lambda: len(replica_nodes(rig, f"{MOVED}-has")) == 2)
     (remote,) = replica_nodes(rig, f"{MOVED}-has") - {f"{MOVED}-1"}
     (shifted,) = replica_nodes(rig, f"{SHIFTED}-has")
-    entries = (WaitingPod(remote, ("move-replica",)), *WAITING_PODS)
+    entries = (WaitingPod(remote, "move-replica"), *WAITING_PODS)
     rig.create(*(each for entry in entries for each in entry.objects()), *small_pod("shifted", shifted))
     apps = {entry.name for entry in entries} | {"shifted"}
     rig.until("all are refused", lambda: unscheduled(rig) == apps, 60)

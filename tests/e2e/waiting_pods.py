@@ -28,14 +28,14 @@ class WaitingPod:
 
     Attributes:
         name: of the node, and of the pod without its number
-        steps: the kinds of the steps that make it fit
+        remedy: the kind of the remedy that makes it fit
         disk: fields of the node's disk, as in the annotation `simulator/disks`
         node: changed fields of the Longhorn node's spec
         present: the sizes of volumes that are on the node already
     """
 
     name: str
-    steps: tuple[str, ...]
+    remedy: str
     disk: Mapping[str, Any] = field(default_factory=lambda: {"size": "300Gi"})
     node: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cordoned: bool = False
@@ -62,16 +62,15 @@ class WaitingPod:
 
 
 WAITING_PODS: Final = (
-    WaitingPod("cordoned", ("uncordon",), cordoned=True),
-    WaitingPod("closed-node", ("allow-node",), node=_CLOSED),
-    WaitingPod("closed-disk", ("allow-disk",), node={"disks": {DISK: _CLOSED}}),
-    WaitingPod("untagged-node", ("tag-node",), node={"tags": ["old"]}, storage_class=_TAG_OF_NODE),
-    WaitingPod("untagged-disk", ("tag-disk",), disk={"size": "300Gi", "tags": ["old"]}, storage_class=_TAG_OF_DISK),
-    WaitingPod("reserved", ("lower-reserve",), disk={"size": "200Gi", "reserved": "150Gi"}),
-    WaitingPod("scheduled", ("free-scheduled",), disk={"size": "200Gi"}, present=("50Gi", "100Gi")),
-    WaitingPod("written", ("free-available",), disk={"size": "400Gi", "used": "350Gi"}),
-    WaitingPod("small", ("grow-disk",), disk={"size": "60Gi"}),
-    WaitingPod("twice", ("uncordon", "allow-disk"), cordoned=True, node={"disks": {DISK: _CLOSED}}),
+    WaitingPod("cordoned", "uncordon", cordoned=True),
+    WaitingPod("closed-node", "allow-node", node=_CLOSED),
+    WaitingPod("closed-disk", "allow-disk", node={"disks": {DISK: _CLOSED}}),
+    WaitingPod("untagged-node", "tag-node", node={"tags": ["old"]}, storage_class=_TAG_OF_NODE),
+    WaitingPod("untagged-disk", "tag-disk", disk={"size": "300Gi", "tags": ["old"]}, storage_class=_TAG_OF_DISK),
+    WaitingPod("reserved", "lower-reserve", disk={"size": "200Gi", "reserved": "150Gi"}),
+    WaitingPod("scheduled", "free-scheduled", disk={"size": "200Gi"}, present=("50Gi", "100Gi")),
+    WaitingPod("written", "free-available", disk={"size": "400Gi", "used": "350Gi"}),
+    WaitingPod("small", "grow-disk", disk={"size": "60Gi"}),
 )
 
 

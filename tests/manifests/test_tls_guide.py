@@ -81,7 +81,7 @@ def test_the_second_script_renews_both_certificates_without_another_authority(fo
     before = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes()).serial_number
     run(folder, "sign.sh")
     context = running.context
-    asyncio.run(running.reload())
+    asyncio.run(running.check())
     assert running.context is not context
     assert x509.load_pem_x509_certificate((folder / "server.crt").read_bytes()).serial_number != before
     for each in (former, caller(folder)):

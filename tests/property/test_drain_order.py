@@ -14,14 +14,14 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.planning.node_maintenance import maintain_node, settle_cluster
-from scheduler_core.extender.what_if.cluster_changes import Drain, SetSetting
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.prediction import predict
-from scheduler_core.extender.what_if.seeded_order import run_order
-from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.predict.cluster_changes import Drain, SetSetting
+from scheduler_core.predict.drain_order import maintain_node
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.prediction import predict
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import run_order
 from tests.builders import Object, pod
-from tests.core.extender.test_drain_order import NONE, choose, names, order_of
+from tests.core.predict.test_drain_order import NONE, choose, names, order_of
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS, after, node, owned_pod, replica_name, running, situation
 
@@ -76,7 +76,7 @@ def _drain_counts(world: World) -> Callable[[tuple[str, ...]], int]:
     @cache
     def drain(order: tuple[str, ...], course: int) -> PredictedCluster | None:
         if not order:
-            return settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, "")).cluster
+            return run_order(Situation(world.start.cluster), OPTIONS, choose(course, "")).cluster
         cluster = drain(order[:-1], course)
         if cluster is None:
             return None
@@ -117,7 +117,7 @@ def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> No
     """
     order = order_of(world.start, *world.nodes, courses=COURSES)
     for course in range(COURSES):
-        cluster: PredictedCluster = settle_cluster(world.start.cluster, NONE, OPTIONS, choose(course, "")).cluster
+        cluster: PredictedCluster = run_order(Situation(world.start.cluster), OPTIONS, choose(course, "")).cluster
         for name in names(order):
             start = Situation(cluster)
             drained = Drain((name,)).apply(start)

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.planning.pod_headroom import fill_with_pods
-from scheduler_core.extender.what_if.seeded_order import run_order
-from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.predict.pod_headroom import fill_with_pods
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import run_order
 from tests.builders import disk, kube_node, longhorn_node
-from tests.core.extender.test_pod_headroom import headroom, template
+from tests.core.predict.test_pod_headroom import headroom, template
 from tests.examples import examples
 from tests.property.test_what_if import World, worlds
 from tests.worlds.predicted_clusters import OPTIONS, situation

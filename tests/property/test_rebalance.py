@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.capacity_report import CapacityReport
-from scheduler_core.extender.planning.move_search import Rebalance, find_moves
-from scheduler_core.extender.planning.rebalance_goals import (
+from scheduler_core.model.generic import PodKey
+from scheduler_core.predict.cluster_additions import Scale
+from scheduler_core.predict.move_search import Rebalance, find_moves
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import Choose, next_step
+from scheduler_core.predict.rebalance_goals import (
     Baseline,
     LargestVolumeGoal,
     LargestVolumes,
     waiting_pods_goal,
 )
-from scheduler_core.extender.planning.replica_moves import ReplicaMove, apply_move, replica_moves
-from scheduler_core.extender.what_if.cluster_additions import Scale
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.predicted_replicas import Choose, next_step
-from scheduler_core.extender.what_if.situation import Situation
-from scheduler_core.model.generic import PodKey
+from scheduler_core.predict.replica_moves import ReplicaMove, apply_move, replica_moves
+from scheduler_core.predict.situation import Situation
 from tests.builders import GI
 from tests.examples import examples
 from tests.property.test_what_if import workload, worlds

@@ -10,9 +10,9 @@ from functools import partial
 
 from hypothesis import given
 
-from scheduler_core.extender.planning.replica_moves import apply_move, replica_moves
-from scheduler_core.extender.what_if.predicted_replicas import holds_data, next_step
 from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.predict.predicted_replicas import holds_data, next_step
+from scheduler_core.predict.replica_moves import apply_move, replica_moves
 from tests.property.test_what_if import World, worlds
 from tests.worlds.predicted_clusters import after
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.strategies.seeded_run import Pace, RunResult
-from scheduler_core.extender.strategies.strategy import StrategyName
-from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.predict.paced_timeline import Pace
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.strategies import StrategyName, StrategyRun
 from tests.examples import examples
 from tests.worlds.strategy_runs import play_strategy, with_pods
 
@@ -55,10 +54,10 @@ names = st.sampled_from(StrategyName)
 few = examples(40)
 
 
-def _bytes_by_disk(result: RunResult) -> dict[str, int]:
+def _bytes_by_disk(result: StrategyRun) -> dict[str, int]:
     """Bytes of each disk's replicas, counted from the replicas alone."""
     sums: dict[str, int] = {}
-    for replica in result.cluster.snapshot.replicas.values():
+    for replica in result.end.cluster.snapshot.replicas.values():
         sums[replica.disk_id] = sums.get(replica.disk_id, 0) + replica.size
     return sums
 
@@ -66,16 +65,12 @@ def _bytes_by_disk(result: RunResult) -> dict[str, int]:
 @few
 @given(worlds(), names)
 def test_every_pod_is_placed_or_waits(world: World, name: StrategyName) -> None:
-    """At every step; steps grow, and what went wrong is never forgotten."""
+    """A pod that waits has no node, or is stuck, or was refused."""
     result = play_strategy(world.start, name, world.seed, world.pace)
-    pods = len(world.start.all_pods())
-    assert all(sample.placed + sample.waiting == pods for sample in result.samples)
-    assert result.samples[0].step == 0
-    for earlier, later in pairwise(result.samples):
-        assert earlier.step < later.step
-        assert earlier.placed <= later.placed
-        assert earlier.misplaced <= later.misplaced
-        assert earlier.overbooked <= later.overbooked
+    waiting = {entry.key for entry in world.start.all_pods()} - {*result.end.nodes}
+    assert waiting == {*result.end.refusals}
+    assert result.placed + len(waiting) + len(result.end.stuck) == len(world.start.all_pods())
+    assert sum(result.reasons.values()) == len(waiting)
 
 
 @few
@@ -83,9 +78,11 @@ def test_every_pod_is_placed_or_waits(world: World, name: StrategyName) -> None:
 def test_the_same_seed_gives_the_same_run(world: World, name: StrategyName) -> None:
     """Nodes, counts and reasons, in the same order."""
     first, second = (play_strategy(world.start, name, world.seed, world.pace) for _ in range(2))
-    assert (first.samples, list(first.nodes.items()), first.reasons) == (
-        second.samples,
-        list(second.nodes.items()),
+    assert list(first.end.nodes.items()) == list(second.end.nodes.items())
+    assert (first.last_placement, first.misplaced, first.overbooked, first.reasons) == (
+        second.last_placement,
+        second.misplaced,
+        second.overbooked,
         second.reasons,
     )
 
@@ -98,15 +95,15 @@ def test_the_counts_are_those_of_the_objects(world: World, name: StrategyName) -
     The objects in the end are counted.
     """
     result = play_strategy(world.start, name, world.seed, world.pace)
-    snapshot = result.cluster.snapshot
+    snapshot = result.end.cluster.snapshot
     with_data = {replica.volume for replica in snapshot.replicas.values() if replica.node_id and replica.healthy_at}
     complete = {
         key
-        for key, node in result.nodes.items()
-        if node and {volume.name for volume in result.cluster.volumes_of(snapshot.pods[key])} <= with_data
+        for key, node in result.end.nodes.items()
+        if node and {volume.name for volume in result.end.cluster.volumes_of(snapshot.pods[key])} <= with_data
     }
-    assert result.samples[-1].placed == len(complete)
-    assert result.stuck == {*result.nodes} - complete
+    assert result.placed == len(complete)
+    assert {*result.end.stuck} == {*result.end.nodes} - complete
     sums = _bytes_by_disk(result)
     overbooked = {
         (node.name, disk.name): sums[disk.uuid] - disk.storage_maximum
@@ -116,7 +113,6 @@ def test_the_counts_are_those_of_the_objects(world: World, name: StrategyName) -
     }
     assert {*overbooked} <= {*result.overbooked}
     assert all(over <= result.overbooked[place] for place, over in overbooked.items())
-    assert len(result.overbooked) == result.samples[-1].overbooked
 
 
 @few
@@ -127,9 +123,9 @@ def test_a_remote_volume_was_misplaced(world: World, name: StrategyName) -> None
     It was placed elsewhere when it was new.
     """
     result = play_strategy(world.start, name, world.seed, world.pace)
-    for key, node in result.nodes.items():
-        for volume in result.cluster.volumes_of(result.cluster.snapshot.pods[key]):
-            places = {replica.node_id for replica in result.cluster.state.view.replicas_of(volume.name)}
+    for key, node in result.end.nodes.items():
+        for volume in result.end.cluster.volumes_of(result.end.cluster.snapshot.pods[key]):
+            places = {replica.node_id for replica in result.end.cluster.state.view.replicas_of(volume.name)}
             assert not places or node in places or volume.name in result.misplaced
 
 
@@ -139,7 +135,7 @@ def test_the_status_shows_everything_in_the_end(world: World, name: StrategyName
     """However long it lagged, it lists exactly the replicas that exist."""
     result = play_strategy(world.start, name, world.seed, world.pace)
     sums = _bytes_by_disk(result)
-    for node in result.cluster.snapshot.longhorn_nodes.values():
+    for node in result.end.cluster.snapshot.longhorn_nodes.values():
         for disk in node.disks:
             assert disk.storage_scheduled == sum(disk.scheduled_replicas.values()) == sums.get(disk.uuid, 0)
 
@@ -158,7 +154,7 @@ def test_order_safe_packing_misplaces_nothing_on_a_current_status(world: World) 
     """Every pod that gets a node runs with its data there."""
     current = Pace(lag=0, binding=world.pace.binding)
     result = play_strategy(world.start, StrategyName.CAPACITY, world.seed, current, Packing.ORDER_SAFE)
-    assert (result.misplaced, result.stuck) == (frozenset(), frozenset())
+    assert (result.misplaced, result.end.stuck) == (frozenset(), {})
 
 
 @few
@@ -166,7 +162,7 @@ def test_order_safe_packing_misplaces_nothing_on_a_current_status(world: World) 
 def test_stale_safe_packing_does_no_wrong_on_any_status(world: World) -> None:
     """Nothing is overbooked, misplaced or stuck, however far the status is behind."""
     result = play_strategy(world.start, StrategyName.CAPACITY, world.seed, world.pace, Packing.STALE_SAFE)
-    assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())
+    assert (result.overbooked, result.misplaced, result.end.stuck) == ({}, frozenset(), {})
 
 
 @few
@@ -177,7 +173,7 @@ def test_the_guard_does_no_wrong_on_any_status(world: World) -> None:
     That is so though every node with a packing is offered.
     """
     result = play_strategy(world.start, StrategyName.GUARDED, world.seed, world.pace)
-    assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())
+    assert (result.overbooked, result.misplaced, result.end.stuck) == ({}, frozenset(), {})
 
 
 @few
@@ -185,7 +181,7 @@ def test_the_guard_does_no_wrong_on_any_status(world: World) -> None:
 def test_without_an_extender_every_pod_gets_a_node(world: World) -> None:
     """kube-scheduler refuses none, at the first attempt."""
     result = play_strategy(world.start, StrategyName.NONE, world.seed, world.pace)
-    assert len(result.nodes) == len(world.start.all_pods())
+    assert len(result.end.nodes) == len(world.start.all_pods())
     assert not result.reasons
 
 
@@ -198,4 +194,4 @@ def test_pods_of_one_volume_do_not_meet_by_the_proposal(world: World) -> None:
     """
     pace = Pace(world.pace.lag, world.pace.binding, scheduling_timeout=10_000, reservation_timeout=10_000)
     result = play_strategy(world.start, StrategyName.PROPOSAL, world.seed, pace)
-    assert (result.overbooked, result.misplaced, result.stuck) == ({}, frozenset(), frozenset())
+    assert (result.overbooked, result.misplaced, result.end.stuck) == ({}, frozenset(), {})

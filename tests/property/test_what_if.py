@@ -15,17 +15,16 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import Competing
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.what_if.cluster_additions import AddDisk, AddNodes, Scale, Workload
-from scheduler_core.extender.what_if.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, SetSetting
-from scheduler_core.extender.what_if.order_history import OrderProgress, ignore_progress
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
-from scheduler_core.extender.what_if.predicted_replicas import Choose
-from scheduler_core.extender.what_if.prediction import Certainty, predict
-from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
-from scheduler_core.extender.what_if.situation import Change, Situation
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import kube
 from scheduler_core.model.disruption_budget import DisruptionBudget
+from scheduler_core.predict.cluster_additions import AddDisk, AddNodes, Scale, Workload
+from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, SetSetting
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.prediction import Certainty, predict
+from scheduler_core.predict.situation import Change, Situation
+from scheduler_core.predict.timeline import OrderProgress, OrderResult, ignore_progress, run_order
 from tests.builders import GI, Object
 from tests.examples import examples
 from tests.worlds.predicted_clusters import (

@@ -10,11 +10,10 @@ from app.kube.snapshot_generic import SchedulingObjects
 from app.kube.snapshot_live import as_snapshot
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.what_if.order_history import Observe
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, predicted_state
-from scheduler_core.extender.what_if.prediction import PodOutcome, Prediction, predict
-from scheduler_core.extender.what_if.seeded_order import OrderResult, run_order
-from scheduler_core.extender.what_if.situation import Change, Situation
+from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
+from scheduler_core.predict.prediction import PodOutcome, Prediction, predict
+from scheduler_core.predict.situation import Change, Situation
+from scheduler_core.predict.timeline import Observe, OrderResult, run_order
 from tests.builders import (
     GI,
     NOW,

@@ -18,13 +18,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from app.schemas.remedies_answer import step_commands
-from scheduler_core.extender.planning.remedies import find_remedies
-from scheduler_core.extender.planning.remedy import Remedy, RemedyKind, Step
-from scheduler_core.extender.planning.replica_moves import DiskPlace
-from scheduler_core.extender.what_if.pod_decision import PodDecider
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster, with_schedulable_condition
 from scheduler_core.longhorn.node_status import ROUNDING, schedulable_condition
 from scheduler_core.model import kube
+from scheduler_core.predict.pod_decision import PodDecider
+from scheduler_core.predict.predicted_cluster import PredictedCluster, with_schedulable_condition
+from scheduler_core.predict.remedies import find_remedies
+from scheduler_core.predict.remedy import RemedyKind, Step
+from scheduler_core.predict.replica_moves import DiskPlace
 from tests.builders import (
     Object,
     claim,
@@ -216,11 +216,11 @@ class World:
         return fits(self.objects)
 
     @cached_property
-    def remedies(self) -> tuple[Remedy, ...]:
+    def remedies(self) -> tuple[Step, ...]:
         """Many remedies."""
         return self.find(20)
 
-    def find(self, limit: int) -> tuple[Remedy, ...]:
+    def find(self, limit: int) -> tuple[Step, ...]:
         """At most `limit` remedies."""
         return find_remedies(waiting(self.cluster), self.cluster, OPTIONS, limit).remedies
 
@@ -228,15 +228,14 @@ class World:
         """Whether the pod fits after steps without moves."""
         return fits(after(self.objects, self._cluster_as_read, steps))
 
-    def works(self, remedy: Remedy) -> bool:
+    def works(self, remedy: Step) -> bool:
         """Whether the pod fits after a remedy, for every move's target.
 
         Longhorn may put a moved replica anywhere.
         """
-        move = remedy.steps[0].move
-        if move is None:
-            return self.fits_after(*remedy.steps)
-        return all(fits(after_move(self.objects, remedy.steps[0], target)) for target in move.targets)
+        if remedy.move is None:
+            return self.fits_after(remedy)
+        return all(fits(after_move(self.objects, remedy, target)) for target in remedy.move.targets)
 
 
 def worlds(*, elsewhere: float = 0.2) -> st.SearchStrategy[World]:

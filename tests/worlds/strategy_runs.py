@@ -6,11 +6,11 @@ import random
 from collections.abc import Mapping, Sequence
 
 from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.strategies.generated_cluster import GIBIBYTE, AddPods
-from scheduler_core.extender.strategies.seeded_run import Pace, RunResult, arrival_order, run_strategy
-from scheduler_core.extender.strategies.strategy import STRATEGIES, StrategyName
-from scheduler_core.extender.what_if.situation import Situation
+from scheduler_core.predict.paced_timeline import Pace
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.strategies import STRATEGIES, StrategyName, StrategyRun, run_strategy
 from tests.builders import Object, disk, kube_node, longhorn_node
+from tests.worlds.generated_cluster import GIBIBYTE, AddPods
 from tests.worlds.predicted_clusters import after, situation
 
 AT_ONCE = Pace(lag=0, binding=0)
@@ -36,16 +36,16 @@ def with_pods(nodes: Mapping[str, Sequence[float]], *pods: Sequence[float]) -> S
 
 def play_strategy(
     start: Situation, name: StrategyName, seed: int = 0, pace: Pace | None = None, packing: Packing = Packing.AUTO
-) -> RunResult:
+) -> StrategyRun:
     """The end of one run of a strategy."""
-    arrival = arrival_order(start, random.Random(seed).randrange)  # noqa: S311
     strategy = STRATEGIES[name](FilterOptions(packing=packing))
+    choose_arrival = random.Random(seed).randrange  # noqa: S311
     choose = random.Random(f"{seed}/choices").randrange  # noqa: S311
-    return run_strategy(start, arrival, strategy, pace or Pace(), choose)
+    return run_strategy(start, strategy, pace or Pace(), choose_arrival, choose)
 
 
 def play_seeds(
     start: Situation, name: StrategyName, pace: Pace | None = None, packing: Packing = Packing.AUTO, seeds: int = 20
-) -> list[RunResult]:
+) -> list[StrategyRun]:
     """The ends of some runs of a strategy."""
     return [play_strategy(start, name, seed, pace, packing) for seed in range(seeds)]

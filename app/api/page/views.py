@@ -18,14 +18,14 @@ from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.schemas.state import PlacementGuardState, ServiceState
 from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.extender.placement_guard import GuardOutcome
-from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
 from scheduler_core.extender.status.report import StatusReport
 from scheduler_core.extender.status.row_page import RowPage, page_of
 from scheduler_core.extender.status.waiting_rows import WaitingRow, pods_on_node
-from scheduler_core.extender.what_if.prediction import Prediction
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
+from scheduler_core.predict.node_loss import NodeLossOutcome
+from scheduler_core.predict.prediction import Prediction
 
 Context = Mapping[str, Any]
 BADGES: Final = {

@@ -27,10 +27,10 @@ from app.settings import Settings
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.extender.nudge import WaitingPod
 from scheduler_core.extender.placement_monitor import PlacementReport
-from scheduler_core.extender.planning.node_loss import NodeLossOutcome
 from scheduler_core.extender.settings import Enforcement
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.predict.node_loss import NodeLossOutcome
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.service import application, by_names, db_pod, http_client, small_cluster

@@ -82,7 +82,7 @@ def test_explain_imports_what_it_shows() -> None:
     """The Kubernetes client, logs and the server are for other commands, predictions for pods that fit nowhere."""
     modules = imported("explain", "--snapshot", EXAMPLE)
     assert modules & {*SLOW, "asyncio"} == set()
-    assert not any(name.startswith("scheduler_core.extender.what_if") for name in modules)
+    assert not any(name.startswith("scheduler_core.predict") for name in modules)
     assert not any(name.startswith("app.cli.") and "explain" not in name for name in modules - _SHARED)
 
 

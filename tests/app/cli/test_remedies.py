@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_core.extender.planning.remedies import find_remedies
+from scheduler_core.predict.remedies import find_remedies
 from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, storage_class
 from tests.worlds.command_line import Run
 from tests.worlds.remedies import object_of, run_command, write_conditions
@@ -57,12 +57,12 @@ def evicted_node() -> list[Object]:
     return objects
 
 
-def selective(*, full: bool) -> list[Object]:
+def selective() -> list[Object]:
     """The same with a StorageClass whose tags the node lacks.
 
     The disk lacks them, too.
     """
-    objects = world(tags=("hdd",), reserved=70 if full else 0)
+    objects = world(tags=("hdd",))
     objects[2] = storage_class(diskSelector="ssd,fast")
     return objects
 
@@ -82,14 +82,9 @@ CLUSTERS = [
     pytest.param(world(allow=False), "allow scheduling on disk a/disk-1", id="disk disallowed"),
     pytest.param(world(evict=True), "allow scheduling on disk a/disk-1 and cancel its eviction", id="disk evicted"),
     pytest.param(evicted_node(), "allow scheduling on Longhorn node a and cancel its eviction", id="node evicted"),
-    pytest.param(selective(full=False), "add tags fast, ssd to disk a/disk-1", id="no tags"),
+    pytest.param(selective(), "add tags fast, ssd to disk a/disk-1", id="no tags"),
     pytest.param(
         world(reserved=70), "reserve 10Gi less on disk a/disk-1 (60Gi instead of 70Gi)", id="too much reserved"
-    ),
-    pytest.param(
-        selective(full=True),
-        "add tags fast, ssd to disk a/disk-1, and reserve 10Gi less on disk a/disk-1 (60Gi instead of 70Gi)",
-        id="no tags and too much reserved",
     ),
 ]
 

@@ -15,9 +15,9 @@ from app.extender.node_losses import MAX_NODES, ROUND_INTERVAL, NodeLosses
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.metrics import PREFIX
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.planning.node_loss import NodeLossOutcome, predict_node_loss
-from scheduler_core.extender.what_if.predicted_cluster import PredictedCluster
 from scheduler_core.packing.giving_way import give_way
+from scheduler_core.predict.node_loss import NodeLossOutcome, predict_node_loss
+from scheduler_core.predict.predicted_cluster import PredictedCluster
 from tests.builders import kube_node
 from tests.worlds.decision_runners import RestingRunner
 from tests.worlds.predicted_clusters import growing_class, node, running

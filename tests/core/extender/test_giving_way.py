@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.evaluation.competitors import CompetitorGroups
-from scheduler_core.extender.what_if.cluster_changes import Drain
 from scheduler_core.model.kube import Pod
+from scheduler_core.predict.cluster_changes import Drain
 from tests import builders as make
 from tests.bench.offers_cluster import new_pod
 from tests.worlds.crowded_cluster import NODES, CrowdedCluster

@@ -1,0 +1,254 @@
+"""Changes that add pods, nodes, disks, and objects of a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scheduler_core.model import generic, kube, longhorn
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.pod_decision import detach_volumes
+from scheduler_core.predict.predicted_cluster import (
+    NODE_BOUND_OWNERS,
+    STATEFUL_SET,
+    ChangesByObject,
+    PredictedCluster,
+    WhatIfError,
+    with_conditions,
+    with_disk,
+)
+from scheduler_core.predict.situation import Situation, without_expected_pods
+
+HOST_NAME_LABEL = "kubernetes.io/hostname"
+# How Kubernetes names the pods of each kind.
+MEMBER_NAMES = {STATEFUL_SET: "[0-9]+", "Deployment": "[a-z0-9]+-[a-z0-9]{5}", "ReplicaSet": "[a-z0-9]{5}"}
+# The kind of a pod's controller; a workload of kind Pod has copies of a pod without one.
+_POD_OWNERS = {
+    STATEFUL_SET: STATEFUL_SET,
+    "Deployment": "ReplicaSet",
+    "ReplicaSet": "ReplicaSet",
+    "Job": "Job",
+    "CronJob": "Job",
+    "Pod": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload that can be scaled."""
+
+    kind: str
+    namespace: str
+    name: str
+    pod: kube.Pod  # its template, named as the workload's pod 0
+    in_order: bool = False  # whether a pod is created only when the one before it runs
+
+    def pod_name(self, number: int) -> str:
+        return f"{self.name}-{number}"
+
+    def new_pod(self, number: int) -> kube.Pod:
+        """Returns a pod of a StatefulSet or another workload, by its number."""
+        name = self.pod_name(number)
+        mounts = tuple(replace(mount, claim=self._claim_name(mount, name)) for mount in self.pod.volumes)
+        return replace(
+            self.pod,
+            name=name,
+            uid=_new_uid(self.namespace, name),
+            node_name="",
+            volumes=mounts,
+            owner=_POD_OWNERS[self.kind],
+            scheduling=replace(self.pod.scheduling, ready=True),
+        )
+
+    def _claim_name(self, mount: kube.ClaimVolume, pod_name: str) -> str:
+        """Returns the claim that another pod mounts; claims without a template are shared."""
+        if mount.ephemeral:
+            return f"{pod_name}-{mount.name}"
+        if mount.template is not None and mount.claim.endswith(self.pod.name):
+            return mount.claim.removesuffix(self.pod.name) + pod_name
+        return mount.claim
+
+
+def _new_uid(namespace: str, name: str) -> str:
+    return f"what-if-{namespace}-{name}"
+
+
+def workload_members(kind: str, workload: NamespacedName, pods: Mapping[PodKey, kube.Pod]) -> list[PodKey]:
+    """Returns the live pods of a workload, those of earlier changes included, by their names, of which the last are
+    removed first.
+    """
+    namespace, name = workload
+    created = re.compile(f"{re.escape(name)}-{MEMBER_NAMES[kind]}")
+    predicted = re.compile(f"{re.escape(name)}-[0-9]+")
+    members = [
+        key
+        for key, pod in pods.items()
+        if pod.live
+        and key[0] == namespace
+        and (predicted if pod.uid == _new_uid(*key) else created).fullmatch(key[1])
+        and pod.owner in ("", _POD_OWNERS[kind])
+    ]
+    # Of a StatefulSet the highest numbers go first, of other kinds the pods without a node.
+    if kind == STATEFUL_SET:
+        return sorted(members, key=lambda key: int(key[1].rpartition("-")[2]))
+    return sorted(members, key=lambda key: (not pods[key].node_name, key[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A workload has another number of pods."""
+
+    workload: Workload
+    count: int | None  # None for as many as it has, or one if it has none
+
+    def apply(self, situation: Situation) -> Situation:
+        """Adds pods, or removes the last ones."""
+        workload = self.workload
+        own_key = (workload.namespace, workload.name)
+        pods = situation.cluster.snapshot.pods
+        members = workload_members(workload.kind, own_key, pods)
+        count = (len(members) or 1) if self.count is None else self.count
+        for key in members[count:]:
+            pod = situation.cluster.snapshot.pods[key]
+            cluster = detach_volumes(situation.cluster, pod).without_pod(key)
+            remaining = tuple(entry for entry in situation.pods if entry.key != key)
+            situation = replace(situation, cluster=cluster, pods=remaining)
+        taken = set(situation.cluster.snapshot.pods)
+        situation = replace(situation, cluster=without_expected_pods(situation.cluster, workload.pod))
+        if workload.kind == STATEFUL_SET:
+            parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
+            situation = replace(situation, parallel=parallel)
+        number = 0
+        for _ in range(count - len(members)):
+            while (workload.namespace, workload.pod_name(number)) in taken:
+                number += 1
+            pod = workload.new_pod(number)
+            situation = situation.with_new_pod(pod)
+            taken.add(pod.namespaced_name)
+        return situation
+
+
+@dataclass(frozen=True, slots=True)
+class AddNodes:
+    """New nodes with empty disks, otherwise like an existing node."""
+
+    like: str
+    count: int = 1
+    disks: tuple[int, ...] = ()  # sizes in bytes; empty for disks of the existing node's sizes
+
+    def apply(self, situation: Situation) -> Situation:
+        """Adds the nodes, with the pods of DaemonSets that each node has."""
+        cluster = situation.cluster
+        if self.like not in cluster.snapshot.longhorn_nodes:
+            raise WhatIfError(f"there is no Longhorn node {self.like}")
+        for _ in range(self.count):
+            taken = {*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}
+            name = next(each for index in range(len(taken) + 1) if (each := f"new-node-{index + 1}") not in taken)
+            cluster = _add_node(cluster, self.like, name, self.disks)
+        return replace(situation, cluster=cluster)
+
+
+def _add_node(cluster: PredictedCluster, like: str, name: str, sizes: tuple[int, ...]) -> PredictedCluster:
+    snapshot = cluster.snapshot
+    template = snapshot.longhorn_nodes[like]
+    disks = tuple(_empty_disk(disk, f"{name}-{disk.name}", disk.storage_maximum) for disk in template.disks)
+    if sizes and disks:
+        disks = tuple(
+            replace(_empty_disk(disks[0], f"{name}-disk-{number}", size), name=f"disk-{number}", storage_reserved=0)
+            for number, size in enumerate(sizes, start=1)
+        )
+    open_node = tuple(Condition(kind, "True") for kind in ("Ready", "Schedulable"))
+    node = replace(
+        template, name=name, allow_scheduling=True, eviction_requested=False, conditions=open_node, disks=disks
+    )
+    changes: ChangesByObject = {("longhorn_nodes", name): node}
+    kube_node = snapshot.nodes.get(like)
+    if kube_node is not None:
+        labels = {**kube_node.labels, HOST_NAME_LABEL: name}
+        changes["nodes", name] = replace(kube_node, name=name, labels=labels, unschedulable=False)
+    if snapshot.csi_nodes is not None:
+        changes["csi_nodes", name] = snapshot.csi_nodes.get(like)
+    for manager in (snapshot.instance_managers or {}).values():
+        if manager.node == like:
+            changes["instance_managers", f"{manager.name}-{name}"] = replace(
+                manager, name=f"{manager.name}-{name}", node=name
+            )
+    for image in (snapshot.engine_images or {}).values():
+        if like in image.nodes:
+            changes["engine_images", image.name] = replace(image, nodes=image.nodes | {name})
+    return _add_kube_node(cluster.update(changes), like, name)
+
+
+def _add_kube_node(cluster: PredictedCluster, like: str, name: str) -> PredictedCluster:
+    if like not in cluster.scheduling.nodes:
+        return cluster
+    node_info = cluster.scheduling.nodes[like]
+    labels = {**node_info.node.labels, HOST_NAME_LABEL: name}
+    scheduling = cluster.scheduling.with_node(
+        replace(node_info.node, name=name, labels=labels, unschedulable=False, ready=True)
+    )
+    for pod in node_info.pods:
+        if pod.owner in NODE_BOUND_OWNERS:
+            scheduling = scheduling.with_pod(replace(pod, name=f"{pod.name}-{name}", node_name=name))
+    return replace(cluster, scheduling=scheduling)
+
+
+def _empty_disk(disk: longhorn.Disk, uuid: str, size: int) -> longhorn.Disk:
+    empty = replace(
+        disk,
+        uuid=uuid,
+        allow_scheduling=True,
+        eviction_requested=False,
+        storage_maximum=size,
+        storage_available=size,
+        storage_scheduled=0,
+        scheduled_replicas={},
+        scheduled_backing_images={},
+    )
+    return with_conditions(empty, (Condition("Ready", "True"), Condition("Schedulable", "True")))
+
+
+@dataclass(frozen=True, slots=True)
+class AddDisk:
+    """A new empty disk of a Longhorn node, with type and tags of the node's first disk, and nothing reserved."""
+
+    node: str
+    size: int
+
+    def apply(self, situation: Situation) -> Situation:
+        """Adds the disk."""
+        cluster = situation.cluster
+        node = cluster.snapshot.longhorn_nodes.get(self.node)
+        if node is None:
+            raise WhatIfError(f"there is no Longhorn node {self.node}")
+        if not node.disks:
+            raise WhatIfError(f"node {self.node} has no disk whose type and tags a new one could take")
+        taken = {disk.name for disk in node.disks}
+        name = next(each for index in range(len(taken) + 1) if (each := f"new-disk-{index + 1}") not in taken)
+        disk = replace(_empty_disk(node.disks[0], f"{node.name}-{name}", self.size), name=name, storage_reserved=0)
+        return replace(situation, cluster=cluster.update({("longhorn_nodes", node.name): with_disk(node, disk)}))
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyObjects:
+    """Objects of a file, as `kubectl apply` would write them."""
+
+    objects: Mapping[tuple[str, str | tuple[str, str]], object | None]  # by the snapshot's field and by key; no pods
+    nodes: tuple[generic.Node, ...] = ()  # the Kubernetes nodes among them, as kube-scheduler's filters read them
+    pods: tuple[kube.Pod, ...] = ()  # new pods; those that exist stay as they are
+
+    def apply(self, situation: Situation) -> Situation:
+        """Replaces or adds the objects."""
+        cluster = situation.cluster.update(self.objects)
+        scheduling = cluster.scheduling
+        for node in self.nodes:
+            scheduling = scheduling.with_node(node)
+        situation = replace(situation, cluster=replace(cluster, scheduling=scheduling))
+        for pod in self.pods:
+            stored = situation.cluster.snapshot.pods.get(pod.namespaced_name)
+            if stored is None or not stored.live:
+                situation = situation.with_new_pod(pod)
+        return situation

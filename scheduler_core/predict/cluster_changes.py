@@ -1,0 +1,312 @@
+"""Changes that take something away or alter it: drain, lose, set, expand; and whether a drain can finish."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
+from scheduler_core.longhorn.settings import check_new_value
+from scheduler_core.longhorn.volume_expansion import ExpansionResult, check_expansion
+from scheduler_core.model import kube, longhorn
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.pod_decision import detach_volumes
+from scheduler_core.predict.predicted_cluster import (
+    ChangesByObject,
+    PredictedCluster,
+    WhatIfError,
+    list_replica,
+    with_conditions,
+    with_disk,
+)
+from scheduler_core.predict.predicted_replicas import fail_replicas, replicas_on_node
+from scheduler_core.predict.situation import ExpansionOutcome, Situation, live_pods
+from scheduler_core.volumes.existing_replicas import is_healthy
+
+ALWAYS_ALLOW = "always-allow"
+ALLOW_STOPPED = "allow-if-replica-is-stopped"
+
+
+BLOCK_FOR_EVICTION = "block-for-eviction"
+EVICT_LAST_REPLICA = "block-for-eviction-if-contains-last-replica"
+# Who refuses a claim's update at the API server.
+_RESIZE_PLUGIN = "PersistentVolumeClaimResize"
+_LONGHORN_WEBHOOK = "validator.longhorn.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """`kubectl drain --ignore-daemonsets --delete-emptydir-data` of nodes."""
+
+    nodes: tuple[str, ...]
+
+    def apply(self, situation: Situation) -> Situation:
+        """Cordons the nodes and evicts their pods, and the replicas that the node-drain-policy evicts.
+
+        Raises:
+            WhatIfError: there is no such node
+        """
+        cluster = situation.cluster
+        for name in self.nodes:
+            check_node(cluster, name)
+            cluster = _cordon(cluster, name)
+        pods = live_pods(cluster, self.nodes)
+        cluster, evicted = _request_evictions(cluster, self.nodes)
+        drained = tuple(dict.fromkeys((*situation.drained, *self.nodes)))
+        evicted |= situation.evicted
+        changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=pods.waiting)
+        return changed.evict(pods.on_nodes)
+
+
+def check_node(cluster: PredictedCluster, name: str) -> None:
+    """Raises a WhatIfError if a node does not exist."""
+    if name not in cluster.snapshot.nodes and name not in cluster.snapshot.longhorn_nodes:
+        raise WhatIfError(f"there is no node {name}")
+
+
+def _cordon(cluster: PredictedCluster, name: str) -> PredictedCluster:
+    kube_node = cluster.snapshot.nodes.get(name) or kube.Node(name)
+    cluster = cluster.update({("nodes", name): replace(kube_node, unschedulable=True)})
+    if name in cluster.scheduling.nodes:
+        node = replace(cluster.scheduling.nodes[name].node, unschedulable=True)
+        cluster = replace(cluster, scheduling=cluster.scheduling.with_node(node))
+    longhorn_node = cluster.snapshot.longhorn_nodes.get(name)
+    if longhorn_node is None:
+        return cluster
+    condition = schedulable_condition(cluster.state.view.cluster, longhorn_node)
+    others = tuple(entry for entry in longhorn_node.conditions if entry.type != condition.type)
+    return cluster.update({("longhorn_nodes", name): replace(longhorn_node, conditions=(*others, condition))})
+
+
+def _request_evictions(cluster: PredictedCluster, nodes: Collection[str]) -> tuple[PredictedCluster, frozenset[str]]:
+    """Evicts replicas of drained nodes as the policy says (syncReplicaEvictionRequested)."""
+    # Returns the cluster, and the volumes of the evicted replicas.
+    policy = cluster.state.view.settings.node_drain_policy
+    if policy not in (BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA):
+        return cluster, frozenset()
+    changes: ChangesByObject = {}
+    for name in nodes:
+        for replica in replicas_on_node(cluster, name):
+            others = cluster.state.view.replicas_of(replica.volume)
+            protected = any(is_healthy(other) and other.node_id not in nodes for other in others)
+            if policy == BLOCK_FOR_EVICTION or not protected:
+                changes["replicas", replica.name] = replace(replica, eviction_requested=True)
+    volumes = {replica.volume for replica in changes.values() if isinstance(replica, longhorn.Replica)}
+    return cluster.update(changes), frozenset(volumes)
+
+
+@dataclass(frozen=True, slots=True)
+class LoseNodes:
+    """Nodes are gone for good, with their disks."""
+
+    nodes: tuple[str, ...]
+
+    def apply(self, situation: Situation) -> Situation:
+        """Fails the replicas of the nodes; controllers create their pods again.
+
+        Raises:
+            WhatIfError: there is no such node
+        """
+        for name in self.nodes:
+            check_node(situation.cluster, name)
+        pods = live_pods(situation.cluster, self.nodes)
+        managed = situation.evict(pods.on_nodes, lost=True)
+        cluster = managed.cluster
+        already = len(situation.unmanaged)
+        for pod in pods.on_nodes:
+            key = (pod.namespace, pod.name)
+            # The others wait again.
+            if cluster.snapshot.pods[key].node_name:
+                cluster = detach_volumes(cluster, pod).without_pod(key)
+        failed: list[longhorn.Replica] = []
+        for name in self.nodes:
+            failed += replicas_on_node(cluster, name)
+            cluster = _remove_node(cluster, name)
+        return replace(
+            managed,
+            cluster=fail_replicas(cluster, failed),
+            lost=situation.lost | set(self.nodes),
+            unmanaged=situation.unmanaged,
+            gone_pods=(*situation.gone_pods, *managed.unmanaged[already:]),
+            degraded=situation.degraded | {replica.volume for replica in failed},
+            waiting=pods.waiting,
+        )
+
+
+def _remove_node(cluster: PredictedCluster, name: str) -> PredictedCluster:
+    cluster = replace(cluster.update({("nodes", name): None}), scheduling=cluster.scheduling.without_node(name))
+    node = cluster.snapshot.longhorn_nodes.get(name)
+    if node is None:
+        return cluster
+    return cluster.update({("longhorn_nodes", name): sync_node_remotely(cluster.state.view.cluster, node, ())})
+
+
+def nodes_in_zone(cluster: PredictedCluster, zone: str) -> tuple[str, ...]:
+    """Returns the nodes of a zone, by Kubernetes' label or Longhorn's status.
+
+    Raises:
+        WhatIfError: there is none
+    """
+    snapshot = cluster.snapshot
+    by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(ZONE_LABEL) == zone}
+    by_status = {name for name, node in snapshot.longhorn_nodes.items() if node.zone == zone}
+    if not by_label | by_status:
+        raise WhatIfError(f"no node is in the zone {zone}")
+    return tuple(sorted(by_label | by_status))
+
+
+@dataclass(frozen=True, slots=True)
+class LoseZone:
+    """All nodes of a zone are gone."""
+
+    zone: str
+
+    def apply(self, situation: Situation) -> Situation:
+        return LoseNodes(nodes_in_zone(situation.cluster, self.zone)).apply(situation)
+
+
+@dataclass(frozen=True, slots=True)
+class LoseDisk:
+    """A disk is gone with its replicas; its node stays."""
+
+    node: str
+    disk: str
+
+    def apply(self, situation: Situation) -> Situation:
+        """Fails the replicas of the disk."""
+        cluster = situation.cluster
+        node = cluster.snapshot.longhorn_nodes.get(self.node)
+        disk = next((entry for entry in node.disks if entry.name == self.disk), None) if node is not None else None
+        if node is None or disk is None:
+            raise WhatIfError(f"there is no Longhorn disk {self.node}/{self.disk}")
+        gone = tuple(Condition(kind, "False", "NoDiskInfo", "the disk is lost") for kind in ("Ready", "Schedulable"))
+        lost = replace(with_conditions(disk, gone), storage_maximum=0, storage_available=0)
+        failed = [replica for replica in replicas_on_node(cluster, self.node) if replica.disk_id == disk.uuid]
+        cluster = cluster.update({("longhorn_nodes", node.name): with_disk(node, lost)})
+        volumes = {replica.volume for replica in failed}
+        return replace(situation, cluster=fail_replicas(cluster, failed), degraded=situation.degraded | volumes)
+
+
+@dataclass(frozen=True, slots=True)
+class SetSetting:
+    """A Longhorn setting has another value."""
+
+    name: str
+    value: str
+
+    def apply(self, situation: Situation) -> Situation:
+        """Replaces the setting's value.
+
+        Raises:
+            SettingError: Longhorn refuses the value
+            WhatIfError: no decision reads the setting
+        """
+        try:
+            check_new_value(self.name, self.value)
+        except KeyError:
+            raise WhatIfError(f"{self.name} is no Longhorn setting that decisions read") from None
+        return replace(situation, cluster=situation.cluster.update({("settings", self.name): self.value}))
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """A claim requests another size, in bytes."""
+
+    claim: NamespacedName
+    size: int
+
+    def apply(self, situation: Situation) -> Situation:
+        """Grows the claim's volume if the API server admits the claim's update: its StorageClass and Longhorn let it."""
+        cluster = situation.cluster
+        claim = cluster.snapshot.claims.get(self.claim)
+        name = "/".join(self.claim)
+        if claim is None:
+            raise WhatIfError(f"there is no PersistentVolumeClaim {name}")
+        volume = cluster.volume_of_claim(claim)
+        if volume is None:
+            raise WhatIfError(f"PersistentVolumeClaim {name} is bound to no Longhorn volume")
+        if self.size < volume.size:
+            raise WhatIfError(f"PersistentVolumeClaim {name}: a volume cannot shrink")
+        view = cluster.state.view
+        refusals = _class_refusals(cluster, claim) if self.size > volume.size else ()
+        refused_by = _RESIZE_PLUGIN
+        if not refusals:
+            # As Longhorn's webhook, which compares the requests.
+            before = replace(volume, size=claim.spec.request or volume.size)
+            answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), self.size)
+            refusals = tuple(sorted(_refusal_text(cluster, answer) for answer in answers if answer.reason))
+            refused_by = _LONGHORN_WEBHOOK
+        if not refusals:
+            cluster = _grow(cluster, claim, volume, self.size)
+        entry = ExpansionOutcome(name, self.size, refusals, refused_by if refusals else "")
+        return replace(situation, cluster=cluster, expansions=(*situation.expansions, entry))
+
+
+def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
+    """Returns why the API server refuses larger claims of a StorageClass (PersistentVolumeClaimResize)."""
+    # A class that the source lacks refuses none.
+    storage_class = cluster.snapshot.storage_classes.get(claim.spec.storage_class or "")
+    if storage_class is None or storage_class.allows_expansion:
+        return ()
+    return (f"StorageClass {storage_class.name} does not set allowVolumeExpansion",)
+
+
+def _refusal_text(cluster: PredictedCluster, answer: ExpansionResult) -> str:
+    numbers = f": {answer.detail}" if answer.detail else ""
+    return f"{answer.reason} ({_disk_name(cluster, answer.disk)}){numbers}"
+
+
+def _disk_name(cluster: PredictedCluster, uuid: str) -> str:
+    node = cluster.state.view.cluster.nodes.get(cluster.state.view.indexes.node_of_disk.get(uuid) or "")
+    return next((f"{node.name}/{disk.name}" for disk in node.disks if disk.uuid == uuid), uuid) if node else uuid
+
+
+def _grow(cluster: PredictedCluster, claim: kube.Claim, volume: longhorn.Volume, size: int) -> PredictedCluster:
+    for replica in cluster.state.view.replicas_of(volume.name):
+        changes: ChangesByObject = {("replicas", replica.name): replace(replica, size=size)}
+        place = cluster.disk_of(replica)
+        if place is not None:
+            changes["longhorn_nodes", place[0].name] = list_replica(cluster, *place, replica.name, size)
+        cluster = cluster.update(changes)
+    requested = replace(claim, spec=replace(claim.spec, request=size))
+    return cluster.update(
+        {("volumes", volume.name): replace(volume, size=size), ("claims", (claim.namespace, claim.name)): requested}
+    )
+
+
+def drain_blockers(cluster: PredictedCluster, node: str, gone: Collection[str]) -> list[str]:
+    """Returns why Longhorn's budget holds up a node's drain, empty if it does not. `gone` are nodes whose instance
+    manager does not run any more.
+    """
+    # controller/instance_manager_controller.go:canDeleteInstanceManagerPDB: Longhorn keeps a PodDisruptionBudget on a node's instance
+    # manager until it may go. The budgets of other pods are not read.
+    attached = sorted(
+        volume.name for volume in cluster.snapshot.volumes.values() if node in (volume.node_id, volume.current_node_id)
+    )
+    if attached:
+        return [f"volume {name} is attached to {node}" for name in attached]
+    policy = cluster.state.view.settings.node_drain_policy
+    replicas = replicas_on_node(cluster, node)
+    if policy == ALWAYS_ALLOW:
+        return []
+    if policy == BLOCK_FOR_EVICTION:
+        return [f"{node} holds a replica of volume {replica.volume}" for replica in replicas]
+    return [
+        f"{node} holds the last healthy replica of volume {replica.volume}"
+        for replica in replicas
+        if is_last_replica(cluster, replica, gone) and (policy != ALLOW_STOPPED or _runs(cluster, replica))
+    ]
+
+
+def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: Collection[str]) -> bool:
+    """Whether no other node has a healthy replica; one that never had data does not count."""
+    if not replica.healthy_at and not replica.failed_at:
+        return False
+    others = (other for other in cluster.state.view.replicas_of(replica.volume) if other.node_id != replica.node_id)
+    return not any(is_healthy(other) and other.node_id not in gone for other in others)
+
+
+def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    return volume is not None and bool(volume.node_id)

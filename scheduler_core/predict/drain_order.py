@@ -1,0 +1,362 @@
+"""In which order nodes can be maintained: each is drained, maintained and uncordoned.
+
+What became of a node's pods and replicas carries over. A drain fits if it finishes, every pod that it moves is placed, and no attached
+volume is without a healthy replica. Volumes may lack a replica meanwhile: the replicas on the node are there again after the
+maintenance, unless Longhorn has rebuilt them elsewhere.
+
+Where no order fits, the result is how far the best one gets. Several courses of events are followed side by side, each with its own
+random choices. A drain fits only if it fits in all of them. The search drains one node after the other and goes back from a dead end,
+where no remaining node can be drained. Nodes whose drains have failed before are tried first, because they may only fit while there is
+much room. Nodes that cannot be drained whatever happens to the others (`permanent_blockers`) are left out from the start. A state that
+was reached before is not searched again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.longhorn.replenish import HEALTHY, is_usable
+from scheduler_core.longhorn.replenish_wait import DEGRADED
+from scheduler_core.model import longhorn
+from scheduler_core.model.longhorn import BEST_EFFORT
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.cluster_changes import (
+    ALLOW_STOPPED,
+    ALWAYS_ALLOW,
+    BLOCK_FOR_EVICTION,
+    EVICT_LAST_REPLICA,
+    Drain,
+    check_node,
+    is_last_replica,
+)
+from scheduler_core.predict.node_loss import pod_problem
+from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
+from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
+from scheduler_core.predict.prediction import longest_wait
+from scheduler_core.predict.situation import Situation, pods_on_nodes
+from scheduler_core.predict.timeline import OrderResult, run_order
+
+Clusters = tuple[PredictedCluster, ...]
+"""One cluster for each course of events."""
+
+
+# With these policies, a node may be drained although it holds a last replica, or the replica is moved first.
+_LAST_REPLICA_MAY_GO = frozenset({ALWAYS_ALLOW, ALLOW_STOPPED, BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA})
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """One node's maintenance in one order."""
+
+    cluster: PredictedCluster  # after the node was uncordoned, and everything has settled
+    pods: int = 0  # how many pods the drain moves
+    copied_bytes: int = 0  # data that rebuilds copy
+    reduced_volumes: int = 0  # how many volumes have fewer healthy replicas meanwhile
+    problems: tuple[str, ...] = ()  # why the drain does not fit; empty if it does
+    rebuild_wait: float = 0  # for how many seconds nothing is rebuilt where Longhorn could reuse a failed replica
+
+
+def maintain_node(
+    cluster: PredictedCluster,
+    node: str,
+    parallel: frozenset[NamespacedName],
+    options: FilterOptions,
+    choose: Choose,
+) -> Maintenance:
+    """Drains a node, and uncordons it once the drain has finished.
+
+    Raises:
+        WhatIfError: there is no such node
+    """
+    drained = Drain((node,)).apply(Situation(cluster, parallel=parallel))
+    result = run_order(drained, options, choose)
+    problems = _problems(cluster, drained, result, node)
+    if problems:
+        return Maintenance(result.cluster, problems=problems)
+    returned = _return_node(cluster, result.cluster, node)
+    settled = run_order(Situation(returned, parallel=parallel), options, choose)
+    return Maintenance(
+        cluster=settled.cluster,
+        pods=len(drained.pods) + len(drained.evictions),
+        copied_bytes=result.copied_bytes + settled.copied_bytes,
+        reduced_volumes=len(result.fewer_replicas),
+        rebuild_wait=longest_wait(result.waits.values()),
+    )
+
+
+def _problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> tuple[str, ...]:
+    problems = [*result.blockers.get(node, ())]
+    cluster = result.cluster
+    for entry in (*drained.pods, *drained.evictions):
+        problem = pod_problem(entry.key, result)
+        # The blockers name the pods that may not be evicted.
+        if problem and cluster.snapshot.pods[entry.key].node_name != node:
+            problems.append(problem)
+    for name in sorted({replica.volume for replica in replicas_on_node(before, node)}):
+        volume = cluster.snapshot.volumes.get(name)
+        if (
+            volume is not None
+            and volume.node_id
+            and not healthy_replicas(cluster, name)
+            and healthy_replicas(before, name)
+        ):
+            problems.append(f"volume {name} has no healthy replica meanwhile")
+    return tuple(problems)
+
+
+def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -> PredictedCluster:
+    """Returns the cluster with a drained node as it was before, and with the replicas that stayed on it."""
+    changes: ChangesByObject = {("nodes", name): before.snapshot.nodes.get(name)}
+    node = after.snapshot.longhorn_nodes.get(name)
+    if node is not None:
+        changes["longhorn_nodes", name] = replace(node, conditions=before.snapshot.longhorn_nodes[name].conditions)
+    restored: set[str] = set()
+    for replica in replicas_on_node(after, name):
+        earlier = before.snapshot.replicas.get(replica.name, replica)
+        if earlier is replica or not earlier.failed_at:
+            requested = earlier.eviction_requested
+            changes["replicas", replica.name] = replace(
+                replica, failed_at="", current_state=earlier.current_state, eviction_requested=requested
+            )
+            restored.add(replica.volume)
+    cluster = after.update(changes)
+    if name in before.scheduling.nodes:
+        scheduling = cluster.scheduling.with_node(before.scheduling.nodes[name].node)
+        cluster = replace(cluster, scheduling=scheduling)
+    volumes: ChangesByObject = {
+        ("volumes", volume): _restore_robustness(before, cluster, volume) for volume in sorted(restored)
+    }
+    return cluster.update({key: volume for key, volume in volumes.items() if volume is not None})
+
+
+def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, name: str) -> longhorn.Volume | None:
+    """Returns a volume that has all of its replicas again, None if there is no such volume."""
+    volume = cluster.snapshot.volumes.get(name)
+    if volume is None:
+        return None
+    usable = sum(1 for replica in cluster.state.view.replicas_of(name) if is_usable(volume, replica))
+    if usable < volume.number_of_replicas or volume.robustness != DEGRADED:
+        return volume
+    earlier = before.snapshot.volumes.get(name)
+    detached = earlier is not None and not volume.node_id and earlier.robustness != DEGRADED
+    robustness = earlier.robustness if earlier is not None and detached else HEALTHY
+    return replace(volume, robustness=robustness, last_degraded_at="")
+
+
+def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
+    """Returns what holds up a node's drain whatever happens to other nodes.
+
+    A pod without a controller stays on its node. So does the last healthy replica of a volume if nothing rebuilds or
+    moves it: the volume has only one and need not follow its pod, or no pod attaches it; and neither the
+    node-drain-policy nor an eviction moves it.
+    """
+    pods = [f"pod {pod.key} has no controller" for pod in pods_on_nodes(cluster, (node,)) if not pod.owner]
+    if cluster.state.view.settings.node_drain_policy in _LAST_REPLICA_MAY_GO:
+        return pods
+    return pods + [
+        f"{node} holds the last healthy replica of volume {replica.volume}"
+        for replica in replicas_on_node(cluster, node)
+        if _stays(cluster, replica)
+    ]
+
+
+def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
+    """Whether a replica is and stays its volume's last healthy one, whatever other node is drained."""
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
+        return False
+    alone = volume.number_of_replicas <= 1 and volume.data_locality != BEST_EFFORT
+    return (alone or _has_no_user(cluster, volume)) and is_last_replica(cluster, replica, ())
+
+
+def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
+    view = cluster.state.view
+    names = view.indexes.volumes_by_handle.get(volume.name) or ()
+    claims = [cluster.snapshot.persistent_volumes[name].claim for name in names]
+    users = (pod for claim in claims if claim is not None for pod in view.pods_of(claim[0], claim[1]))
+    return not volume.node_id and not any(pod.live for pod in users)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceRequest:
+    """The nodes that are to be maintained."""
+
+    cluster: PredictedCluster
+    nodes: tuple[str, ...]
+    options: FilterOptions
+    # For each course of events, what makes the random choices of a node's maintenance; "" is the time before it.
+    courses: Sequence[Callable[[str], Choose]]
+    tries: int  # how many orders are tried at most: those that end in a dead end
+    parallel: frozenset[NamespacedName] = frozenset()  # StatefulSets that create their pods at once
+    # Called after each drain with the most nodes that were drained one after the other so far.
+    report: Callable[[int], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStep:
+    """The maintenance of one node."""
+
+    node: str
+    pods: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    copied_bytes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    reduced_volumes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
+
+
+@dataclass(frozen=True, slots=True)
+class FailedDrain:
+    """A node that the best order does not drain."""
+
+    node: str
+    problems: tuple[str, ...]  # why not, after the nodes of the best order; empty if that was not tried
+    first_problems: tuple[str, ...]  # why its drain fails even as the first one; empty if it does not
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOrder:
+    """The result of a search."""
+
+    steps: tuple[DrainStep, ...]  # the longest order in which every drain fits
+    failed: tuple[FailedDrain, ...]  # the other nodes, apart from `blocked`
+    blocked: Mapping[str, tuple[str, ...]]  # nodes that cannot be drained in any order, with what holds them up
+    courses: int  # how many courses of events were followed
+    dead_ends: int  # how many orders ended where no other node can be drained, or in a state that was reached before
+    exhaustive: bool  # whether every order was tried, so that there is none that drains more nodes
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node can be drained in this order."""
+        return not self.failed and not self.blocked
+
+
+def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
+    """Searches an order of the nodes in which every drain fits.
+
+    Raises:
+        WhatIfError: a node does not exist
+    """
+    for name in request.nodes:
+        check_node(request.cluster, name)
+    clusters: list[PredictedCluster] = []
+    for course in request.courses:
+        start = Situation(request.cluster, parallel=request.parallel)
+        clusters.append(run_order(start, request.options, course("")).cluster)
+    blocked: dict[str, tuple[str, ...]] = {}
+    for name in request.nodes:
+        texts = dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name))
+        if texts:
+            blocked[name] = tuple(texts)
+    search = _Search(request, tuple(clusters), [name for name in request.nodes if name not in blocked])
+    return search.run(blocked)
+
+
+@dataclass(slots=True)
+class _State:
+    """One state of the search."""
+
+    clusters: Clusters
+    remaining: frozenset[str]
+    step: DrainStep | None  # the drain that led here, None at the start
+    untried: list[str]  # remaining nodes that have not been tried here
+    failures: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why the drains of the others fail here
+
+
+class _Search:
+    """Depth-first search with a stack of its own: a cluster may have more nodes than Python nests calls."""
+
+    def __init__(self, request: MaintenanceRequest, clusters: Clusters, nodes: Sequence[str]) -> None:
+        self._request = request
+        self._first = _State(clusters, frozenset(nodes), None, list(nodes))
+        self._stack = [self._first]
+        self._best: tuple[DrainStep, ...] = ()
+        self._best_state = self._first
+        self._seen: set[bytes] = set()
+        self._failures: Counter[str] = Counter()
+        self._dead_ends = 0
+
+    def run(self, blocked: Mapping[str, tuple[str, ...]]) -> DrainOrder:
+        while self._stack and self._best_state.remaining and self._dead_ends < self._request.tries:
+            state = self._stack[-1]
+            if state.untried:
+                self._try_node(state)
+                self._request.report(len(self._best))
+            else:
+                self._dead_ends += len(state.failures) == len(state.remaining)
+                self._stack.pop()
+        failed = []
+        for name in sorted(self._best_state.remaining):
+            if name not in self._first.failures and name in self._first.untried:
+                self._drain(self._first, name)
+            failed.append(
+                FailedDrain(name, self._best_state.failures.get(name, ()), self._first.failures.get(name, ()))
+            )
+        exhaustive = not self._stack or not self._best_state.remaining
+        return DrainOrder(self._best, tuple(failed), blocked, len(self._request.courses), self._dead_ends, exhaustive)
+
+    def _try_node(self, state: _State) -> None:
+        """Drains one more node."""
+        # The one that failed most often comes first.
+        name = max(state.untried, key=lambda node: self._failures[node])
+        state.untried.remove(name)
+        drained = self._drain(state, name)
+        if drained is None:
+            return
+        digest = _digest(drained.clusters, drained.remaining)
+        if digest in self._seen:
+            self._dead_ends += 1
+            return
+        self._seen.add(digest)
+        self._stack.append(drained)
+        if len(self._stack) > len(self._best) + 1:
+            self._best = tuple(entry.step for entry in self._stack if entry.step is not None)
+            self._best_state = drained
+
+    def _drain(self, state: _State, name: str) -> _State | None:
+        """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
+        request = self._request
+        results: list[Maintenance] = []
+        for cluster, course in zip(state.clusters, request.courses, strict=True):
+            result = maintain_node(cluster, name, request.parallel, request.options, course(name))
+            if result.problems:
+                self._failures[name] += 1
+                state.failures[name] = result.problems
+                return None
+            results.append(result)
+        step = DrainStep(
+            node=name,
+            pods=_range([result.pods for result in results]),
+            copied_bytes=_range([result.copied_bytes for result in results]),
+            reduced_volumes=_range([result.reduced_volumes for result in results]),
+            rebuild_wait=max(result.rebuild_wait for result in results),
+        )
+        remaining = state.remaining - {name}
+        untried = [node for node in request.nodes if node in remaining]
+        return _State(tuple(result.cluster for result in results), remaining, step, untried)
+
+
+def _range(numbers: Sequence[int]) -> tuple[int, int]:
+    return min(numbers), max(numbers)
+
+
+def _digest(clusters: Clusters, remaining: frozenset[str]) -> bytes:
+    """Returns an equal text for states in which the same drains fit."""
+    digest = blake2b(repr(sorted(remaining)).encode(), digest_size=16)
+    for cluster in clusters:
+        snapshot = cluster.snapshot
+        pods = sorted((key, pod.node_name, pod.scheduling.ready) for key, pod in snapshot.pods.items() if pod.live)
+        replicas = sorted(
+            (each.volume, each.disk_id, bool(each.failed_at), each.eviction_requested)
+            for each in snapshot.replicas.values()
+        )
+        volumes = sorted((volume.name, volume.node_id, volume.robustness) for volume in snapshot.volumes.values())
+        disks = sorted(
+            (disk.uuid, disk.storage_available, disk.storage_scheduled)
+            for node in snapshot.longhorn_nodes.values()
+            for disk in node.disks
+        )
+        digest.update(repr((pods, replicas, volumes, disks)).encode())
+    return digest.digest()

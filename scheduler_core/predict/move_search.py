@@ -1,0 +1,254 @@
+"""The fewest moves of replicas after which more fits.
+
+Data flow: a goal (`rebalance_goals.py`) → sequences of one move, of two, and so on (`MoveSequence`) → of those that raise the
+goal's value whatever Longhorn chooses, and make nothing worse (`Baseline`), the one with the highest value and the fewest bytes to copy.
+
+While there are few sequences, all of them are tried; then it is proven that fewer moves do not suffice. Otherwise only those are
+continued that free most space on one disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from scheduler_core.model import longhorn
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.rebalance_goals import Baseline, Goal
+from scheduler_core.predict.replica_moves import ReplicaMove, apply_move, movable_replicas, replica_moves
+
+DEFAULT_MAX_MOVES: Final = 3
+# Sequences that are continued with every move, and those with the most promising moves.
+_MAX_EXHAUSTIVE: Final = 2_000
+_BEAM_WIDTH: Final = 12
+_MOVES_PER_SEQUENCE: Final = 24
+# A sequence whose moves may lead to more clusters is not continued.
+_CONTINUED_CLUSTERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSequence:
+    """Moves in their order."""
+
+    moves: tuple[ReplicaMove, ...]  # each with all of its targets, in whichever cluster the moves before led to
+    clusters: tuple[PredictedCluster, ...]  # every cluster that they may lead to, at least one
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(move.copied_bytes for move in self.moves)
+
+    @property
+    def changed_nodes(self) -> frozenset[str]:
+        """The nodes that replicas leave, and those that they may go to."""
+        origins = {move.origin.node for move in self.moves}
+        return frozenset(origins | {target.node for move in self.moves for target in move.targets})
+
+    @property
+    def key(self) -> object:
+        """Where the moved volumes may be; equal for sequences that lead to the same clusters."""
+        volumes = sorted({move.volume for move in self.moves})
+        return frozenset(
+            tuple(
+                (name, frozenset(replica.disk_id for replica in cluster.state.view.replicas_of(name)))
+                for name in volumes
+            )
+            for cluster in self.clusters
+        )
+
+
+class SequenceExtender:
+    """Appends moves to sequences.
+
+    Args:
+        start: the cluster before all moves
+        busy_nodes: nodes that no replica is moved to
+    """
+
+    def __init__(self, start: PredictedCluster, busy_nodes: Collection[str]) -> None:
+        movable = (replica.name for name in start.snapshot.volumes for replica in movable_replicas(start, name))
+        self._names = frozenset(movable)
+        self._busy_nodes = frozenset(busy_nodes)
+        self.left_out = 0
+        """How many sequences were left out because Longhorn has too many choices."""
+
+    def replicas_on_disk(self, cluster: PredictedCluster, disk: longhorn.Disk) -> list[longhorn.Replica]:
+        """Returns the replicas of a disk that may be moved, largest first."""
+        replicas = cluster.state.view.indexes.replicas_by_disk.get(disk.uuid) or ()
+        return sorted(
+            # A replica that a move makes has no name yet by which a command could delete it.
+            (replica for replica in replicas if replica.name in self._names),
+            key=lambda replica: (-replica.size, replica.name),
+        )
+
+    def extend(self, sequence: MoveSequence, replica: longhorn.Replica, max_clusters: int) -> MoveSequence | None:
+        """Returns the sequence with one more move, None if the replica cannot be moved in some cluster or may go to a
+        busy node, or if there would be more than `max_clusters`.
+        """
+        moves: list[ReplicaMove] = []
+        for cluster in sequence.clusters:
+            of_volume = replica_moves(cluster, [replica.volume])
+            move = next((each for each in of_volume if each.replica == replica.name), None)
+            if move is None or any(target.node in self._busy_nodes for target in move.targets):
+                return None
+            moves.append(move)
+            # Each choice that Longhorn makes by chance multiplies the clusters.
+            if sum(len(each.targets) for each in moves) > max_clusters:
+                self.left_out += 1
+                return None
+        clusters = tuple(
+            apply_move(cluster, move, target)
+            for cluster, move in zip(sequence.clusters, moves, strict=True)
+            for target in move.targets
+        )
+        targets = tuple(sorted({target for move in moves for target in move.targets}))
+        return MoveSequence((*sequence.moves, replace(moves[0], targets=targets)), clusters)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """The result of the search."""
+
+    before: int  # the goal's value without moves
+    value: int  # its least value after the plan, whatever Longhorn chooses; `before` without a plan
+    target: int
+    plan: MoveSequence | None  # the moves; None if there is no plan, or none is needed
+    max_moves: int  # how many moves were tried at most
+    # Up to this number of moves, every sequence was tried; no plan of so many moves or fewer is better.
+    exhausted_moves: int
+
+    @property
+    def reached(self) -> bool:
+        return self.value >= self.target
+
+
+class _Candidate(NamedTuple):
+    """A replica that may be moved next."""
+
+    replica: longhorn.Replica
+    free: int  # bytes that are free on its disk after this move
+    free_later: int  # the same after as many further moves off this disk as there may be
+
+
+def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVES) -> Rebalance:
+    """Returns the fewest moves that raise the goal's value to its target, or else those that raise it furthest."""
+    if goal.before >= goal.target:
+        return Rebalance(goal.before, goal.before, goal.target, None, max_moves, 0)
+    search = _Search(goal, baseline, max_moves)
+    return search.run()
+
+
+class _Search:
+    """One search, level by level."""
+
+    def __init__(self, goal: Goal, baseline: Baseline, max_moves: int) -> None:
+        self._goal = goal
+        self._baseline = baseline
+        self._max_moves = max_moves
+        self._extender = SequenceExtender(baseline.cluster, baseline.busy_nodes)
+        self._value = goal.before
+        self._best: MoveSequence | None = None
+        self._evaluations = 0
+
+    def run(self) -> Rebalance:
+        start = MoveSequence((), (self._baseline.cluster,))
+        level = [start]
+        exhaustive = True
+        exhausted = 0
+        for count in range(1, self._max_moves + 1):
+            possible = any(each.free_later >= self._goal.least_free for each in self._candidates(start, count))
+            complete = self._finish(level, count) if possible else True
+            exhaustive = exhaustive and complete and not self._extender.left_out
+            if exhausted == count - 1 and (exhaustive or not possible):
+                exhausted = count
+            if self._value >= self._goal.target or count == self._max_moves:
+                break
+            size = len(level) * len(self._baseline.cluster.snapshot.replicas)
+            exhaustive = exhaustive and size <= _MAX_EXHAUSTIVE
+            level = self._all_continuations(level) if exhaustive else self._beam(level, count)
+        goal = self._goal
+        return Rebalance(goal.before, self._value, goal.target, self._best, self._max_moves, exhausted)
+
+    def _finish(self, level: list[MoveSequence], count: int) -> bool:
+        """Appends each last move and keeps the best sequence; returns whether all of them were evaluated."""
+        for sequence in level:
+            candidates = [each for each in self._candidates(sequence, 1) if each.free >= self._goal.least_free]
+            candidates.sort(key=self._rank)
+            for candidate in candidates:
+                if not self._may_improve(sequence, candidate, count):
+                    continue
+                if self._evaluations >= self._goal.evaluations and (self._goal.slow or count > 1):
+                    return False
+                longer = self._extender.extend(sequence, candidate.replica, self._goal.max_clusters)
+                self._evaluations += len(longer.clusters if longer is not None else sequence.clusters)
+                if longer is not None:
+                    self._compare(longer)
+        return True
+
+    def _rank(self, candidate: _Candidate) -> tuple[object, ...]:
+        """Sorts candidates: first those that may raise the value most, then those without which the disk is too full."""
+        too_full = candidate.free - candidate.replica.size < self._goal.least_free
+        return -self._goal.upper_bound(candidate.free), not too_full, self._copied_bytes(candidate.replica)
+
+    def _may_improve(self, sequence: MoveSequence, candidate: _Candidate, count: int) -> bool:
+        bound = self._goal.upper_bound(candidate.free)
+        if self._best is None or len(self._best.moves) < count:
+            return bound > self._value
+        copied = sequence.copied_bytes + self._copied_bytes(candidate.replica)
+        return (bound, -copied) > (self._value, -self._best.copied_bytes)
+
+    def _compare(self, sequence: MoveSequence) -> None:
+        nodes = sequence.changed_nodes
+        best = self._best
+        if best is not None and len(best.moves) == len(sequence.moves):
+            needed = self._value + (sequence.copied_bytes >= best.copied_bytes)
+        else:
+            needed = self._value + 1 if self._goal.reached_by_less else self._goal.target
+        value = self._goal.value(sequence.clusters, nodes, needed)
+        better = value >= needed
+        if better and self._baseline.allows(sequence.clusters, nodes):
+            self._value = value
+            self._best = sequence
+
+    def _all_continuations(self, level: list[MoveSequence]) -> list[MoveSequence]:
+        """Returns every sequence that is one move longer, one for each set of clusters."""
+        longer: dict[object, MoveSequence] = {}
+        for sequence in level:
+            for candidate in self._candidates(sequence, 1):
+                extended = self._extender.extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
+                if extended is not None:
+                    longer.setdefault(extended.key, extended)
+        return list(longer.values())
+
+    def _beam(self, level: list[MoveSequence], count: int) -> list[MoveSequence]:
+        """Returns the sequences, each one move longer, that may free most space on a disk."""
+        left = self._max_moves - count + 1
+        longer: dict[object, tuple[int, MoveSequence]] = {}
+        for sequence in level:
+            candidates = [each for each in self._candidates(sequence, left) if each.free_later >= self._goal.least_free]
+            candidates.sort(key=lambda each: (-each.free_later, -each.free))
+            for candidate in candidates[:_MOVES_PER_SEQUENCE]:
+                extended = self._extender.extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
+                if extended is not None:
+                    longer.setdefault(extended.key, (candidate.free_later, extended))
+        ranked = sorted(longer.values(), key=lambda entry: (-entry[0], entry[1].copied_bytes))
+        return [sequence for _, sequence in ranked[:_BEAM_WIDTH]]
+
+    def _candidates(self, sequence: MoveSequence, moves: int) -> list[_Candidate]:
+        """Returns the replicas of all disks as candidates, each with the space that up to `moves` moves free."""
+        cluster = sequence.clusters[0]
+        candidates: list[_Candidate] = []
+        for node in cluster.state.view.cluster.nodes.values():
+            free_space = cluster.state.view.free_space(node.name)
+            for disk in node.disks:
+                replicas = self._extender.replicas_on_disk(cluster, disk)
+                free = free_space[disk.name].free
+                for replica in replicas:
+                    others = [other.size for other in replicas[:moves] if other is not replica]
+                    freed = free + replica.size
+                    candidates.append(_Candidate(replica, freed, freed + sum(others[: moves - 1])))
+        return candidates
+
+    def _copied_bytes(self, replica: longhorn.Replica) -> int:
+        volume = self._baseline.cluster.snapshot.volumes.get(replica.volume)
+        return volume.actual_size if volume is not None else 0

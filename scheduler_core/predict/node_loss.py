@@ -1,0 +1,113 @@
+"""Whether a node can be lost for good.
+
+It can if its pods find other nodes, and no volume loses its data. One order: the node is gone (`LoseNodes`), its pods
+are decided about by the production decision, and Longhorn rebuilds the missing replicas (`run_order`). The node is safe
+to lose if nothing goes wrong in any order. A detached volume that keeps a replica is fine: Longhorn rebuilds it once it
+is attached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.model.generic import PodKey
+from scheduler_core.predict.cluster_changes import LoseNodes
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
+from scheduler_core.predict.prediction import refusal_text, sort_by_count
+from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.timeline import OrderResult, run_order
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLossOutcome:
+    """What the loss of one node leads to."""
+
+    node: str
+    orders: int
+    pods: int  # how many pods with Longhorn volumes would move
+    volumes: int  # how many volumes would lose a replica
+    # What goes wrong, with the number of orders, most frequent first; empty if the node is safe to lose.
+    problems: Mapping[str, int]
+
+    @property
+    def safe(self) -> bool:
+        """Whether the node can be lost in every order."""
+        return not self.problems
+
+    @property
+    def reason(self) -> str:
+        """The most frequent problem, "" if there is none."""
+        return next(iter(self.problems), "")
+
+
+def predict_node_loss(
+    cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[Choose]
+) -> NodeLossOutcome:
+    """Predicts the loss of a node, once with each of at least one order.
+
+    Raises:
+        WhatIfError: there is no such node
+    """
+    lost = LoseNodes((node,)).apply(Situation(cluster))
+    lost = _with_claims(lost)
+    pods = [entry for entry in lost.pods if cluster.volumes_of(cluster.snapshot.pods[entry.key])]
+    problems: list[str] = []
+    for choose in orders:
+        result = run_order(lost, options, choose)
+        problems += dict.fromkeys(_problems(cluster, lost, result))
+    return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), sort_by_count(problems))
+
+
+def _with_claims(lost: Situation) -> Situation:
+    """Returns the situation without the pods that have no claims."""
+    # They change nothing for volumes or for pods with claims.
+    pods = lost.cluster.snapshot.pods
+    waiting = tuple(key for key in lost.waiting or () if pods[key].volumes)
+    return replace(lost, pods=tuple(entry for entry in lost.pods if pods[entry.key].volumes), waiting=waiting)
+
+
+def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> list[str]:
+    """Returns what goes wrong in one order; `before` has the node."""
+    cluster = result.cluster
+    moved = {volume.name for entry in lost.pods for volume in before.volumes_of(before.snapshot.pods[entry.key])}
+    volumes = [(name, cluster.snapshot.volumes.get(name)) for name in sorted(lost.degraded | moved)]
+    faulted = {name for name, volume in volumes if volume and not healthy_replicas(cluster, name)}
+    return [
+        *(f"volume {name} loses its data" for name in sorted(faulted)),
+        *_pod_problems(before, lost, result, faulted),
+        *(
+            f"volume {name} lacks a replica: {result.incomplete[name]}"
+            for name, volume in volumes
+            if volume is not None and name not in faulted and volume.node_id and name in result.incomplete
+        ),
+    ]
+
+
+def _pod_problems(
+    before: PredictedCluster, lost: Situation, result: OrderResult, faulted: Collection[str]
+) -> list[str]:
+    problems: list[str] = []
+    for name, _ in lost.gone_pods:
+        namespace, _, own_name = name.partition("/")
+        if before.volumes_of(before.snapshot.pods[namespace, own_name]):
+            problems.append(f"nothing creates pod {name} again")
+    for entry in lost.pods:
+        problem = pod_problem(entry.key, result)
+        volumes = before.volumes_of(before.snapshot.pods[entry.key])
+        # A pod only waits because its volume is faulted, which is the problem.
+        if problem and volumes and not any(volume.name in faulted for volume in volumes):
+            problems.append(problem)
+    return problems
+
+
+def pod_problem(key: PodKey, result: OrderResult) -> str:
+    """Returns why a moved pod does not run in the end, "" if it runs."""
+    name = "/".join(key)
+    if key in result.refusals:
+        return f"pod {name} finds no node: {refusal_text(result.refusals[key])}"
+    if key in result.stuck:
+        return f"pod {name} waits for its volumes: {result.stuck[key]}"
+    return ""

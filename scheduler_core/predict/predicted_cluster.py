@@ -1,0 +1,275 @@
+"""The cluster that a prediction changes: the state of decisions, and what kube-scheduler's own filters read.
+
+Longhorn's status shows a placement later than it happens. A `Replica` object has its node and disk at once; `storageScheduled` and
+`scheduledReplica` of the node's status follow when its longhorn-manager syncs the node (`node_controller.go`). Until then Longhorn
+counts only the replicas of the same volume in addition, so that several volumes may be placed on the same free bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from rpds import HashTrieMap
+
+from scheduler_core.cluster.update import Changes, build_view
+from scheduler_core.errors import CoreError
+from scheduler_core.evaluation.state import ClusterState, ProfileCache
+from scheduler_core.extender.kube_scheduler_filters import PodClaims, VolumeAffinity, pod_claims
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
+from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
+from scheduler_core.model import kube, longhorn
+from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.volumes.csi_drivers import NO_DRIVER, lacks_driver
+
+ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
+"""The changes of one step, as `ClusterState.update` takes them."""
+
+DAEMON_SET = "DaemonSet"
+STATEFUL_SET = "StatefulSet"
+# Their pods belong to one node: they end with it, and run nowhere else.
+NODE_BOUND_OWNERS = frozenset({DAEMON_SET, "Node", "InstanceManager", "BackingImageManager"})
+SHARE_MANAGER = "ShareManager"
+_DISK_SCHEDULES = "what-if cannot predict a cluster whose disks are allocated through DiskSchedules"
+
+
+class WhatIfError(CoreError):
+    """A change that names a missing object, or cannot be predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCluster:
+    """One version of the predicted cluster. Every change makes the next version by the update that production uses."""
+
+    state: ClusterState  # what decisions read
+    scheduling: GenericClusterState  # what kube-scheduler's filters read
+    affinities: Mapping[str, VolumeAffinity]  # the required node affinity of PersistentVolumes, by name
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.state.view.snapshot
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes that pods may run on, in order; without Kubernetes nodes, Longhorn's that are neither cordoned nor
+        gone.
+        """
+        if self.scheduling.node_names:
+            return self.scheduling.node_names
+        snapshot = self.snapshot
+        cordoned = {name for name, node in snapshot.nodes.items() if node.unschedulable}
+        return tuple(
+            name
+            for name, node in self.state.view.cluster.nodes.items()
+            if name not in cordoned and not any(condition.reason == NODE_GONE for condition in node.conditions)
+        )
+
+    def update(self, changes: Changes, after: timedelta = timedelta(0)) -> PredictedCluster:
+        if not changes and not after:
+            return self
+        return replace(self, state=self.state.update(changes, self.state.view.cluster.now + after))
+
+    def with_pod(self, pod: kube.Pod) -> PredictedCluster:
+        """Adds or replaces a pod, on its node or waiting."""
+        key = pod.namespaced_name
+        return replace(self.update({("pods", key): pod}), scheduling=self.scheduling.without_pod(key).with_pod(pod))
+
+    def without_pod(self, key: PodKey) -> PredictedCluster:
+        """Removes a pod."""
+        return replace(self.update({("pods", key): None}), scheduling=self.scheduling.without_pod(key))
+
+    def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
+        """Returns the existing Longhorn volumes of a pod, in the order of its claims; a share-manager has the volume
+        that it shares.
+        """
+        shared = self.shared_volume(pod)
+        volumes = [shared] if shared is not None else []
+        for mount in pod.volumes:
+            claim = self.snapshot.claims.get((pod.namespace, mount.claim))
+            volume = self.volume_of_claim(claim) if claim is not None else None
+            if volume is not None and volume not in volumes:
+                volumes.append(volume)
+        return volumes
+
+    def shared_volume(self, pod: kube.Pod) -> longhorn.Volume | None:
+        """Returns the volume that a pod shares as its share-manager, None for other pods."""
+        if pod.owner != SHARE_MANAGER:
+            return None
+        return self.snapshot.volumes.get(pod.name.removeprefix("share-manager-"))
+
+    def volume_of_claim(self, claim: kube.Claim) -> longhorn.Volume | None:
+        persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
+        return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
+
+    def missing_driver(self, key: PodKey) -> str:
+        """Returns why a bound pod's volumes are not attached on its node, "" if they are."""
+        pod = self.snapshot.pods[key]
+        lacks = lacks_driver(self.snapshot, pod.node_name) and self.volumes_of(pod)
+        return f"{NO_DRIVER} ({pod.node_name})" if lacks else ""
+
+    def pod_claims(self, pod: kube.Pod) -> PodClaims:
+        """Returns what kube-scheduler's filters read of a pod's claims; those that do not wait for a pod are
+        provisioned.
+        """
+        claims = pod_claims(pod, self.snapshot, self.affinities, provisioned=True)
+        # The node affinity of a volume that is tied to a zone or region follows from the volume, which may be newer
+        # than the cluster's objects.
+        tied = (volume.topology_requirement for volume in self.volumes_of(pod) if volume.topology_requirement)
+        terms = (tuple(map(_node_selector_term, requirement)) for requirement in tied)
+        return replace(claims, affinities=(*claims.affinities, *terms))
+
+    def disk_of(self, replica: longhorn.Replica) -> tuple[longhorn.Node, longhorn.Disk] | None:
+        """Returns the node and disk of a placed replica, None if either is gone."""
+        node = self.state.view.cluster.nodes.get(replica.node_id)
+        disks = node.disks if node is not None else ()
+        disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
+        return None if node is None or disk is None else (node, disk)
+
+
+def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
+    labels = ((ZONE_KEY, term.zone), (REGION_KEY, term.region))
+    return NodeSelectorTerm(tuple(Requirement(key, Operator.IN, frozenset({value})) for key, value in labels if value))
+
+
+def predicted_state(snapshot: Snapshot, now: datetime) -> ClusterState:
+    """Returns the state of a snapshot that changes can be applied to.
+
+    Raises:
+        WhatIfError: the snapshot's disks are allocated through DiskSchedules, which are not predicted
+    """
+    if snapshot.disk_schedules:
+        raise WhatIfError(_DISK_SCHEDULES)
+    state = persistent_state(snapshot, now)
+    # Derived once, so that every order's updates take it over.
+    _ = state.demand
+    return state
+
+
+def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
+    """Returns the state of a snapshot, whose updates share unchanged values."""
+    objects = {entry.name: getattr(snapshot, entry.name) for entry in fields(Snapshot)}
+    persistent: dict[str, Any] = {
+        name: None if value is None else HashTrieMap(value) for name, value in objects.items()
+    }
+    return ClusterState.of(build_view(Snapshot(**persistent), now, 0))
+
+
+def cluster_without_scheduling(state: ClusterState) -> PredictedCluster:
+    """Returns a cluster with no more than decisions read, in which kube-scheduler's own filters refuse nothing but
+    cordoned nodes.
+
+    Raises:
+        WhatIfError: the cluster's disks are allocated through DiskSchedules, which are not predicted
+    """
+    snapshot = state.view.snapshot
+    if snapshot.disk_schedules:
+        raise WhatIfError(_DISK_SCHEDULES)
+    # The caches of a running program are for one course of versions only, so the cluster has its own.
+    own_state = ClusterState(state.view, ProfileCache(state.view), state.demand)
+    # The pods were read without the labels by which PodDisruptionBudgets select them.
+    budgets: ChangesByObject = {("disruption_budgets", key): None for key in snapshot.disruption_budgets}
+    return PredictedCluster(own_state, GenericClusterState(), {}).update(budgets)
+
+
+def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
+    """Returns the node with one disk replaced or added, and its disks in the order of names."""
+    disks = {entry.name: entry for entry in node.disks} | {disk.name: disk}
+    return replace(node, disks=tuple(disks[name] for name in sorted(disks)))
+
+
+def list_replica(
+    cluster: PredictedCluster, node: longhorn.Node, disk: longhorn.Disk, name: str, size: int
+) -> longhorn.Node:
+    """Returns the node with a replica of `size` bytes listed on the disk."""
+    before = disk.scheduled_replicas.get(name, 0)
+    listed = {key: entry for key, entry in disk.scheduled_replicas.items() if key != name}
+    if size:
+        listed[name] = size
+    # None of the disk's other entries change, so a status that the snapshot does not explain stays.
+    changed = replace(disk, scheduled_replicas=listed, storage_scheduled=max(0, disk.storage_scheduled + size - before))
+    return with_disk(node, with_schedulable_condition(cluster, changed))
+
+
+def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -> longhorn.Disk:
+    """Returns a ready disk with the Schedulable condition of its numbers."""
+    if not disk.ready:
+        return disk
+    condition = disk_schedulable_condition(cluster.state.view.cluster, disk)
+    return with_conditions(disk, (condition,))
+
+
+def with_conditions(disk: longhorn.Disk, conditions: Iterable[kube.Condition]) -> longhorn.Disk:
+    """Returns the disk with conditions replaced by type."""
+    by_type = {entry.type: entry for entry in (*disk.conditions, *conditions)}
+    return replace(disk, conditions=tuple(by_type.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """What a node's status does not show yet: the difference of two versions of the status."""
+
+    before: longhorn.Node
+    after: longhorn.Node
+
+    @property
+    def frees_space(self) -> bool:
+        """Whether some disk has fewer bytes promised or written afterwards."""
+        earlier = {disk.name: disk for disk in self.before.disks}
+        return any(
+            disk.storage_scheduled < earlier[disk.name].storage_scheduled
+            or disk.storage_available > earlier[disk.name].storage_available
+            for disk in self.after.disks
+            if disk.name in earlier
+        )
+
+
+def hide_changes(
+    before: PredictedCluster, after: PredictedCluster
+) -> tuple[PredictedCluster, tuple[StatusChange, ...]]:
+    """Returns the later cluster with every Longhorn node's earlier status, and what that leaves out."""
+    earlier = before.snapshot.longhorn_nodes
+    changes = tuple(
+        StatusChange(earlier[name], node)
+        for name, node in after.snapshot.longhorn_nodes.items()
+        if name in earlier and earlier[name] is not node
+    )
+    statuses: ChangesByObject = {("longhorn_nodes", change.before.name): change.before for change in changes}
+    return after.update(statuses), changes
+
+
+def show_change(cluster: PredictedCluster, change: StatusChange) -> PredictedCluster:
+    """Returns the cluster whose status shows the change, too; what the status shows already stays."""
+    node = cluster.snapshot.longhorn_nodes.get(change.before.name)
+    if node is None:
+        return cluster
+    earlier = {disk.name: disk for disk in change.before.disks}
+    later = {disk.name: disk for disk in change.after.disks}
+    for disk in node.disks:
+        if disk.name in earlier and disk.name in later and earlier[disk.name] != later[disk.name]:
+            shown = _add_difference(disk, earlier[disk.name], later[disk.name])
+            node = with_disk(node, with_schedulable_condition(cluster, shown))
+    return cluster.update({("longhorn_nodes", node.name): node})
+
+
+def _add_difference(disk: longhorn.Disk, before: longhorn.Disk, after: longhorn.Disk) -> longhorn.Disk:
+    kept = {
+        name: size
+        for name, size in disk.scheduled_replicas.items()
+        if name in after.scheduled_replicas or name not in before.scheduled_replicas
+    }
+    added = {
+        name: size for name, size in after.scheduled_replicas.items() if before.scheduled_replicas.get(name) != size
+    }
+    scheduled = disk.storage_scheduled + after.storage_scheduled - before.storage_scheduled
+    available = disk.storage_available + after.storage_available - before.storage_available
+    return replace(
+        disk,
+        scheduled_replicas=kept | added,
+        storage_scheduled=max(0, scheduled),
+        storage_available=min(disk.storage_maximum, max(0, available)),
+    )

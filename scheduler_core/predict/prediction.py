@@ -1,0 +1,347 @@
+"""What orders have in common, as always, usually or never; and how one order goes on, event by event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from scheduler_core.longhorn.replenish import is_usable
+from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.model import longhorn
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.listing import natural_key
+from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Volume
+from scheduler_core.model.quantity import format_count
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import healthy_replicas
+from scheduler_core.predict.situation import ExpansionOutcome, PodToPlace, Situation
+from scheduler_core.predict.timeline import OrderProgress, OrderResult
+
+_MAX_POINTS: Final = 128
+
+
+Disks = Mapping[tuple[str, str], longhorn.Disk]
+
+
+class Certainty(StrEnum):
+    """In how many orders something happens."""
+
+    ALWAYS = "always"
+    USUALLY = "usually"
+    NEVER = "never"
+
+    @classmethod
+    def of(cls, count: int, orders: int) -> Certainty:
+        if count == orders:
+            return cls.ALWAYS
+        return cls.USUALLY if count else cls.NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class PodOutcome:
+    """What becomes of one pod."""
+
+    entry: PodToPlace
+    placed: int  # in how many orders it gets a node and its volumes
+    orders: int
+    nodes: Mapping[str, int]  # in how many orders it gets each node
+    reasons: Mapping[str, int]  # why it waits, with the number of orders, most frequent first
+    not_running: int = 0  # in how many orders it is bound to a node and does not run, because its volumes are not ready
+    # The pods with their nodes in the first order in which it waits, as decided; empty if there is none.
+    unlucky_order: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def certainty(self) -> Certainty:
+        return Certainty.of(self.placed, self.orders)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOutcome:
+    """Whether a node's drain can finish."""
+
+    node: str
+    finished: int  # in how many orders it does
+    orders: int
+    blockers: Mapping[str, int]  # what holds it up, with the number of orders
+
+    @property
+    def certainty(self) -> Certainty:
+        return Certainty.of(self.finished, self.orders)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskOutcome:
+    """A disk whose scheduled bytes change."""
+
+    node: str
+    disk: str
+    before: int | None  # None for a disk that is new
+    least: int  # scheduled bytes in the end, over all orders
+    most: int  # scheduled bytes in the end, over all orders
+    limit: int = 0  # up to how many bytes Longhorn schedules there, before the changes, or in the end for a new disk
+
+
+@dataclass(frozen=True, slots=True)
+class FewerReplicas:
+    """A volume that has fewer replicas than it should."""
+
+    name: str
+    wanted: int
+    least: int  # the least number of healthy replicas meanwhile, over all orders
+    incomplete: int  # in how many orders it still lacks one in the end
+    problem: str  # why, in one of these orders
+    pods: tuple[str, ...] = ()  # the pods that use the volume, by name
+    # For how many seconds Longhorn waits for a failed replica before it rebuilds one elsewhere, the most of all orders.
+    rebuild_after: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The result of all orders."""
+
+    orders: int
+    pods: tuple[PodOutcome, ...]
+    drains: tuple[DrainOutcome, ...]
+    disks: tuple[DiskOutcome, ...]
+    volumes: tuple[FewerReplicas, ...]
+    expansions: tuple[ExpansionOutcome, ...]
+    gone_pods: tuple[str, ...]
+    copied_bytes: tuple[int, int]  # the least and the most that rebuilds copy
+
+    @property
+    def rebuild_wait(self) -> float:
+        """For how many seconds nothing is rebuilt where Longhorn could reuse a failed replica, 0 if it waits for none."""
+        return max((volume.rebuild_after for volume in self.volumes), default=0)
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether every pod, drain and expansion always succeeds, and no volume lacks a replica in the end."""
+        outcomes: tuple[PodOutcome | DrainOutcome, ...] = (*self.pods, *self.drains)
+        certain = all(outcome.certainty is Certainty.ALWAYS for outcome in outcomes)
+        complete = all(not volume.incomplete for volume in self.volumes)
+        return certain and complete and not self.gone_pods and not any(entry.refusals for entry in self.expansions)
+
+
+def predict(before: Situation, after: Situation, results: Sequence[OrderResult]) -> Prediction:
+    """Summarizes the orders of a situation, of which there is at least one; `before` is the one without changes."""
+    copied = [result.copied_bytes for result in results]
+    return Prediction(
+        orders=len(results),
+        pods=tuple(_pod_outcome(entry, results) for entry in sorted(after.affected_pods, key=_name)),
+        drains=tuple(_drain_outcome(node, results) for node in after.drained),
+        disks=_disk_outcomes(before, results),
+        volumes=_volume_outcomes(after, results),
+        expansions=after.expansions,
+        gone_pods=tuple(pod for pod, _ in after.gone_pods),
+        copied_bytes=(min(copied), max(copied)),
+    )
+
+
+def unlucky_order(results: Sequence[OrderResult]) -> int | None:
+    """Returns the number of the first order in which something does not get its place, None without one."""
+    failures = (
+        number
+        for number, result in enumerate(results)
+        if result.refusals or result.stuck or result.blockers or result.incomplete
+    )
+    return next(failures, None)
+
+
+def _name(entry: PodToPlace) -> tuple[object, ...]:
+    return _natural_keys(entry.key)
+
+
+def _natural_keys(names: Iterable[str]) -> tuple[object, ...]:
+    return tuple(map(natural_key, names))
+
+
+def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcome:
+    key = entry.key
+    placed = [result for result in results if key in result.nodes and key not in result.stuck]
+    waiting = [result for result in results if key not in result.nodes or key in result.stuck]
+    return PodOutcome(
+        entry=entry,
+        placed=len(placed),
+        orders=len(results),
+        nodes=sort_by_count(result.nodes[key] for result in results if key in result.nodes),
+        reasons=sort_by_count(_reason(key, result) for result in waiting),
+        not_running=sum(key in result.stuck for result in results),
+        unlucky_order=_order_of(waiting[0]) if waiting and placed else (),
+    )
+
+
+def _reason(key: PodKey, result: OrderResult) -> str:
+    if key in result.stuck:
+        return result.stuck[key]
+    return refusal_text(result.refusals[key])
+
+
+def refusal_text(reasons: Mapping[str, int]) -> str:
+    """Returns the reasons of a refused pod as one text, each with its number of nodes unless this is 0."""
+    by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{text} ({format_count(count, 'node')})" if count else text for text, count in by_count)
+
+
+def _order_of(result: OrderResult) -> tuple[tuple[str, str], ...]:
+    return tuple(("/".join(key), node) for key, node in result.nodes.items())
+
+
+def sort_by_count(values: Iterable[str]) -> dict[str, int]:
+    """Returns how often each value occurs, most frequent first."""
+    return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
+    blocked = [result.blockers[node] for result in results if node in result.blockers]
+    blockers = sort_by_count(text for texts in blocked for text in texts)
+    return DrainOutcome(node, len(results) - len(blocked), len(results), blockers)
+
+
+def _disks(nodes: Mapping[str, longhorn.Node], names: Iterable[str]) -> Disks:
+    return {(name, disk.name): disk for name in names if name in nodes for disk in nodes[name].disks}
+
+
+def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[DiskOutcome, ...]:
+    nodes = before.cluster.state.view.cluster.nodes
+    ends = [result.cluster.state.view.cluster.nodes for result in results]
+    # What does not change is shared, and most nodes of a large cluster do not.
+    changed = {name for end in ends for name, node in end.items() if nodes.get(name) is not node}
+    earlier = _disks(nodes, changed)
+    later = [_disks(end, changed) for end in ends]
+    outcomes: list[DiskOutcome] = []
+    for node, name in sorted({key for disks in (earlier, *later) for key in disks}, key=_natural_keys):
+        scheduled = [disks[node, name].storage_scheduled for disks in later if (node, name) in disks]
+        disk = earlier.get((node, name))
+        start = disk.storage_scheduled if disk is not None else None
+        if any(value != start for value in scheduled):
+            shown = disk or next(disks[node, name] for disks in later if (node, name) in disks)
+            limit = scheduling_limit(shown, before.cluster.state.view.settings)
+            outcomes.append(DiskOutcome(node, name, start, min(scheduled), max(scheduled), limit))
+    return tuple(outcomes)
+
+
+def _volume_outcomes(after: Situation, results: Sequence[OrderResult]) -> tuple[FewerReplicas, ...]:
+    names = {name for result in results for name in (*result.fewer_replicas, *result.incomplete)}
+    users = pods_by_volume(after.cluster) if names else {}
+    return tuple(_volume_outcome(name, results, users.get(name, ())) for name in sorted(names))
+
+
+def pods_by_volume(cluster: PredictedCluster) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the live pods that use each volume."""
+    users: dict[str, tuple[str, ...]] = {}
+    for key, pod in sorted(cluster.snapshot.pods.items()):
+        for volume in cluster.volumes_of(pod) if pod.live else ():
+            users[volume.name] = (*users.get(volume.name, ()), "/".join(key))
+    return users
+
+
+def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, ...]) -> FewerReplicas:
+    problems = [result.incomplete[name] for result in results if name in result.incomplete]
+    volume = next((each for result in results if (each := result.cluster.snapshot.volumes.get(name)) is not None), None)
+    wanted = volume.number_of_replicas if volume is not None else 0
+    least = min(
+        min(result.fewer_replicas.get(name, wanted), healthy_replicas(result.cluster, name)) for result in results
+    )
+    rebuild_after = longest_wait(result.waits[name] for result in results if name in result.waits)
+    return FewerReplicas(name, wanted, least, len(problems), problems[0] if problems else "", pods, rebuild_after)
+
+
+def longest_wait(waits: Iterable[timedelta]) -> float:
+    """Returns the longest of Longhorn's waits in seconds, 0 without one."""
+    return max((wait.total_seconds() for wait in waits), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderPoint:
+    """The cluster after one of an order's steps."""
+
+    step: int  # its number; 0 is before the first one
+    waiting: int
+    to_evict: int
+    misplaced: int  # attached volumes that data locality wants a replica for on their node, and that have none there
+    overbooked: int  # disks whose replicas take more than Longhorn's scheduling limit
+    free_bytes: int  # what Longhorn's rules let the ready disks take in sum
+    copied_bytes: int
+
+
+class OrderHistory:
+    """The points of one order, at most `limit` of them; of longer orders every second, fourth or later step is kept."""
+
+    def __init__(self, start: PredictedCluster, limit: int = _MAX_POINTS) -> None:
+        self._limit = limit
+        self._misplaced: set[str] = set()
+        self._note_volumes(start, start.snapshot.volumes)
+        self._stride = 1
+        self._steps = -1
+        self._last: OrderProgress | None = None
+        self._points: list[OrderPoint] = []
+
+    def observe(self, progress: OrderProgress) -> None:
+        """Takes a step into account."""
+        self._note_volumes(progress.cluster, progress.volumes)
+        self._steps += 1
+        self._last = progress
+        if self._steps % self._stride:
+            return
+        self._points.append(self._point(progress))
+        if len(self._points) >= self._limit:
+            del self._points[1::2]
+            self._stride *= 2
+
+    def points(self) -> tuple[OrderPoint, ...]:
+        """Returns the points, in order; the last step is always among them."""
+        if self._last is None or self._points[-1].step == self._steps:
+            return tuple(self._points)
+        return (*self._points, self._point(self._last))
+
+    def _point(self, progress: OrderProgress) -> OrderPoint:
+        return OrderPoint(
+            step=self._steps,
+            waiting=progress.waiting,
+            to_evict=progress.to_evict,
+            misplaced=len(self._misplaced),
+            overbooked=_overbooked_disks(progress.cluster),
+            free_bytes=_free_bytes(progress.cluster),
+            copied_bytes=progress.copied_bytes,
+        )
+
+    def _note_volumes(self, cluster: PredictedCluster, names: Iterable[str]) -> None:
+        for name in names:
+            volume = cluster.snapshot.volumes.get(name)
+            if volume is not None and _lacks_local_replica(cluster, volume):
+                self._misplaced.add(name)
+            else:
+                self._misplaced.discard(name)
+
+
+def _lacks_local_replica(cluster: PredictedCluster, volume: Volume) -> bool:
+    node = volume.current_node_id
+    if not node or volume.data_locality not in (BEST_EFFORT, STRICT_LOCAL):
+        return False
+    replicas = cluster.state.view.replicas_of(volume.name)
+    return not any(replica.node_id == node and is_usable(volume, replica) for replica in replicas)
+
+
+def _free_bytes(cluster: PredictedCluster) -> int:
+    view = cluster.state.view
+    free_space = view.indexes.free_space
+    return sum(
+        max(0, free_space[node.name][disk.name].free)
+        for node in view.cluster.nodes.values()
+        if node.ready
+        for disk in node.disks
+        if disk.ready
+    )
+
+
+def _overbooked_disks(cluster: PredictedCluster) -> int:
+    view = cluster.state.view
+    return sum(
+        disk.ready and disk.storage_scheduled > scheduling_limit(disk, view.settings)
+        for node in view.cluster.nodes.values()
+        for disk in node.disks
+    )

@@ -1,0 +1,185 @@
+"""A change that makes a pod fit: what it costs, and what Longhorn's controllers and kube-controller-manager show after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from typing import Final
+
+from scheduler_core.longhorn.node_status import ROUNDING
+from scheduler_core.model import generic, longhorn
+from scheduler_core.model.kube import Condition, condition
+from scheduler_core.model.longhorn import CORDONED, FILESYSTEM
+from scheduler_core.model.quantity import format_bytes, parse_bytes
+from scheduler_core.packing.giving_way import give_way
+from scheduler_core.predict.predicted_cluster import (
+    ChangesByObject,
+    PredictedCluster,
+    with_disk,
+    with_schedulable_condition,
+)
+from scheduler_core.predict.replica_moves import ReplicaMove
+
+_UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
+_SCHEDULABLE: Final = "Schedulable"
+
+
+class RemedyKind(StrEnum):
+    """What a remedy changes; of equal cost the first kind is preferred."""
+
+    UNCORDON = "uncordon"
+    ALLOW_DEGRADED = "allow-degraded"
+    SOFTEN_ANTI_AFFINITY = "soften-anti-affinity"
+    ALLOW_NODE = "allow-node"
+    ALLOW_DISK = "allow-disk"
+    TAG_NODE = "tag-node"
+    TAG_DISK = "tag-disk"
+    LOWER_RESERVE = "lower-reserve"
+    FREE_SCHEDULED = "free-scheduled"
+    FREE_AVAILABLE = "free-available"
+    GROW_DISK = "grow-disk"
+    MOVE_REPLICA = "move-replica"
+
+    @property
+    def rank(self) -> int:
+        return _KINDS.index(self)
+
+
+class Intervention(IntEnum):
+    """How much a step interferes with the cluster, least first."""
+
+    SETTING = 0
+    SPACE = 1
+    MOVE = 2
+
+
+_INTERVENTIONS = {
+    RemedyKind.LOWER_RESERVE: Intervention.SPACE,
+    RemedyKind.FREE_SCHEDULED: Intervention.SPACE,
+    RemedyKind.FREE_AVAILABLE: Intervention.SPACE,
+    RemedyKind.GROW_DISK: Intervention.SPACE,
+    RemedyKind.MOVE_REPLICA: Intervention.MOVE,
+}
+_KINDS = tuple(RemedyKind)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cost:
+    """The cost of a remedy. Remedies are compared field by field, in this order."""
+
+    intervention: Intervention
+    size: int  # bytes that are freed, added or copied
+    tags: int  # how many tags are added
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of the cluster; a remedy is one after which a pod fits."""
+
+    kind: RemedyKind
+    node: str
+    disk: str = ""  # its name, "" for a change of the node
+    size: int = 0  # bytes to free, to add or to copy
+    tags: tuple[str, ...] = ()  # the tags that are added
+    text: str = ""  # the change as a part of a sentence
+    move: ReplicaMove | None = None  # of the kind `MOVE_REPLICA`; `node` and `disk` are what the replica leaves
+    setting: str = ""  # Longhorn's setting that becomes true; `node` is "" then
+
+    @property
+    def cost(self) -> Cost:
+        """What the change costs, least interference with the cluster first."""
+        return Cost(_INTERVENTIONS.get(self.kind, Intervention.SETTING), self.size, len(self.tags))
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Sorts remedies: by cost, then by kinds, nodes and disks."""
+        return self.cost, self.kind.rank, self.node, self.disk, self.tags
+
+
+def exact_bytes(size: int) -> str:
+    """Returns a size for people. It is in bytes where a unit would round it.
+
+    >>> exact_bytes(2 * 1024**3), exact_bytes(2 * 1024**3 + 1)
+    ('2Gi', '2147483649 bytes (2Gi + 1)')
+    """
+    text = format_bytes(size)
+    return text if "+" not in text and parse_bytes(text) == size else f"{size} bytes ({text})"
+
+
+def move_step(move: ReplicaMove) -> Step:
+    origin = "/".join(move.origin)
+    text = f"move replica {move.replica} off disk {origin} ({exact_bytes(move.copied_bytes)} are copied)"
+    return Step(RemedyKind.MOVE_REPLICA, *move.origin, move.copied_bytes, text=text, move=move)
+
+
+@dataclass(frozen=True, slots=True)
+class StepChanges:
+    """The objects that steps change."""
+
+    # As `ClusterState.update` takes them.
+    objects: ChangesByObject = field(default_factory=dict[tuple[str, str | tuple[str, str]], object | None])
+    nodes: tuple[generic.Node, ...] = ()  # Kubernetes nodes as kube-scheduler's filters read them
+
+
+def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChanges:
+    """Returns what steps change in a cluster, in their order."""
+    objects: ChangesByObject = {}
+    nodes: list[generic.Node] = []
+    longhorn_nodes: dict[str, longhorn.Node] = {}
+    for step in steps:
+        give_way()
+        if step.setting:
+            objects["settings", step.setting] = "true"
+            continue
+        name = step.node
+        if step.kind is RemedyKind.UNCORDON:
+            kube_node = cluster.snapshot.nodes.get(name)
+            if kube_node is not None:
+                objects["nodes", name] = replace(kube_node, unschedulable=False)
+            if name in cluster.scheduling.nodes:
+                nodes.append(_uncordon(cluster.scheduling.nodes[name].node))
+        node = longhorn_nodes.get(name) or cluster.snapshot.longhorn_nodes.get(name)
+        if node is not None:
+            longhorn_nodes[name] = _change_node(cluster, node, step)
+    objects |= {("longhorn_nodes", name): node for name, node in longhorn_nodes.items()}
+    return StepChanges(objects, tuple(nodes))
+
+
+def _uncordon(node: generic.Node) -> generic.Node:
+    """Returns the node without the taint that the node lifecycle controller adds to cordoned nodes."""
+    taints = tuple(taint for taint in node.taints if taint.key != _UNSCHEDULABLE_TAINT)
+    return replace(node, unschedulable=False, taints=taints)
+
+
+def _change_node(cluster: PredictedCluster, node: longhorn.Node, step: Step) -> longhorn.Node:
+    if step.kind is RemedyKind.UNCORDON:
+        if condition(node.conditions, _SCHEDULABLE).reason != CORDONED:
+            return node
+        others = tuple(entry for entry in node.conditions if entry.type != _SCHEDULABLE)
+        return replace(node, conditions=(*others, Condition(_SCHEDULABLE, "True")))
+    if step.kind is RemedyKind.ALLOW_NODE:
+        return replace(node, allow_scheduling=True, eviction_requested=False)
+    if step.kind is RemedyKind.TAG_NODE:
+        return replace(node, tags=(*node.tags, *step.tags))
+    disk = next(disk for disk in node.disks if disk.name == step.disk)
+    if step.kind is RemedyKind.ALLOW_DISK:
+        return with_disk(node, replace(disk, allow_scheduling=True, eviction_requested=False))
+    if step.kind is RemedyKind.TAG_DISK:
+        return with_disk(node, replace(disk, tags=(*disk.tags, *step.tags)))
+    return with_disk(node, with_schedulable_condition(cluster, with_more_space(disk, step.kind, step.size)))
+
+
+def with_more_space(disk: longhorn.Disk, kind: RemedyKind, size: int) -> longhorn.Disk:
+    """Returns the disk after `size` bytes are freed or added, with its condition as it was."""
+    if kind is RemedyKind.LOWER_RESERVE:
+        return replace(disk, storage_reserved=disk.storage_reserved - size)
+    if kind is RemedyKind.FREE_SCHEDULED:
+        return replace(disk, storage_scheduled=disk.storage_scheduled - size)
+    available = disk.storage_available + size
+    if disk.spec_type == FILESYSTEM:
+        # As Longhorn's disk monitor rounds it, which a status that was written by hand may not be.
+        available = max(disk.storage_available, available - available % ROUNDING)
+    if kind is RemedyKind.FREE_AVAILABLE:
+        return replace(disk, storage_available=available)
+    return replace(disk, storage_maximum=disk.storage_maximum + size, storage_available=available)

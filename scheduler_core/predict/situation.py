@@ -1,0 +1,327 @@
+"""The input of every order: what the verbs change, before any pod is decided.
+
+A pod is evicted only if the PodDisruptionBudgets that select it allow it. The API server refuses an eviction while the status of the
+pod's budget allows no disruption; the disruption controller writes that status. Here both are one step: what is allowed is computed
+from the pods as they are predicted, so it is never outdated.
+
+Source: pkg/registry/core/pod/storage/eviction.go, and pkg/controller/disruption/disruption.go of Kubernetes 1.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from itertools import pairwise
+from operator import itemgetter
+from typing import Final, Protocol
+
+from scheduler_core.model import kube
+from scheduler_core.model.disruption_budget import DisruptionBudget
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.pod_decision import detach_volumes, waiting_pod
+from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
+
+# They have no number of replicas that the disruption controller could read.
+_UNSCALED_OWNERS: Final = frozenset({DAEMON_SET, "Node", "Job"})
+IsHealthy = Callable[[PodKey], bool]
+"""Whether a pod is ready, and not being deleted."""
+
+
+@dataclass(frozen=True)
+class SelectedPods:
+    """A budget with the live pods that it selects, by name."""
+
+    budget: DisruptionBudget
+    pods: tuple[PodKey, ...]
+    cluster: PredictedCluster
+
+    @cached_property
+    def sync_failure(self) -> str:
+        """Why the disruption controller cannot count pods, "" if it can; it then allows no eviction."""
+        if self.budget.sync_failure or not self.budget.counts_controllers:
+            return self.budget.sync_failure
+        pods = self.cluster.snapshot.pods
+        unscaled = (key for key in self.pods if pods[key].owner in _UNSCALED_OWNERS)
+        return next((f'found no controllers for pod "{name}"' for _, name in unscaled), "")
+
+    @cached_property
+    def expected_count(self) -> int:
+        """How many pods there should be (getExpectedPodCount)."""
+        if not self.budget.counts_controllers:
+            return len(self.pods)
+        if self.budget.expected_pods is not None:
+            return self.budget.expected_pods
+        return sum(bool(self.cluster.snapshot.pods[key].owner) for key in self.pods)
+
+    @cached_property
+    def desired_healthy(self) -> int:
+        return self.budget.desired_healthy(self.expected_count)
+
+    def current_healthy(self, is_healthy: IsHealthy) -> int:
+        """Returns how many pods are healthy (countHealthyPods)."""
+        return sum(map(is_healthy, self.pods))
+
+    def disruptions_allowed(self, current_healthy: int) -> int:
+        """Returns how many pods may be evicted now (updatePdbStatus)."""
+        if self.sync_failure or self.expected_count <= 0:
+            return 0
+        return max(0, current_healthy - self.desired_healthy)
+
+
+class DisruptionBudgets:
+    """The budgets of a cluster, with the pods that each selects."""
+
+    def __init__(self, cluster: PredictedCluster) -> None:
+        self._cluster = cluster
+        self._by_namespace: dict[str, list[DisruptionBudget]] = {}
+        for _, budget in sorted(cluster.snapshot.disruption_budgets.items()):
+            self._by_namespace.setdefault(budget.namespace, []).append(budget)
+        self._budgets: dict[PodKey, tuple[DisruptionBudget, ...]] = {}
+        self._selected: dict[str, SelectedPods] = {}
+
+    def of(self, key: PodKey) -> tuple[DisruptionBudget, ...]:
+        """Returns the budgets that select a pod, by name (getPodDisruptionBudgets)."""
+        if key not in self._budgets:
+            budgets = self._by_namespace.get(key[0], ())
+            pod = self._cluster.snapshot.pods.get(key) if budgets else None
+            self._budgets[key] = () if pod is None else tuple(each for each in budgets if _selects(each, pod))
+        return self._budgets[key]
+
+    def selected_pods(self, budget: DisruptionBudget) -> SelectedPods:
+        """Returns a budget with the live pods that it selects."""
+        if budget.key not in self._selected:
+            pods = self._pods_by_namespace.get(budget.namespace, ())
+            keys = tuple(pod.namespaced_name for pod in pods if _selects(budget, pod))
+            self._selected[budget.key] = SelectedPods(budget, keys, self._cluster)
+        return self._selected[budget.key]
+
+    @cached_property
+    def _pods_by_namespace(self) -> dict[str, list[kube.Pod]]:
+        pods: dict[str, list[kube.Pod]] = {}
+        for _, pod in sorted(self._cluster.snapshot.pods.items(), key=itemgetter(0)):
+            if pod.live:
+                pods.setdefault(pod.namespace, []).append(pod)
+        return pods
+
+    def refusal(self, pod: kube.Pod, is_healthy: IsHealthy) -> str:
+        """Returns why the API server refuses to evict a pod, "" if it evicts the pod."""
+        key = pod.namespaced_name
+        budgets = self.of(key)
+        if not budgets or ignores_budgets(pod):
+            return ""
+        if len(budgets) > 1:
+            names = " and ".join(budget.key for budget in budgets)
+            return f"PodDisruptionBudgets {names} select it, and the API server evicts no pod with more than one"
+        (budget,) = budgets
+        selected = self.selected_pods(budget)
+        current = selected.current_healthy(is_healthy)
+        desired = selected.desired_healthy
+        if not is_healthy(key) and (budget.evicts_unhealthy or current >= desired > 0):
+            return ""
+        if selected.sync_failure:
+            return f"PodDisruptionBudget {budget.key} allows no eviction: {selected.sync_failure}"
+        if selected.disruptions_allowed(current):
+            return ""
+        return f"PodDisruptionBudget {budget.key} needs {desired} healthy pods and has {current}"
+
+
+def _selects(budget: DisruptionBudget, pod: kube.Pod) -> bool:
+    return budget.selector is not None and budget.selector.matches(pod.scheduling.labels)
+
+
+def without_expected_pods(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
+    """Returns the cluster after a workload with such pods was scaled."""
+    budgets = cluster.snapshot.disruption_budgets.items()
+    concerned = {key: budget for key, budget in budgets if key[0] == pod.namespace and _selects(budget, pod)}
+    # What the disruption controller counted before does not hold any more.
+    return cluster.update(
+        {("disruption_budgets", key): replace(budget, expected_pods=None) for key, budget in concerned.items()}
+    )
+
+
+def ignores_budgets(pod: kube.Pod) -> bool:
+    """Whether a pod is evicted whatever its budgets say, because it does not run yet or any more (canIgnorePDB)."""
+    return pod.deleting or pod.phase in ("Pending", "Succeeded", "Failed")
+
+
+class Origin(StrEnum):
+    """Why a pod needs a node."""
+
+    MOVED = "moved"
+    NEW = "new"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class PodToPlace:
+    """A pod without a node."""
+
+    key: PodKey
+    origin: Origin
+    left: str = ""  # the node that it ran on, "" for none
+    # The pod that must run before this one is created (a StatefulSet's order), None for none.
+    after: PodKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpansionOutcome:
+    """Whether a volume may grow."""
+
+    claim: str
+    size: int  # bytes that are asked for
+    # The StorageClass, or every reason that Longhorn may give, with the disk; empty if the volume grows.
+    refusals: tuple[str, ...] = ()
+    refused_by: str = ""  # which admission refuses the claim's update, so that the claim keeps its size; "" if it grows
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The cluster after the changes."""
+
+    cluster: PredictedCluster
+    pods: tuple[PodToPlace, ...] = ()  # what is to be placed, without the pods that wait in the snapshot already
+    # Pods of drained nodes that run until their PodDisruptionBudget allows their eviction.
+    evictions: tuple[PodToPlace, ...] = ()
+    drained: tuple[str, ...] = ()  # nodes that are drained, in order
+    lost: frozenset[str] = frozenset()  # nodes that are gone
+    # Pods that kubectl drain refuses to delete because nothing creates them again, by node.
+    unmanaged: tuple[tuple[str, str], ...] = ()
+    gone_pods: tuple[tuple[str, str], ...] = ()  # pods that nothing creates again, with their lost node
+    evicted: frozenset[str] = frozenset()  # volumes whose replicas are to move
+    degraded: frozenset[str] = frozenset()  # volumes that lost a replica
+    expansions: tuple[ExpansionOutcome, ...] = ()  # the result of every expansion
+    # StatefulSets that create their pods at once (podManagementPolicy).
+    parallel: frozenset[NamespacedName] = frozenset()
+    # The pods without a node, of which some may have been placed or deleted since; None if they are not known.
+    waiting: tuple[PodKey, ...] | None = None
+
+    def all_pods(self) -> tuple[PodToPlace, ...]:
+        """Every pod without a node, sorted by name, including those that wait already."""
+        return tuple(entry for entry in self.affected_pods if entry.key not in self._pending_evictions)
+
+    @cached_property
+    def affected_pods(self) -> tuple[PodToPlace, ...]:
+        """The pods that need a node, now or once they are evicted, sorted by name."""
+        placed = {entry.key for entry in self.pods}
+        pods = self.cluster.snapshot.pods
+        candidates = pods.items() if self.waiting is None else ((key, pods.get(key)) for key in self.waiting)
+        waiting = [
+            PodToPlace(key, Origin.WAITING)
+            for key, pod in candidates
+            if key not in placed and pod is not None and pod.live and not pod.node_name
+        ]
+        entries = sorted((*self.pods, *self._pending_evictions.values(), *waiting), key=lambda entry: entry.key)
+        before = self._pods_before(entries)
+        return tuple(replace(entry, after=before.get(entry.key)) for entry in entries)
+
+    @cached_property
+    def _pending_evictions(self) -> dict[PodKey, PodToPlace]:
+        pods = self.cluster.snapshot.pods
+        entries = ((entry, pods.get(entry.key)) for entry in self.evictions)
+        return {
+            entry.key: entry for entry, pod in entries if pod is not None and pod.live and pod.node_name == entry.left
+        }
+
+    def all_evictions(self) -> tuple[PodToPlace, ...]:
+        """The pods that run until their PodDisruptionBudget allows their eviction, sorted by name."""
+        return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
+
+    @cached_property
+    def budgets(self) -> DisruptionBudgets:
+        return DisruptionBudgets(self.cluster)
+
+    def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
+        """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either."""
+        pods = self.cluster.snapshot.pods
+        sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
+        for entry in entries:
+            namespace, name = entry.key
+            set_name, _, ordinal = name.rpartition("-")
+            pod = pods.get(entry.key)
+            owned = pod is not None and pod.owner == STATEFUL_SET and ordinal.isdecimal()
+            if owned and (namespace, set_name) not in self.parallel:
+                sets.setdefault((namespace, set_name), []).append((int(ordinal), entry))
+        return {
+            entry.key: before.key
+            for members in sets.values()
+            for (_, before), (_, entry) in pairwise(sorted(members, key=lambda member: member[0]))
+            # A pod that waits in the snapshot exists already.
+            if entry.origin is not Origin.WAITING
+        }
+
+    def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Situation:
+        """Takes these pods of nodes away, and their controllers create them again; `lost`: no PodDisruptionBudget keeps
+        them.
+        """
+        cluster = self.cluster
+        moved: list[PodToPlace] = []
+        evictions: list[PodToPlace] = []
+        unmanaged: list[tuple[str, str]] = []
+        for pod in pods:
+            key = pod.namespaced_name
+            if not pod.owner:
+                # Without a controller the pod stays, and is reported.
+                unmanaged.append((pod.key, pod.node_name))
+            elif pod.owner not in NODE_BOUND_OWNERS:
+                # All others belong to their node and stay, such as those of DaemonSets.
+                entry = PodToPlace(key, Origin.MOVED, pod.node_name)
+                if not lost and not ignores_budgets(pod) and self.budgets.of(key):
+                    # Every order evicts the pod when its budget allows it.
+                    evictions.append(entry)
+                    continue
+                cluster = take_away(cluster, pod)
+                moved.append(entry)
+        return replace(
+            self,
+            cluster=cluster,
+            pods=(*self.pods, *moved),
+            evictions=(*self.evictions, *evictions),
+            unmanaged=(*self.unmanaged, *unmanaged),
+        )
+
+    def with_new_pod(self, pod: kube.Pod) -> Situation:
+        entry = PodToPlace(pod.namespaced_name, Origin.NEW)
+        return replace(self, cluster=self.cluster.with_pod(pod), pods=(*self.pods, entry))
+
+
+class Change(Protocol):
+    """One verb of the command, with its arguments."""
+
+    def apply(self, situation: Situation) -> Situation:
+        """Returns the situation after the change.
+
+        Raises:
+            WhatIfError: it names something that does not exist
+        """
+
+
+def pods_on_nodes(cluster: PredictedCluster, names: Iterable[str]) -> list[kube.Pod]:
+    """Returns the live pods of nodes, by name."""
+    return live_pods(cluster, names).on_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class LivePods:
+    """The live pods of some nodes, and those without a node."""
+
+    on_nodes: list[kube.Pod]  # by name
+    waiting: tuple[PodKey, ...]  # the keys of those without a node
+
+
+def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> LivePods:
+    """Returns the live pods of nodes, and those without a node, in one pass over all pods."""
+    nodes = {"", *names}
+    pods: list[tuple[PodKey, kube.Pod]] = []
+    for key, pod in cluster.snapshot.pods.items():
+        if pod.node_name in nodes and pod.live:
+            pods.append((key, pod))
+    on_nodes = sorted((pod for _, pod in pods if pod.node_name), key=lambda pod: pod.key)
+    return LivePods(on_nodes, tuple(key for key, pod in pods if not pod.node_name))
+
+
+def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
+    """Returns the cluster with a pod that waits again, and its volumes detached."""
+    return detach_volumes(cluster, pod).with_pod(waiting_pod(pod))

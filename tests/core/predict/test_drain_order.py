@@ -1,0 +1,208 @@
+"""Orders of nodes in which every drain fits.
+
+What carries over is tested, and what is said where there is no order.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from scheduler_core.predict.cluster_changes import Drain, SetSetting
+from scheduler_core.predict.drain_order import (
+    DrainOrder,
+    Maintenance,
+    MaintenanceRequest,
+    find_drain_order,
+    maintain_node,
+    permanent_blockers,
+)
+from scheduler_core.predict.predicted_cluster import WhatIfError
+from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.situation import Situation
+from tests.builders import GI, claim, persistent_volume, pod, replica, volume
+from tests.worlds.predicted_clusters import (
+    OPTIONS,
+    add_labels,
+    after,
+    disruption_budget,
+    node,
+    owned_pod,
+    running,
+    situation,
+)
+
+NONE: frozenset[tuple[str, str]] = frozenset()
+
+
+def choose(seed: int, name: str) -> Choose:
+    """The random choices of a node's maintenance."""
+    draw: Choose = random.Random(f"{seed}/{name}").randrange  # noqa: S311
+    return draw
+
+
+def order_of(start: Situation, *nodes: str, courses: int = 2, tries: int = 1000) -> DrainOrder:
+    """The order that the search finds."""
+    request = MaintenanceRequest(
+        start.cluster, nodes, OPTIONS, [partial(choose, seed) for seed in range(courses)], tries
+    )
+    return find_drain_order(request)
+
+
+def maintain(start: Situation, name: str) -> Maintenance:
+    """One node's maintenance."""
+    return maintain_node(start.cluster, name, NONE, OPTIONS, choose(0, name))
+
+
+def names(order: DrainOrder) -> list[str]:
+    """The nodes of an order."""
+    return [step.node for step in order.steps]
+
+
+def test_every_node_is_drained_where_there_is_room() -> None:
+    """Pods and replicas move, and the next drain sees where they are."""
+    start = situation(node("a", listed={"db-0-a": 30}), node("b"), node("c"), running("db-0", "a", replicas=["a", "b"]))
+    order = order_of(start, "a", "b", "c")
+    assert (names(order), order.complete, order.failed, order.blocked) == (["a", "b", "c"], True, (), {})
+    assert order.steps[0].pods == (1, 1)
+    assert sum(step.pods[1] for step in order.steps) >= 2
+
+
+def test_a_node_takes_pods_again_after_its_maintenance() -> None:
+    """With two nodes, the pod moves to the other one and back."""
+    start = situation(node("a"), node("b"), owned_pod(name="web-0", node="a", owner="ReplicaSet"))
+    order = order_of(start, "a", "b")
+    assert (names(order), [step.pods for step in order.steps]) == (["a", "b"], [(1, 1), (1, 1)])
+
+
+def test_a_replica_comes_back_with_its_node() -> None:
+    """Two nodes cannot rebuild a third replica.
+
+    The second is there again after the maintenance.
+    """
+    start = situation(
+        node("a", listed={"db-0-a": 30}),
+        node("b", listed={"db-0-b": 30}),
+        running("db-0", "a", replicas=["a", "b"], locality="disabled"),
+    )
+    result = maintain(start, "b")
+    assert (result.problems, result.reduced_volumes) == ((), 1)
+    snapshot = result.cluster.snapshot
+    assert snapshot.volumes["vol-data-db-0"].robustness == "healthy"
+    assert [each.failed_at for each in snapshot.replicas.values()] == ["", ""]
+    assert names(order_of(start, "a", "b")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_cordoned_node_stays_cordoned(cordoned: bool) -> None:
+    """The node's maintenance ends with what it was before."""
+    start = situation(node("a"), node("b"))
+    if cordoned:
+        start = Situation(after(start, Drain(("a",))).cluster)
+    result = maintain(start, "a")
+    assert result.cluster.snapshot.nodes["a"].unschedulable is cordoned
+    assert result.cluster.snapshot.nodes == start.cluster.snapshot.nodes
+    assert result.cluster.snapshot.longhorn_nodes == start.cluster.snapshot.longhorn_nodes
+    assert result.cluster.scheduling.nodes["a"] == start.cluster.scheduling.nodes["a"]
+
+
+def test_pods_without_a_controller_block_a_node_in_any_order() -> None:
+    """The others are drained."""
+    start = situation(node("a"), node("b"), pod(name="bare", node="a", phase="Running"))
+    order = order_of(start, "a", "b")
+    assert (names(order), order.complete) == (["b"], False)
+    assert order.blocked == {"a": ("pod default/bare has no controller",)}
+
+
+def test_a_volume_with_one_replica_blocks_its_node_in_any_order() -> None:
+    """The policy says whether the last replica may go."""
+    start = situation(
+        node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "b", replicas=["a"], locality="disabled")
+    )
+    assert order_of(start, "a", "b").blocked == {"a": ("a holds the last healthy replica of volume vol-data-db-0",)}
+    moved = after(start, SetSetting("node-drain-policy", "block-for-eviction"))
+    assert order_of(moved, "a", "b").complete
+
+
+def test_a_step_says_what_it_copies_at_least_and_at_most() -> None:
+    """The replica leaves the first node for the second one, which then copies it, or for the third one."""
+    start = situation(
+        node("a", listed={"db-0-a": 30}),
+        node("b"),
+        node("c"),
+        running("db-0", "c", replicas=["a"], locality="disabled"),
+    )
+    order = order_of(after(start, SetSetting("node-drain-policy", "block-for-eviction")), "a", "b", courses=6)
+    assert [(step.node, step.copied_bytes) for step in order.steps] == [("a", (30 * GI, 30 * GI)), ("b", (0, 30 * GI))]
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_detached_volume_blocks_its_node_unless_a_pod_may_attach_it(used: bool) -> None:
+    """A pod that waits may be placed in some order."""
+    objects = [
+        claim("data", 10, bound=True),
+        persistent_volume("data", uid="uid-data"),
+        volume("vol-data", 10, numberOfReplicas=2),
+        replica("r-a", "vol-data", "a", size=10),
+        *([owned_pod("data", name="db-0")] if used else []),
+    ]
+    start = situation(node("a"), node("b"), objects)
+    assert bool(permanent_blockers(start.cluster, "a")) is not used
+
+
+def test_a_pod_waits_for_room_that_another_drain_makes() -> None:
+    """db-0 fits on b only after db-1 has left b for c.
+
+    So b is drained before a, although a is named first.
+    """
+    start = situation(
+        node("a", 60, listed={"db-0-a": 40}),
+        node("b", 60, listed={"db-1-b": 30}),
+        node("c", 45),
+        running("db-0", "a", 40),
+        running("db-1", "b", 30),
+    )
+    start = after(start, SetSetting("node-drain-policy", "block-for-eviction"))
+    order = order_of(start, "a", "b")
+    assert (names(order), order.complete) == (["b", "a"], True)
+
+
+def test_disruption_budgets_hold_up_a_drain() -> None:
+    """The only pod of the budget may not be evicted.
+
+    The other node is drained.
+    """
+    web = add_labels([owned_pod(name="web-0", node="a", owner="ReplicaSet")], ready=True, app="web")
+    order = order_of(situation(node("a"), node("b"), web, disruption_budget(minAvailable=1)), "a", "b")
+    assert names(order) == ["b"]
+    [failed] = order.failed
+    assert failed.problems == failed.first_problems
+    assert len(failed.problems) == 1
+    assert "PodDisruptionBudget default/web" in failed.problems[0]
+
+
+def test_where_every_order_was_tried_there_is_none() -> None:
+    """Both volumes fit no other node.
+
+    Each drain fails even as the first one.
+    """
+    start = situation(
+        node("a", 50, listed={"db-0-a": 40}),
+        node("b", 50, listed={"db-1-b": 40}),
+        running("db-0", "a", 40, replicas=["a"]),
+        running("db-1", "b", 40, replicas=["b"]),
+    )
+    order = order_of(start, "a", "b")
+    assert (order.steps, order.exhaustive, order.dead_ends) == ((), True, 1)
+    assert [entry.node for entry in order.failed] == ["a", "b"]
+    for entry in order.failed:
+        assert entry.problems == entry.first_problems
+        assert any("finds no node" in text for text in entry.problems)
+
+
+def test_a_node_that_does_not_exist_is_an_error() -> None:
+    """Its name is in the message."""
+    with pytest.raises(WhatIfError, match="absent"):
+        order_of(situation(node("a")), "absent")

@@ -1,0 +1,213 @@
+"""Remedies by example: what each kind changes and costs.
+
+The limits of the search are tested, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_core.convert.node_commands import allow_scheduling_on_disk, allow_scheduling_on_node, set_node_tags
+from scheduler_core.longhorn.node_status import ROUNDING
+from scheduler_core.predict.remedies import find_remedies
+from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
+from tests.builders import GI, Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
+from tests.worlds.predicted_clusters import OPTIONS, running, situation
+from tests.worlds.remedies import World, cluster_of, waiting
+
+
+def world(*objects: Object | list[Object], size: float = 40) -> World:
+    """A cluster in which a pod waits whose volume has some Gi."""
+    return World(flat(*objects, claim("data", size), pod("data", name="db", uid="uid-db")))
+
+
+def node(name: str, **fields: object) -> list[Object]:
+    """A node with one disk of 100Gi."""
+    return [kube_node(name), longhorn_node(name, {"disk-1": disk(100, **fields)})]  # type: ignore[arg-type]
+
+
+def summary(remedies: tuple[Step, ...]) -> list[tuple[str, str, int]]:
+    """Kind, node and bytes of each remedy."""
+    return [(remedy.kind.value, remedy.node, remedy.size) for remedy in remedies]
+
+
+def test_settings_come_before_space_and_space_before_moves() -> None:
+    """A closed disk is opened before another one is emptied.
+
+    Among emptied disks, bytes decide.
+    """
+    small = node("b", available=70, listed={"app-0-b": 30}, scheduled=40)
+    objects = [*node("a", allow=False), *small, *running("app-0", "b", 30, replicas=("b",), locality="disabled")]
+    objects += node("c", scheduled=65)
+    assert summary(world(*objects).find(9)) == [
+        ("allow-disk", "a", 0),
+        ("free-scheduled", "c", 5 * GI),
+        ("grow-disk", "c", 5 * GI),
+        ("free-scheduled", "b", 10 * GI),
+        ("grow-disk", "b", 10 * GI),
+        ("move-replica", "b", 30 * GI),
+    ]
+
+
+def test_settings_help_where_replicas_have_too_few_nodes() -> None:
+    """No disk can be large enough for two replicas on one node."""
+    objects = [storage_class("two", numberOfReplicas="2"), claim("data", 10, storage_class="two")]
+    objects += [setting("allow-volume-creation-with-degraded-availability", "false"), *node("a")]
+    small = World([*objects, pod("data", name="db", uid="uid-db")])
+    assert [remedy.text for remedy in small.find(9)] == [
+        "set Longhorn's allow-volume-creation-with-degraded-availability to true",
+        "set Longhorn's replica-soft-anti-affinity to true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cheaper", "dearer"),
+    [
+        pytest.param(Cost(Intervention.SETTING, 0, 2), Cost(Intervention.SPACE, 1, 0), id="intervention"),
+        pytest.param(Cost(Intervention.SPACE, 1, 0), Cost(Intervention.SPACE, 2, 0), id="bytes"),
+        pytest.param(Cost(Intervention.SETTING, 0, 1), Cost(Intervention.SETTING, 0, 2), id="tags"),
+    ],
+)
+def test_costs_are_compared_field_by_field(cheaper: Cost, dearer: Cost) -> None:
+    """Less intervention, then fewer bytes, then fewer tags."""
+    assert cheaper < dearer
+
+
+def test_over_provisioning_lowers_the_bytes_that_a_disk_must_grow_by() -> None:
+    """With 200 % half of the missing bytes suffice.
+
+    The same holds for the reserve.
+    """
+    objects = node("a", scheduled=120, reserved=30)
+    remedies = world(setting("storage-over-provisioning-percentage", "200"), objects, size=40).find(9)
+    assert summary(remedies) == [
+        ("lower-reserve", "a", 10 * GI),
+        ("grow-disk", "a", 10 * GI),
+        ("free-scheduled", "a", 20 * GI),
+    ]
+
+
+def test_available_bytes_are_freed_as_longhorn_rounds_them() -> None:
+    """A disk of a file system needs a multiple of 100Mi.
+
+    It counts above the minimum. Freeing what is scheduled does not help.
+    """
+    minimum = 25 * GI
+    low = minimum - minimum % ROUNDING
+    objects = node("a", available=low / GI, pressure=True)
+    [remedy] = [each for each in world(objects).find(9) if each.kind is RemedyKind.FREE_AVAILABLE]
+    assert remedy.cost.size == ROUNDING
+    assert low + remedy.cost.size > minimum
+
+
+def test_a_disk_whose_condition_is_outdated_gets_no_space() -> None:
+    """Longhorn is about to open it: it has room already."""
+    pressed = world(node("a", pressure=True))
+    cluster = situation(*pressed.objects).cluster
+    assert find_remedies(waiting(cluster), cluster, OPTIONS, 9).remedies == ()
+    assert pressed.fits
+
+
+def test_a_pod_that_no_single_step_helps_gets_none() -> None:
+    """The node is cordoned, and its disk is too full."""
+    raw, longhorn = node("a", scheduled=80)
+    raw["spec"] = {
+        "unschedulable": True,
+        "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
+    }
+    assert world(raw, longhorn).find(9) == ()
+
+
+@pytest.mark.parametrize(("room", "moves"), [(100, ["app-0-a"]), (45, [])])
+def test_a_move_is_offered_only_if_every_choice_of_longhorn_helps(room: float, moves: list[str]) -> None:
+    """Longhorn may put the replica on b or on c.
+
+    The pod's other volume needs b, where room must be left for it.
+    """
+    objects = node("a", available=60, listed={"app-0-a": 40}, scheduled=60)
+    objects += node("b", scheduled=100 - room, tags=("ssd",)) + node("c", scheduled=55)
+    for raw in objects:
+        if raw["apiVersion"] == "v1" and raw["metadata"]["name"] != "a":
+            raw["spec"] = {"unschedulable": True}
+    objects += running("app-0", "a", 40, replicas=("a",), locality="disabled")
+    objects += [
+        setting("disable-scheduling-on-cordoned-node", "false"),
+        storage_class("remote", dataLocality="disabled", diskSelector="ssd"),
+        claim("remote", 30, storage_class="remote"),
+        claim("data", 40),
+        pod("data", "remote", name="db", uid="uid-db"),
+    ]
+    remedies = World(flat(objects)).find(30)
+    assert [remedy.move.replica for remedy in remedies if remedy.move is not None] == moves
+
+
+def test_the_search_ends_after_so_many_decisions() -> None:
+    """Whatever it has by then works; with none left it has nothing."""
+    cluster = cluster_of(world(*(entry for name in "abcdef" for entry in node(name, scheduled=80))).objects)
+    searches = [find_remedies(waiting(cluster), cluster, OPTIONS, 9, count) for count in (1, 3, 500)]
+    assert [search.complete for search in searches] == [False, False, True]
+    assert [bool(search.remedies) for search in searches] == [False, True, True]
+    assert set(searches[1].remedies) <= set(searches[2].remedies)
+    assert len(searches[1].remedies) < len(searches[2].remedies)
+
+
+def test_a_patch_cancels_an_eviction_that_is_requested() -> None:
+    """Longhorn's webhook refuses an object that is evicted and allows scheduling."""
+    patch = '{"spec":{"allowScheduling":true,"evictionRequested":false}}'
+    assert allow_scheduling_on_node("a", "longhorn-system", cancel_eviction=True)[-1] == patch
+    patch = '{"spec":{"disks":{"disk-1":{"allowScheduling":true}}}}'
+    assert allow_scheduling_on_disk("a", "disk-1", "longhorn-system", cancel_eviction=False)[-1] == patch
+    assert set_node_tags("a", "ns", ["x", "y"]) == (
+        "kubectl", "-n", "ns", "patch", "nodes.longhorn.io", "a", "--type=merge", "-p", '{"spec":{"tags":["x","y"]}}',
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (20 * GI, "20Gi"),
+        (3 * GI // 2, "1.5Gi"),
+        (GI + 1, "1073741825 bytes (1Gi + 1)"),
+        (GI + GI // 3, "1431655765 bytes (1.33Gi)"),
+    ],
+)
+def test_sizes_are_exact(size: int, text: str) -> None:
+    """A size that its unit would round is given in bytes."""
+    assert exact_bytes(size) == text
+
+
+def test_the_least_bytes_may_be_few_because_more_make_room_for_another_pod() -> None:
+    """With 15Gi more the pod fits, with 20Gi it does not.
+
+    With 20Gi another pod's volume counts too, and then 55Gi are needed.
+    """
+    other = claim("other", 40)
+    other["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
+    objects = [*node("a", scheduled=80), other, pod("other", name="other", uid="uid-other")]
+    pods = world(*objects, size=35)
+    grown = Step(RemedyKind.GROW_DISK, "a", "disk-1", size=15 * GI)
+    assert [pods.fits_after(replace(grown, size=size * GI)) for size in (14, 15, 19, 20, 54, 55)] == [
+        False, True, True, False, False, True,
+    ]  # fmt: skip
+    assert [remedy.cost.size for remedy in pods.find(9)] == [15 * GI, 15 * GI]
+
+
+def test_a_disk_of_a_node_that_kube_scheduler_refuses_may_make_room_elsewhere() -> None:
+    """The other pod's volume counts on every node until its own node takes it."""
+    raw, longhorn = longhorn_with_closed_disk()
+    other = [claim("other", 50), pod("other", name="other", uid="uid-other", node="b")]
+    objects = [*node("a", scheduled=40), raw, longhorn, *other, setting("disable-scheduling-on-cordoned-node", "false")]
+    remedies = world(objects, size=40).find(1)
+    assert [remedy.text for remedy in remedies] == ["allow scheduling on disk b/disk-2"]
+
+
+def longhorn_with_closed_disk() -> list[Object]:
+    """A cordoned node b, one disk of which is full, and the other one closed."""
+    raw = kube_node("b")
+    raw["spec"] = {
+        "unschedulable": True,
+        "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
+    }
+    return [raw, longhorn_node("b", {"disk-1": disk(100, scheduled=100), "disk-2": disk(100, allow=False)})]

@@ -1,0 +1,566 @@
+"""What-if: what becomes of pods, replicas and disks after each change."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from scheduler_core.errors import CoreError
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.longhorn.node_status import ROUNDING
+from scheduler_core.model import kube
+from scheduler_core.predict.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload
+from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
+from scheduler_core.predict.prediction import Certainty
+from scheduler_core.predict.situation import Change
+from scheduler_core.predict.timeline import run_order
+from tests.builders import (
+    GI,
+    Object,
+    csi_node,
+    disk,
+    ephemeral_spec,
+    kube_node,
+    longhorn_node,
+    pod,
+    replica,
+    setting,
+    storage_class,
+    volume,
+)
+from tests.worlds.predicted_clusters import (
+    after,
+    gibibytes,
+    node,
+    outcome_of,
+    owned_pod,
+    play,
+    prediction,
+    running,
+    situation,
+)
+
+POLICY = "node-drain-policy"
+
+
+def test_a_drained_pod_moves_with_its_replica() -> None:
+    """The local replica is rebuilt on the new node, its predecessor goes."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    result = prediction(cluster, Drain(("a",)))
+    assert outcome_of(result, "db-0").nodes == {"b": 10}
+    assert [(entry.node, entry.before, entry.most) for entry in result.disks] == [
+        ("a", gibibytes(30), 0),
+        ("b", 0, gibibytes(30)),
+    ]
+    assert result.copied_bytes == (gibibytes(30), gibibytes(30))
+    assert result.succeeds
+
+
+def test_the_data_moves_with_the_replica() -> None:
+    """It is on the new disk, and the old one has space."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    (end,) = play(after(cluster, Drain(("a",))), 1)
+    nodes = end.cluster.state.view.cluster.nodes
+    available = {name: nodes[name].disks[0].storage_available for name in nodes}
+    assert available == {"a": gibibytes(100), "b": gibibytes(70) - gibibytes(70) % ROUNDING}
+
+
+def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
+    """Longhorn keeps its budget while the node has the last healthy replica."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a"))
+    result = prediction(cluster, Drain(("a",)))
+    assert outcome_of(result, "db-0").certainty is Certainty.NEVER
+    assert list(outcome_of(result, "db-0").reasons) == [
+        "Longhorn disks have too little available space (1 node), node is unschedulable (1 node)"
+    ]
+    (drain,) = result.drains
+    assert drain.certainty is Certainty.NEVER
+    assert list(drain.blockers) == ["a holds the last healthy replica of volume vol-data-db-0"]
+
+
+def test_the_order_decides_who_waits() -> None:
+    """Each of two pods is placed in some orders only.
+
+    There is room for one of them, and an unlucky order is shown.
+    """
+    objects = (running("db-0", "a"), running("cache-0", "a"))
+    listed = {"db-0-a": 30.0, "cache-0-a": 30.0}
+    result = prediction(situation(node("a", listed=listed), node("b", 50), *objects), Drain(("a",)), orders=20)
+    outcomes = [outcome_of(result, name) for name in ("db-0", "cache-0")]
+    assert [outcome.certainty for outcome in outcomes] == [Certainty.USUALLY, Certainty.USUALLY]
+    assert sum(outcome.placed for outcome in outcomes) == 20
+    assert outcomes[0].unlucky_order == (("default/cache-0", "b"),)
+
+
+@pytest.mark.parametrize(
+    ("policy", "finishes"),
+    [
+        ("block-if-contains-last-replica", False),
+        ("allow-if-replica-is-stopped", True),
+        ("always-allow", True),
+        ("block-for-eviction", True),
+        ("block-for-eviction-if-contains-last-replica", True),
+    ],
+)
+def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: bool) -> None:
+    """The volume is detached; only policies that evict move its replica."""
+    objects = running("db-0", "a", locality="disabled")
+    for entry in objects:
+        if entry["kind"] == "Volume":
+            entry["spec"]["nodeID"] = ""
+            entry["status"] |= {"state": "detached", "currentNodeID": ""}
+    detached = [entry for entry in objects if entry["kind"] != "Pod"]
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), detached, setting(POLICY, policy))
+    result = prediction(cluster, Drain(("a",)))
+    assert (result.drains[0].certainty is Certainty.ALWAYS) is finishes
+    moved = policy.startswith("block-for-eviction")
+    assert result.copied_bytes[0] == (gibibytes(30) if moved else 0)
+
+
+def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
+    """The volume has one replica meanwhile, and a new one later.
+
+    Longhorn's wait comes before; the failed replica stays where it is.
+    """
+    listed = {"db-0-a": 30.0}
+    cluster = situation(
+        node("a", listed=listed),
+        node("b", listed={"db-0-b": 30.0}),
+        node("c"),
+        running("db-0", "b", replicas=["a", "b"], locality="disabled"),
+    )
+    result = prediction(cluster, Drain(("a",)))
+    assert result.drains[0].certainty is Certainty.ALWAYS
+    assert [(entry.least, entry.incomplete, entry.rebuild_after) for entry in result.volumes] == [(1, 0, 601)]
+    assert [(entry.node, entry.most) for entry in result.disks] == [("c", gibibytes(30))]
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        pytest.param([setting("replica-replenishment-wait-interval", "30")], 31, id="as set"),
+        pytest.param([setting("replica-replenishment-wait-interval", "0")], 0, id="no wait"),
+    ],
+)
+def test_a_rebuild_begins_when_the_wait_has_run_out(settings: list[Object], seconds: int) -> None:
+    """Longhorn adds a second to what remains of it."""
+    replicas = running("db-0", "b", replicas=["a", "b"], locality="disabled")
+    nodes = (node("a", listed={"db-0-a": 30.0}), node("b", listed={"db-0-b": 30.0}), node("c"))
+    result = prediction(situation(*nodes, replicas, settings), Drain(("a",)))
+    assert [(entry.incomplete, entry.rebuild_after) for entry in result.volumes] == [(0, seconds)]
+    assert result.rebuild_wait == seconds
+
+
+def test_a_local_replica_is_rebuilt_without_a_wait() -> None:
+    """Data locality wants it, whatever becomes of the one that the pod left."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    assert prediction(cluster, Drain(("a",))).rebuild_wait == 0
+
+
+def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
+    """Longhorn's status does not show the first rebuild yet.
+
+    So the second may go to the same bytes; in other orders it waits.
+    """
+    cluster = situation(
+        node("a", listed={"db-0-a": 30.0, "db-1-a": 30.0}),
+        node("b", 200, listed={"db-0-b": 30.0, "db-1-b": 30.0}),
+        node("c", 50),
+        running("db-0", "b", replicas=["b", "a"], locality="disabled"),
+        running("db-1", "b", replicas=["b", "a"], locality="disabled"),
+    )
+    result = prediction(cluster, Drain(("a",)), orders=30)
+    assert [(entry.node, entry.least, entry.most) for entry in result.disks] == [("c", gibibytes(30), gibibytes(60))]
+
+
+def test_the_status_of_a_lost_node_stays_as_it_was() -> None:
+    """Its longhorn-manager is gone, so nothing counts there any less."""
+    cluster = situation(
+        node("a", listed={"db-0-a": 30.0}),
+        node("b", listed={"db-0-b": 30.0}),
+        node("c"),
+        running("db-0", "b", replicas=["b", "a"], locality="disabled"),
+    )
+    result = prediction(cluster, LoseNodes(("a",)))
+    assert [(entry.node, entry.least) for entry in result.disks] == [("c", gibibytes(30))]
+
+
+def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
+    """The volume is faulted, which no node can change."""
+    cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), running("db-0", "a"))
+    outcome = outcome_of(prediction(cluster, LoseNodes(("a",))), "db-0")
+    assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {})
+    assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted and has no replica to salvage"]
+
+
+def test_a_pod_whose_volume_is_lost_later_is_bound_without_running() -> None:
+    """It has moved when the node with its only replica goes down."""
+    remote = running("db-0", "a", locality="disabled")
+    cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), remote, setting(POLICY, "always-allow"))
+    outcome = outcome_of(prediction(cluster, Drain(("a",))), "db-0")
+    assert (outcome.certainty, outcome.not_running, dict(outcome.nodes)) == (Certainty.NEVER, 10, {"b": 10})
+    assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted: no replica with its data is left"]
+
+
+def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registered() -> None:
+    """kube-scheduler chooses the node none the less; a pod that ran there before runs on. A node that is added has what the other has."""
+    cluster = situation(
+        node("a"), node("b"), csi_node("a", "driver.longhorn.io"), running("db-0", "a"), running("db-1", "b")
+    )
+    outcome = outcome_of(prediction(cluster, Drain(("a",))), "db-0")
+    assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {"b": 10})
+    assert list(outcome.reasons) == ["Longhorn's CSI driver is not registered on the node (b)"]
+    assert outcome_of(prediction(cluster, Drain(("b",))), "db-1").certainty is Certainty.ALWAYS
+    added = prediction(cluster, AddNodes("a"), Drain(("a", "b")))
+    assert {outcome_of(added, name).certainty for name in ("db-0", "db-1")} == {Certainty.ALWAYS}
+
+
+def test_where_no_csi_node_is_known_one_that_is_applied_changes_nothing() -> None:
+    """A source without CSINodes counts as one with the driver everywhere."""
+    cluster = situation(node("a"), node("b"), running("db-0", "a"))
+    apply = ApplyObjects({("csi_nodes", "a"): frozenset({"driver.longhorn.io"})})
+    assert outcome_of(prediction(cluster, apply, Drain(("a",))), "db-0").certainty is Certainty.ALWAYS
+
+
+@pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
+def test_a_generic_ephemeral_volume_goes_with_its_pod(change: Change) -> None:
+    """Its claim is deleted with the pod.
+
+    The next pod gets a new, empty volume.
+    """
+    objects = [entry for entry in running("db-0", "a", locality="strict-local") if entry["kind"] != "Pod"]
+    # Its claim is called data-db-0, after the pod and the pod's volume.
+    user = owned_pod(name="data", node="a", owner="ReplicaSet", ephemeral={"db-0": ephemeral_spec(30)})
+    result = prediction(situation(node("a", listed={"db-0-a": 30}), node("b"), objects, user), change)
+    assert outcome_of(result, "data").nodes == {"b": 10}
+    assert (result.succeeds, result.copied_bytes, result.volumes) == (True, (0, 0), ())
+    assert ("b", gibibytes(30)) in [(entry.node, entry.most) for entry in result.disks]
+
+
+def test_scaling_down_deletes_generic_ephemeral_volumes() -> None:
+    """Nothing remains of the claim, and its disk has space again."""
+    objects = [entry for entry in running("web-0-db-0", "a") if entry["kind"] != "Pod"]
+    user = owned_pod(name="data-web-0", node="a", ephemeral={"db-0": ephemeral_spec(30)})
+    start = situation(node("a", listed={"web-0-db-0-a": 30}), objects, user)
+    snapshot = after(start, Scale(_workload(size=30, name="data-web"), 0)).cluster.snapshot
+    assert not {*snapshot.claims, *snapshot.persistent_volumes, *snapshot.volumes, *snapshot.replicas}
+    assert snapshot.longhorn_nodes["a"].disks[0].storage_scheduled == 0
+
+
+def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
+    """`kubectl drain` refuses to delete it."""
+    result = prediction(situation(node("a"), node("b"), pod(name="bare", node="a", phase="Running")), Drain(("a",)))
+    assert list(result.drains[0].blockers) == ["pod default/bare has no controller"]
+    assert result.pods == ()
+
+
+@pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
+def test_pods_leave_a_node_that_only_longhorn_knows(change: Change) -> None:
+    """The source has no Kubernetes nodes.
+
+    Longhorn's stand in for them, and pods do not go back.
+    """
+    nodes = [longhorn_node(name, {"disk-1": disk(100)}) for name in ("a", "b")]
+    result = prediction(situation(nodes, owned_pod(name="web-0", node="a")), change)
+    assert outcome_of(result, "web-0").nodes == {"b": 10}
+
+
+def test_no_pod_is_placed_once_every_node_is_lost() -> None:
+    """Longhorn's nodes are still there, without their Kubernetes nodes."""
+    result = prediction(situation(node("a"), owned_pod(name="web-0", node="a")), LoseNodes(("a",)))
+    assert outcome_of(result, "web-0").certainty is Certainty.NEVER
+
+
+@pytest.mark.parametrize("owner", ["DaemonSet", "Node", "InstanceManager"])
+def test_pods_that_belong_to_a_node_stay_there(owner: str) -> None:
+    """They are neither moved nor in the way of a drain."""
+    cluster = situation(node("a"), node("b"), owned_pod(name="agent-1", node="a", owner=owner))
+    result = prediction(cluster, Drain(("a",)))
+    assert result.pods == ()
+    assert result.succeeds
+
+
+@pytest.mark.parametrize("change", [LoseNodes(("a",)), LoseZone("z1")])
+def test_a_volume_is_lost_with_its_only_replica(change: Change) -> None:
+    """Its pod gets a node but no data."""
+    cluster = situation(node("a", zone="z1", listed={"db-0-a": 30}), node("b", zone="z2"), running("db-0", "a"))
+    result = prediction(cluster, change)
+    assert outcome_of(result, "db-0").certainty is Certainty.NEVER
+    assert [(entry.name, entry.incomplete, entry.problem) for entry in result.volumes] == [
+        ("vol-data-db-0", 10, "no replica with its data is left")
+    ]
+
+
+def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
+    """A volume with a healthy replica elsewhere is complete in the end."""
+    cluster = situation(
+        node("a", listed={"db-0-a": 30}),
+        node("b", listed={"db-0-b": 30}),
+        node("c"),
+        running("db-0", "a", replicas=["a", "b"], locality="disabled"),
+    )
+    result = prediction(cluster, LoseNodes(("a",)))
+    assert result.succeeds
+    assert result.copied_bytes == (gibibytes(30), gibibytes(30))
+    assert [entry.least for entry in result.volumes] == [1]
+
+
+def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
+    """Longhorn rebuilds it once it is attached, and no pod attaches it."""
+    nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
+    objects = running("db-0", "a", replicas=["a", "b"], locality="disabled")
+    result = prediction(situation(nodes, objects), Scale(_workload(size=30, name="db"), 0), LoseNodes(("b",)))
+    assert [(entry.least, entry.incomplete, entry.problem) for entry in result.volumes] == [
+        (1, 10, "it is detached: Longhorn rebuilds it once it is attached")
+    ]
+    assert not result.succeeds
+
+
+def test_a_volume_that_was_never_attached_has_no_data_to_lose() -> None:
+    """Any replica that is left will do."""
+    nodes = [*node("a", listed={"r-a": 30}), *node("b", listed={"r-b": 30}), *node("c")]
+    replicas = [replica(f"r-{name}", "vol", name, size=30, healthy=False) for name in ("a", "b")]
+    result = prediction(situation(nodes, volume("vol", 30, numberOfReplicas=2), replicas), LoseNodes(("a",)))
+    assert [entry.problem for entry in result.volumes] == ["it is detached: Longhorn rebuilds it once it is attached"]
+
+
+def test_a_lost_disk_leaves_the_node() -> None:
+    """The pod stays; the replica is rebuilt on the other disk."""
+    two_disks = {"disk-1": disk(100, available=70, listed={"db-0-a": 30}), "disk-2": disk(100)}
+    cluster = situation(
+        kube_node("a"),
+        longhorn_node("a", two_disks),
+        node("b", listed={"db-0-b": 30}),
+        running("db-0", "a", replicas=["a", "b"], locality="disabled"),
+    )
+    result = prediction(cluster, LoseDisk("a", "disk-1"))
+    assert result.pods == ()
+    assert ("a", "disk-2", gibibytes(30)) in [(entry.node, entry.disk, entry.most) for entry in result.disks]
+    assert result.succeeds
+
+
+def _workload(*, size: int, in_order: bool = True, name: str = "web", storage_class: str = "longhorn") -> Workload:
+    template = kube.ClaimSpec(storage_class=storage_class, request=size * GI, access_modes=("ReadWriteOnce",))
+    mount = kube.ClaimVolume("data", f"data-{name}-0", template)
+    pod_zero = kube.Pod("default", f"{name}-0", volumes=(mount,))
+    return Workload("StatefulSet", "default", name, pod_zero, in_order=in_order)
+
+
+def test_scaling_up_fills_the_disks() -> None:
+    """Three of four pods of 40Gi fit, the last one always waits.
+
+    The disks have 100Gi and 50Gi.
+    """
+    result = prediction(situation(node("a"), node("b", 50)), Scale(_workload(size=40), 4))
+    assert [outcome.placed for outcome in result.pods] == [10, 10, 10, 0]
+    assert {entry.most for entry in result.disks} == {gibibytes(80), gibibytes(40)}
+
+
+@pytest.mark.parametrize(("topology", "nodes"), [("zonal", {"a"}), ("any", {"a", "b"})])
+def test_a_new_zonal_volume_needs_room_in_the_zone_of_its_pod(topology: str, nodes: set[str]) -> None:
+    """Without `volumeTopology` its pod may run in the zone without room, too."""
+    values: dict[str, Any] = {"dataLocality": "disabled", "volumeTopology": topology}
+    keys = setting("csi-allowed-topology-keys", "topology.kubernetes.io/zone")
+    start = situation(node("a", 50, zone="z1"), node("b", 10, zone="z2"), storage_class("tied", **values), keys)
+    result = prediction(start, Scale(_workload(size=40, storage_class="tied"), 1))
+    assert outcome_of(result, "web-0").nodes.keys() == nodes
+
+
+@pytest.mark.parametrize("zone", ["", "z1"])
+def test_a_zonal_volume_keeps_its_pod_in_its_zone(zone: str) -> None:
+    """When its node is drained, the node of the other zone does not help."""
+    objects = running("db-0", "a", replicas=["a"], locality="disabled")
+    (volume,) = (entry for entry in objects if entry["kind"] == "Volume")
+    volume["spec"]["topologyRequirement"] = [{"zone": zone}] if zone else []
+    start = situation(node("a", listed={"db-0-a": 30}, zone="z1"), node("b", zone="z2"), objects)
+    result = prediction(start, Drain(("a",)))
+    assert outcome_of(result, "db-0").placed == (0 if zone else 10)
+
+
+def test_a_stateful_set_creates_pods_in_order() -> None:
+    """A pod after one that waits is not even created."""
+    result = prediction(situation(node("a", 50)), Scale(_workload(size=40), 3))
+    assert list(outcome_of(result, "web-2").reasons) == ["the pod before it does not run"]
+
+
+@pytest.mark.parametrize(
+    ("in_order", "reasons"),
+    [
+        (True, {"web-1": "the pod before it does not run", "web-2": "the pod before it does not run"}),
+        (False, {}),
+    ],
+)
+def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str, str]) -> None:
+    """Without its pod 0, it does not create pod 1 again.
+
+    The lost pod 0 has no data. No new pod 2 is created either, unless the StatefulSet creates its pods at once.
+    """
+    nodes = [*node("a", listed={"web-0-a": 30}), *node("b", listed={"web-1-b": 30}), *node("c")]
+    start = situation(nodes, running("web-0", "a"), running("web-1", "b"))
+    scale = Scale(_workload(size=30, in_order=in_order), 3)
+    result = prediction(start, LoseNodes(("a",)), Drain(("b",)), scale)
+    waiting = [outcome for outcome in result.pods if outcome.entry.key[1] != "web-0" and not outcome.placed]
+    assert {outcome.entry.key[1]: next(iter(outcome.reasons)) for outcome in waiting} == reasons
+
+
+def test_scaling_down_frees_no_claims() -> None:
+    """Pods with the highest numbers go; their volumes stay."""
+    cluster = situation(node("a", listed={"web-0-a": 30, "web-1-a": 30}), running("web-0", "a"), running("web-1", "a"))
+    changed = after(cluster, Scale(_workload(size=30), 1))
+    assert sorted(changed.cluster.snapshot.pods) == [("default", "web-0")]
+    assert sorted(changed.cluster.snapshot.claims) == [("default", "data-web-0"), ("default", "data-web-1")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "placed"),
+    [
+        ((), 0),
+        ((AddNodes("a", 1),), 10),
+        ((AddNodes("a", 1, (GI,)),), 0),
+        ((AddDisk("a", 60 * GI),), 10),
+        ((AddDisk("a", 10 * GI),), 0),
+        ((SetSetting("storage-over-provisioning-percentage", "200"),), 10),
+    ],
+)
+def test_more_room_places_a_waiting_pod(changes: tuple[Change, ...], placed: int) -> None:
+    """One pod of 40Gi fills a disk, and a second one waits.
+
+    The disk has 50Gi.
+    """
+    waiting = Scale(_workload(size=40), 1)
+    cluster = situation(node("a", 50, listed={"db-0-a": 40}), running("db-0", "a", 40))
+    available = SetSetting("storage-minimal-available-percentage", "0")
+    result = prediction(cluster, available, *changes, waiting)
+    assert outcome_of(result, "web-0").placed == placed
+
+
+@pytest.mark.parametrize(("size", "refusals"), [(60, 0), (90, 1)])
+def test_an_expansion_must_fit_the_disk(size: int, refusals: int) -> None:
+    """The disk has 100Gi, of which a quarter must stay available."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
+    result = prediction(cluster, Expand(("default", "data-db-0"), size * GI))
+    assert [len(entry.refusals) for entry in result.expansions] == [refusals]
+    assert [entry.most for entry in result.disks] == ([] if refusals else [gibibytes(size)])
+
+
+def test_longhorns_webhook_refuses_a_claim_where_too_little_would_stay_free() -> None:
+    """The numbers are those of a refusal by Longhorn v1.12.1: left=85899345920 < minimal=107374182400. Nothing changes."""
+    disks = {"disk-1": disk(400, available=370, listed={"db-0-a": 100})}
+    cluster = situation(kube_node("a"), longhorn_node("a", disks), running("db-0", "a", 100))
+    result = prediction(cluster, Expand(("default", "data-db-0"), 390 * GI))
+    [expansion] = result.expansions
+    assert expansion.refused_by == "validator.longhorn.io"
+    assert expansion.refusals == (
+        "insufficient storage (a/disk-1): disk disk-1: 80Gi free once the growth is written must be at least 100Gi (25 % of 400Gi)",
+    )
+    assert (result.disks, result.volumes, result.succeeds) == ((), (), False)
+
+
+def test_longhorns_webhook_compares_requests() -> None:
+    """A claim whose volume has not grown yet requests its growth already."""
+    objects = running("db-0", "a")
+    next(entry for entry in objects if entry["kind"] == "PersistentVolumeClaim")["spec"]["resources"]["requests"][
+        "storage"
+    ] = "80Gi"
+    cluster = situation(node("a", listed={"db-0-a": 30}), objects)
+    (expansion,) = prediction(cluster, Expand(("default", "data-db-0"), 90 * GI)).expansions
+    assert expansion.refusals == ()
+
+
+def test_a_storage_class_may_refuse_an_expansion() -> None:
+    """The API server lets claims grow only where allowVolumeExpansion is set."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
+    fixed = ApplyObjects({("storage_classes", "longhorn"): kube.StorageClass("longhorn", "driver.longhorn.io")})
+    result = prediction(cluster, fixed, Expand(("default", "data-db-0"), 60 * GI))
+    assert [entry.refusals for entry in result.expansions] == [
+        ("StorageClass longhorn does not set allowVolumeExpansion",)
+    ]
+    assert [entry.refused_by for entry in result.expansions] == ["PersistentVolumeClaimResize"]
+    assert result.disks == ()
+
+
+def test_changes_count_in_order() -> None:
+    """A drain after a setting follows the new policy."""
+    objects = (node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a"))
+    allow = SetSetting(POLICY, "always-allow")
+    assert prediction(situation(*objects), allow, Drain(("a",))).drains[0].finished == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Drain(("x",)),
+        LoseNodes(("x",)),
+        LoseZone("x"),
+        LoseDisk("a", "x"),
+        SetSetting("x", "1"),
+        SetSetting("storage-over-provisioning-percentage", "x"),
+        Expand(("default", "x"), GI),
+        Expand(("default", "data-db-0"), GI),
+        AddNodes("x"),
+        AddDisk("x", GI),
+    ],
+)
+def test_changes_of_what_does_not_exist_are_refused(change: Change) -> None:
+    """Each names what is wrong; a volume cannot shrink."""
+    cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
+    with pytest.raises(CoreError):
+        change.apply(cluster)
+
+
+def test_the_same_seeds_give_the_same_end() -> None:
+    """Nothing but the seed decides."""
+    start = after(situation(node("a"), node("b"), node("c")), Scale(_workload(size=20, in_order=False), 6))
+    ends: list[Any] = [[result.nodes for result in play(start, 5)] for _ in range(2)]
+    assert ends[0] == ends[1]
+
+
+def test_a_share_manager_takes_its_volume_along() -> None:
+    """Longhorn attaches the volume where its share-manager runs.
+
+    So the drain finishes.
+    """
+    objects = running("db-0", "a", locality="disabled", replicas=["b", "c"])
+    for entry in objects:
+        if entry["kind"] == "Volume":
+            entry["spec"]["accessMode"] = "rwx"
+    share_manager = owned_pod(name="share-manager-vol-data-db-0", node="a", owner="ShareManager")
+    nodes = [*node("a"), *node("b", listed={"db-0-b": 30}), *node("c", listed={"db-0-c": 30})]
+    result = prediction(situation(nodes, objects, share_manager), Drain(("a",)))
+    assert result.drains[0].certainty is Certainty.ALWAYS
+
+
+@pytest.mark.parametrize(("changes", "incomplete"), [((), 10), ((AddNodes("a"),), 0)])
+def test_a_volume_that_lacks_a_replica_gets_it_when_there_is_a_node(
+    changes: tuple[Change, ...], incomplete: int
+) -> None:
+    """The replica object waits for a place in the snapshot already."""
+    objects = running("db-0", "a", replicas=["a"])
+    for entry in objects:
+        if entry["kind"] == "Volume":
+            entry["spec"]["numberOfReplicas"] = 2
+    cluster = situation(node("a", listed={"db-0-a": 30}), objects, replica("db-0-new", "vol-data-db-0", size=30))
+    result = prediction(cluster, *changes)
+    assert [entry.incomplete for entry in result.volumes] == ([incomplete] if incomplete else [])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_remote_replica_counts_only_for_pods_that_are_placed(waits: bool) -> None:
+    """A best-effort volume finds no room on its pod's node.
+
+    It has a healthy replica elsewhere, in both cases.
+    """
+    objects = running("db-0", "a", replicas=["b"])
+    for entry in objects:
+        if entry["kind"] == "Pod" and waits:
+            entry["spec"] |= {"nodeName": "", "nodeSelector": {"place": "a"}}
+            entry["status"]["phase"] = "Pending"
+        if entry["kind"] == "Replica" and not waits:
+            entry["spec"]["evictionRequested"] = True
+    full = longhorn_node("a", {"disk-1": disk(100, scheduled=90)})
+    others = [*node("b", listed={"db-0-b": 30}), *node("c")]
+    start = situation(kube_node("a", place="a"), full, others, objects)
+    end = run_order(start, FilterOptions(require_best_effort=False), random.Random(1).randrange)  # noqa: S311
+    assert list(end.incomplete) == (["vol-data-db-0"] if waits else [])
