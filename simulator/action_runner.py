@@ -27,7 +27,7 @@ from simulator.actions import (
 )
 from simulator.config import draw_seconds
 from simulator.objects import Json, KubeObject
-from simulator.store import Store
+from simulator.tables import Store
 
 log = structlog.get_logger("simulator")
 

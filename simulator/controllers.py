@@ -37,7 +37,7 @@ from simulator.pods import Mount, Pod, decide_pod, is_waiting, waiting_reason
 from simulator.provisioner import Claim, ClaimObservation, claim_reference, decide_claim, decide_reclaim, volume_name
 from simulator.publish_calls import PublishCalls
 from simulator.status_lag import Place, StatusLag
-from simulator.store import Store
+from simulator.tables import Store
 from simulator.volumes.observation import RUNNING, Replica, Volume, VolumeObservation, is_healthy
 from simulator.volumes.volume_reconciler import decide_replica, decide_volume
 

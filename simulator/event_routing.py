@@ -14,7 +14,7 @@ from simulator.config import Config, quantiles
 from simulator.controller_queue import ControllerQueue
 from simulator.objects import AUTO_SALVAGE, NODE_LABEL, Json, KubeObject
 from simulator.provisioner import claim_reference, volume_name
-from simulator.store import WAITING, Store
+from simulator.tables import WAITING, Store
 from simulator.volumes.observation import FAULTED
 
 _Volume = KubeObject[longhorn.Volume] | None

@@ -21,7 +21,7 @@ from simulator.controllers import Controllers
 from simulator.install import ensure, install
 from simulator.objects import Key, KubeObject
 from simulator.status import StatusServer
-from simulator.store import Store, Table
+from simulator.tables import Store, Table
 
 log = structlog.get_logger("simulator")
 

@@ -12,7 +12,7 @@ from typing import Any
 from scheduler_core.model import longhorn
 from simulator.config import Config, draw_seconds
 from simulator.objects import KubeObject
-from simulator.store import Table
+from simulator.tables import Table
 
 _Replica = KubeObject[longhorn.Replica] | None
 Place = tuple[str, str]

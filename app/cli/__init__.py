@@ -2,7 +2,9 @@
 
 main            the entry point
 commands        every command, by what it is for; exit codes
-options         flags that commands share
+options         flags that commands of every kind share
+query           what asking and planning commands ask about
+render          what they print
+subjects        the pods and workloads that arguments name
 serve_options   the flags of `serve`, and its configuration file
-explain_tables  the tables that `explain` prints
 """

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
 
 FAILS: Final = 1
-_ORDERS: Final = Orders(5)
 _DEFAULT_LIMIT: Final = 1_000
 _MAX_LIMIT: Final = 100_000
 _MAX_REFUSALS: Final = 2
@@ -40,7 +39,7 @@ def headroom(
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MAX_LIMIT, help="How many pods are tried at most.")
     ] = _DEFAULT_LIMIT,
-    orders: Orders = _ORDERS,
+    orders: Orders,
     output: OutputOption = Output.TABLE,
     rules: Rules,
     query: Query,

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
 
 FAILS: Final = 1
-_ORDERS: Final = Orders(5)
 _DEFAULT_TRIES: Final = 50
 _MAX_PROBLEMS: Final = 2
 
@@ -40,7 +39,7 @@ def maintenance(
     nodes: Annotated[
         list[str] | None, typer.Argument(metavar="[NODE]...", help="The nodes to maintain; all of them by default.")
     ] = None,
-    orders: Orders = _ORDERS,
+    orders: Orders,
     tries: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many orders of nodes may end in a dead end.")
     ] = _DEFAULT_TRIES,

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 NO_PLAN: Final = 1
 _MAX_MOVES: Final = 10
 _MAX_TARGETS: Final = 3
-_ORDERS: Final = Orders(5)
 _STATUS_IS_CURRENT: Final = "Longhorn's status counts as current; meanwhile no other volume may be created or grow"
 _UNSETTLED: Final = "volumes of which Longhorn has to place replicas: {count}; no move changes whether it can"
 _AUTO_BALANCE: Final = "replica-auto-balance is on: Longhorn may move replicas of other volumes, too"
@@ -72,7 +71,7 @@ def rebalance(
     max_moves: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MAX_MOVES, help="How many replicas are moved at most.")
     ] = DEFAULT_MAX_MOVES,
-    orders: Orders = _ORDERS,
+    orders: Orders,
     output: OutputOption = Output.TABLE,
     rules: Rules,
     query: Query,

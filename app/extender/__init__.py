@@ -7,11 +7,11 @@ node_reservation      `reservation: node`: a pod's node takes no other pod's vol
 placements            whether Longhorn places the volumes of decided pods, where, and which disks it overbooks
 nudger                makes kube-scheduler retry refused pods that would fit now
 refusals              the refused pods that the nudger remembers
-endpoint_publisher    points the Service to the leader
+endpoint_publisher    points the Service to the leader, and keeps it so
+certificates          TLS of a port, from files or a Secret, read again when it changes
+guard                 reviews placements; guard_certificate and guard_endpoint make it callable
 lifecycle             when this process competes and answers: takeover, handover, shutdown
 metrics               metrics for Prometheus
-callers               from where /filter is called lately
-permissions           the calls that the extender makes
 installation_reader   the facts that `doctor` judges
 probe                 a pod that fits nowhere, to see whether kube-scheduler calls the extender
 scheduler_reader      how kube-scheduler runs, and where it can call the extender

@@ -1,7 +1,6 @@
 """The placement guard's certificate, which the leader makes and renews. A Secret keeps it, and the webhook's caBundle trusts it.
 
-    Secret empty → the leader makes an authority, for ten years, and a serving certificate, for 90 days → Secret → every candidate serves it →
-    caBundle
+    Secret empty → the leader makes an authority and a serving certificate → Secret → every candidate serves it → caBundle
     two thirds of its life over → the leader signs a new one → Secret → new connections get it
     two thirds of the authority's life over → caBundle with both authorities → a while later: Secret with the new one
     cert-manager's annotation on the Secret → it is only read, and the caBundle is left to cert-manager
@@ -167,7 +166,12 @@ def _builder(  # noqa: PLR0913 # what every certificate has
 ) -> x509.CertificateBuilder:
     constraints = x509.BasicConstraints(ca=signs_certificates, path_length=0 if signs_certificates else None)
     return (
-        x509.CertificateBuilder(issuer, subject, key, None, now - CLOCK_SKEW, expires)
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(expires)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(constraints, critical=True)
         .add_extension(key_usage(signs_certificates=signs_certificates), critical=True)

@@ -13,9 +13,8 @@ from typing import Final
 
 import structlog
 
-from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.endpoint_publisher import EndpointPublisher, PublishedService
 from app.extender.guard_certificate import GuardCertificate
-from app.extender.published_service import PublishedService
 from app.schemas.state import GuardActivity, PlacementGuardState
 from scheduler_core.extender.settings import GuardMode
 

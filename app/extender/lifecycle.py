@@ -21,11 +21,10 @@ from typing import Any, Final, Protocol
 import structlog
 
 from app.extender.availability import ALWAYS_AVAILABLE, Availability, SwitchedOff
-from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.endpoint_publisher import EndpointPublisher, PublishedService
 from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
-from app.extender.published_service import PublishedService
 from app.extender.verbs import Reservations
 from app.kube import resources
 from app.kube.client import ApiError

@@ -29,7 +29,7 @@ from simulator.nodes import DisksError, disk_uuid, read_disks
 from simulator.objects import DISKS, KubeObject
 from simulator.pods import Mount, waiting_reason
 from simulator.provisioner import new_persistent_volume, new_volume
-from simulator.store import Store, Table
+from simulator.tables import Store, Table
 from tests.worlds.memory_api import MemoryApi
 
 MIB = 2**20

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from app.kube.client import ApiError
-from simulator.store import Store, Table
+from simulator.tables import Store, Table
 
 Json = dict[str, Any]
 Admission = Callable[[Json, Json], Json]

@@ -22,7 +22,7 @@ from simulator.config import Config
 from simulator.controllers import Controllers
 from simulator.images import ENGINE_IMAGE, MANAGER_IMAGE
 from simulator.objects import DRIVER, KubeObject
-from simulator.store import Store, Table
+from simulator.tables import Store, Table
 from tests.worlds.memory_api import MemoryApi
 
 Json = dict[str, Any]

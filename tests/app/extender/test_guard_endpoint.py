@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from app.extender import published_service
+from app.extender import endpoint_publisher
 from app.extender.guard_endpoint import GuardEndpoint
 from app.kube.client import ApiError
 from scheduler_core.extender.settings import GuardMode
@@ -78,7 +78,7 @@ class World:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed call is repeated at once."""
-    monkeypatch.setattr(published_service, "RETRY_INTERVAL", 0.0)
+    monkeypatch.setattr(endpoint_publisher, "RETRY_INTERVAL", 0.0)
 
 
 @pytest.mark.parametrize("mode", [GuardMode.OBSERVE, GuardMode.ENFORCE])
@@ -95,7 +95,7 @@ async def test_a_guard_that_is_switched_on_is_published_once(mode: GuardMode) ->
 
 async def test_an_endpoint_is_checked_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """The EndpointSlice may be edited by hand."""
-    monkeypatch.setattr(published_service, "RECHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(endpoint_publisher, "RECHECK_INTERVAL", 0.0)
     world = World()
     for _ in range(2):
         await world.endpoint.keep(1, GuardMode.ENFORCE)
@@ -116,7 +116,7 @@ async def test_the_slice_of_a_guard_that_is_off_is_emptied() -> None:
 
 async def test_an_empty_slice_is_checked_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the guard is off or has no certificate."""
-    monkeypatch.setattr(published_service, "RECHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(endpoint_publisher, "RECHECK_INTERVAL", 0.0)
     world = World()
     world.certificate.ready = False
     for mode in (GuardMode.OFF, GuardMode.OBSERVE, GuardMode.ENFORCE):
