@@ -33,8 +33,9 @@ from app.disk_schedule.volume_controller import ImageController, ReplicaControll
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient
+from app.kube.paging import pages
 from app.kube.reflector import Decode, Key, Timing
-from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource, pages
+from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
 from app.kube.store import Store, Watch
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import Election, LeaderLoop, NoElection, Program

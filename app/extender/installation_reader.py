@@ -19,6 +19,7 @@ from app.extender.process_call import Ask, direct_call, proxy_call
 from app.extender.scheduler_reader import EXTENDER_PODS, read_version
 from app.kube.client import ApiError, KubeClient
 from app.kube.cluster_cache import WATCHED
+from app.kube.paging import pages
 from app.kube.resources import (
     CLAIMS,
     CONFIG_MAPS,
@@ -37,7 +38,6 @@ from app.kube.resources import (
     SERVICES,
     STORAGE_CLASSES,
     Resource,
-    pages,
 )
 from scheduler_core.convert.coordination import lease
 from scheduler_core.convert.discovery import endpoint_slice

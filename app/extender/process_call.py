@@ -13,7 +13,8 @@ import aiohttp
 
 from app.extender.scheduler_reader import EXTENDER_PODS, read_service
 from app.kube.client import ApiError, KubeClient
-from app.kube.resources import LEASES, PODS, pages
+from app.kube.paging import pages
+from app.kube.resources import LEASES, PODS
 from app.settings import NO_BROWSER
 from scheduler_core.convert.coordination import lease
 from scheduler_core.convert.installed_objects import installed_pod

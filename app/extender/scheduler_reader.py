@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.resources import PODS, SERVICES, pages
+from app.kube.paging import pages
+from app.kube.resources import PODS, SERVICES
 from scheduler_core.convert.installed_objects import command_line, installed_pod, service_address
 from scheduler_core.installation.registration import SchedulerFlags, flags
 from scheduler_core.leadership.endpoint_slice import EXTENDER

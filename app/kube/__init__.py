@@ -2,7 +2,8 @@
 
 client              calls that return the body as bytes
 memory              the memory of this process, and what answers may take of it
-resources           the REST path of each kind, and its objects page by page
+resources           the REST path of each kind
+paging              its objects, page by page
 reflector           lists and watches one kind
 store               the watched objects, and how current they are; the data of one ConfigMap
 cluster_cache       the cache of everything that decisions read

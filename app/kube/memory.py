@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
-
-import aiohttp
+from typing import TYPE_CHECKING, Final
 
 from scheduler_core.model.quantity import format_bytes
+
+if TYPE_CHECKING:
+    import aiohttp
 
 # What a process outside of a container may use, as the manifests allow it.
 DEFAULT_LIMIT: Final = 1024**3

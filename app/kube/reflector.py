@@ -25,7 +25,8 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.resources import Resource, newest_version, pages
+from app.kube.paging import newest_version, pages
+from app.kube.resources import Resource
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.quantity import format_bytes

@@ -11,7 +11,8 @@ import msgspec
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.cluster_cache import CSI_NODES, DISRUPTION_BUDGETS, WATCHED, WatchedKind
-from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS, pages
+from app.kube.paging import pages
+from app.kube.resources import LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS
 from scheduler_core.convert.redact import (
     keep_selected_labels,
     redact,

@@ -24,7 +24,8 @@ from typing import Final
 import structlog
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES, pages
+from app.kube.paging import pages
+from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.binding import (
     PendingPod,
