@@ -8,7 +8,6 @@ carries it out, each write against the version that was read, with one writer at
     watches             everything that the controllers watch, what is on each disk, and what is left there
     informer            the objects of one kind with their versions, and how they are read
     writer              carries out decisions, write by write; one writer at a time per disk
-    object_events       Events about Volumes, BackingImages and DiskSchedules
     controller          base class of the controllers, what they share, and the withdrawal of orphaned requests
     disk_controller     one DiskSchedule for each disk (node sync), and their statuses: allocate, or mirror
     volume_controller   replicas of volumes, released replicas, copies of backing images

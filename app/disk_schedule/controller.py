@@ -18,10 +18,13 @@ from typing import Any, ClassVar, Final
 import structlog
 
 from app.disk_schedule.informer import Informer
-from app.disk_schedule.object_events import Recorder
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter, ReadObjects
+from app.kube.event_recorder import EventRecorder
+from app.kube.resources import DISK_SCHEDULES
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
+from scheduler_core.convert.event import ObjectReference
+from scheduler_core.convert.object_header import header
 from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
 
@@ -36,7 +39,7 @@ class ControllerContext:
     cache: ControllerCache  # the informers
     writer: ObjectWriter  # reads and writes single objects
     observer: QueueObserver  # is notified of what the queues do
-    events: Recorder  # receives what a person must know about an object
+    events: EventRecorder | None  # None: the mirror decides nothing
     # Seconds after which a request is withdrawn whose replica, or backing image, was never seen to exist.
     orphans_after: float
     clock: Callable[[], float]  # monotonic seconds
@@ -46,6 +49,15 @@ class ControllerContext:
     @property
     def timestamp(self) -> str:
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def record_event(self, kind: str, raw: bytes, reason: str, message: str, *, normal: bool = True) -> None:
+        """Records what a person must know about the object of this kind that was read as `raw`."""
+        if self.events is None:
+            return
+        metadata = header(raw)
+        # All kinds of Longhorn have one apiVersion.
+        about = ObjectReference(DISK_SCHEDULES.api_version, kind, self.namespace, metadata.name, metadata.uid)
+        self.events.record(about, reason, message, normal=normal)
 
 
 class Controller(ABC):

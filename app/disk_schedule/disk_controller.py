@@ -178,7 +178,7 @@ class Allocator(DiskController):
         await self.writer.schedules.write_status(schedule.name, decide)
         for before, status in decided:
             for event in allocation_events(before, status):
-                self.context.events.record("DiskSchedule", cached.raw, event.reason, event.message, normal=event.normal)
+                self.context.record_event("DiskSchedule", cached.raw, event.reason, event.message, normal=event.normal)
         newest = self.cache.schedules.get(schedule.name)
         if newest is None or isinstance(newest.value, Fault) or not newest.value.deleting:
             return
@@ -352,7 +352,7 @@ class NodeController(Controller):
         if not schedule.empty:
             requests = len(schedule.spec.replicas) + len(schedule.spec.backing_images)
             message = f"created with {requests} requests of what is on disk {create.disk} of node {create.node} already"
-            self.context.events.record("DiskSchedule", raw, "Created", message)
+            self.context.record_event("DiskSchedule", raw, "Created", message)
         log.info(
             "DiskSchedule created",
             disk=create.disk,

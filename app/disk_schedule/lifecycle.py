@@ -28,7 +28,6 @@ import structlog
 from app.disk_schedule.controller import Controller, ControllerContext, OrphanController
 from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.metrics import ControllerMetrics
-from app.disk_schedule.object_events import NoEvents, ObjectEventRecorder
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
@@ -154,6 +153,7 @@ async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:
 log = structlog.get_logger("controllers")
 
 LEASE: Final = "longhorn-disk-schedule"
+_COMPONENT: Final = "longhorn-disk-schedule"
 ORPHAN_SECONDS: Final = 300.0
 _ALLOCATING: Final = (NodeController, Allocator, VolumeController, ReplicaController, ImageController, OrphanController)
 _OBSERVING: Final = (NodeController, Mirror)
@@ -214,7 +214,7 @@ class DiskScheduleLifecycle(Program):
             self.watches,
             ObjectWriter(client, options.namespace, self.watches, lambda: not self.refusal),
             metrics,
-            NoEvents() if options.mirror else self._recorder,
+            None if options.mirror else self._recorder,
             options.orphans_after,
             timing.clock,
             now,

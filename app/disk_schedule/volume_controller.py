@@ -158,13 +158,13 @@ class VolumeController(Controller):
                     expected = before is None or before.reason in {"", ALLOCATION_PENDING}
                     # A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
                     if condition.status == "True" and not expected:
-                        self.context.events.record("Volume", raw, "Allocated", "every replica holds its bytes")
+                        self.context.record_event("Volume", raw, "Allocated", "every replica holds its bytes")
                     elif condition.status != "True" and condition.reason != ALLOCATION_PENDING and not unchanged:
-                        self.context.events.record("Volume", raw, condition.reason, condition.message, normal=False)
+                        self.context.record_event("Volume", raw, condition.reason, condition.message, normal=False)
                 case AssignReplica(replica, node, disk) if places.get(replica):
                     target = f"moves to disk {disk} on node {node}" if disk else "has no place now"
                     message = f"replica {replica} leaves disk {places[replica]} and {target}"
-                    self.context.events.record("Volume", raw, "ReplicaMoved", message)
+                    self.context.record_event("Volume", raw, "ReplicaMoved", message)
                 case _:
                     pass
 
@@ -376,7 +376,7 @@ class ImageController(Controller):
         read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
         await self.writer.write_all(decision.writes, read_objects)
         if decision.shortage:
-            self.context.events.record("BackingImage", raw, NO_DISK, decision.shortage, normal=False)
+            self.context.record_event("BackingImage", raw, NO_DISK, decision.shortage, normal=False)
         # For an image without a size there is nothing to request once a copy is wanted; an event announces its size.
         waits_for_event = not snapshot.image.size and snapshot.image.wanted_disks
         return Requeue.WAITING if decision.requeue and not waits_for_event else None

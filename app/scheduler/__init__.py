@@ -1,7 +1,6 @@
 """The stand-alone scheduler: schedules pods by the classic rules and a policy file.
 
-Data flow in a live cluster: `cache` → `scheduling_queue` → `scheduler` → `decide` → `binder`, and the result → `event_recorder` and
-`pod_condition`.
+Data flow in a live cluster: `cache` → `scheduling_queue` → `scheduler` → `decide` → `binder`, and the result → `reports`.
 
     cache               watched nodes, services and pods, with assumed pods on their nodes
     policy_sources      the policy in force, and the caches that its rules read
@@ -9,13 +8,8 @@ Data flow in a live cluster: `cache` → `scheduling_queue` → `scheduler` → 
     scheduling_queue    pods that need a node, by priority, with back-off
     scheduler           takes pods off the queue, decides, assumes and binds
     decide              one decision by a policy
-    claim_check         whether the claims of a pod exist, before a node is selected
-    binder              binds one pod to its node
-    event_recorder      Events about pods
-    event_correlator    which reports are one Event, and which Events are written
-    pod_condition       the condition PodScheduled
-    api_dispatcher      API calls that scheduling does not wait for
+    binder              binds one pod to its node; whether the claims of a pod exist, before a node is selected
+    reports             Events about pods, the condition PodScheduled, and metrics for Prometheus
     lifecycle           when this process schedules: leadership, shutdown, probes
-    metrics             metrics for Prometheus
     whatif              schedules the pending pods of a snapshot instead
 """

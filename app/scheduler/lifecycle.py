@@ -28,9 +28,8 @@ from app.runtime.elector import Elector
 from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
 from app.runtime.server import HttpServer, run_process, serve
-from app.scheduler.event_recorder import EventRecorder
 from app.scheduler.longhorn_cache import LonghornCache
-from app.scheduler.metrics import SchedulerMetrics
+from app.scheduler.reports import PodReporter, SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.leadership.election import ElectionTiming
@@ -178,6 +177,6 @@ def build_lifecycle(
         return LonghornCache(cache, options.options, now)
 
     elector = Elector(connect, options.identity, options.namespace, options.timing, lease=options.lease)
-    recorder = EventRecorder(client, config.name, elector.identity, monotonic, now)
-    parts = SchedulerParts(client, timing, elector.leading, recorder, metrics, new_longhorn_cache, DecisionThread())
+    reporter = PodReporter(client, config.name, monotonic, now, metrics.count_write_failure)
+    parts = SchedulerParts(client, timing, elector.leading, reporter, metrics, new_longhorn_cache, DecisionThread())
     return SchedulerLifecycle(GenericScheduler(config, parts), elector, metrics)

@@ -25,10 +25,9 @@ from app.runtime.decision_thread import DecisionRunner, OnCallersThread
 from app.scheduler.binder import Binder, ClaimCheck
 from app.scheduler.cache import SchedulerCache
 from app.scheduler.decide import FactsFor, decide, message
-from app.scheduler.event_recorder import EventRecorder
 from app.scheduler.longhorn_cache import LonghornCache, binding_changes
-from app.scheduler.metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
 from app.scheduler.policy_sources import PolicyInputs, PolicySources
+from app.scheduler.reports import ERROR, SCHEDULED, UNSCHEDULABLE, PodReporter, SchedulerMetrics
 from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.binding import PendingPod
@@ -74,7 +73,7 @@ class SchedulerParts:
     client: KubeClient
     timing: Timing  # its clock also times the back-offs
     leads: Callable[[], bool]  # whether this process leads; asked before every write
-    recorder: EventRecorder
+    reporter: PodReporter
     metrics: SchedulerMetrics
     new_longhorn_cache: Callable[[], LonghornCache] | None = None  # see `PolicyInputs`
     runner: DecisionRunner = field(default_factory=OnCallersThread)  # where decisions run
@@ -87,7 +86,7 @@ class GenericScheduler:
         self._config = config
         self._clock = parts.timing.clock
         self._leads = parts.leads
-        self.recorder = parts.recorder
+        self.reporter = parts.reporter
         self.metrics = parts.metrics
         self._binder = Binder(parts.client, self._may_write)
         self._claims = ClaimCheck(parts.client)
@@ -108,7 +107,6 @@ class GenericScheduler:
 
     def _connect_metrics(self) -> None:
         metrics = self.metrics
-        self.recorder.subscribe(metrics.count_write_failure)
         if self._config.file is not None:
             self._config.file.subscribe(metrics.count_policy_reload)
         metrics.add_gauge(
@@ -127,7 +125,7 @@ class GenericScheduler:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.policy_sources.run(self.retry_unschedulable))
-            tasks.create_task(self.recorder.run())
+            tasks.create_task(self.reporter.run())
             while True:
                 self._pass_change_on()
                 can_decide = self._may_write() and not self.problem
@@ -152,14 +150,14 @@ class GenericScheduler:
     def deactivate(self) -> None:
         """Stops scheduling; Bindings in progress go on while this process leads."""
         self._active = False
-        self.recorder.clear_conditions()
+        self.reporter.clear_conditions()
 
     async def wait_until_settled(self) -> None:
         """Returns once no pod is being bound and every Event is written. Call `deactivate` first."""
         async with self._deciding:
             pass
         await self._no_bindings.wait()
-        await self.recorder.wait_until_written()
+        await self.reporter.wait_until_written()
 
     def enqueue(self, pending: PendingPod) -> None:
         self.queue.put(pending, self._clock())
@@ -254,7 +252,7 @@ class GenericScheduler:
         constraints = ignored_constraints(pending.pod, node, self.cache.state, policy)
         if constraints:
             why = unsupported_message(constraints)
-            self.recorder.record(pending.pod, "UnsupportedConstraints", why, normal=False)
+            self.reporter.record(pending.pod, "UnsupportedConstraints", why, normal=False)
             log.warning("constraints ignored", pod=pending.pod.key, node=node, why=why)
 
     def _assumed_changes(self) -> Changes:
@@ -264,7 +262,7 @@ class GenericScheduler:
     def _handle_unschedulable(self, pending: PendingPod, why: str) -> None:
         self.metrics.count_attempt(UNSCHEDULABLE)
         self._back_off(pending.pod.namespaced_name)
-        self.recorder.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
+        self.reporter.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
         log.info("unschedulable", pod=pending.pod.key, why=why)
 
     def _assume_and_bind(self, pending: PendingPod, node: str, tasks: asyncio.TaskGroup) -> None:
@@ -286,7 +284,7 @@ class GenericScheduler:
             self.metrics.count_attempt(SCHEDULED)
             if self.queue.is_unchanged(pending):
                 self.queue.discard(pending.pod.namespaced_name)
-            self.recorder.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
+            self.reporter.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
             log.info("bound", pod=name, node=node)
         finally:
             self._bindings_in_progress -= 1
@@ -314,4 +312,4 @@ class GenericScheduler:
         self.queue.put(current, self._clock())
         if self._may_write():
             why = f"binding to {node} failed: {problem}"
-            self.recorder.record_failure(current.pod, POD_REASON_SCHEDULER_ERROR, why)
+            self.reporter.record_failure(current.pod, POD_REASON_SCHEDULER_ERROR, why)

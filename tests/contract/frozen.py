@@ -25,7 +25,7 @@ from app.extender.metrics import Metrics, Outstanding
 from app.kube.reflector import CacheStatus, Timing
 from app.runtime.connections import ServerMetrics
 from app.runtime.memory_budget import MemoryBudget
-from app.scheduler.metrics import SchedulerMetrics
+from app.scheduler.reports import SchedulerMetrics
 from app.settings import Settings
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL

@@ -16,7 +16,6 @@ from app.disk_schedule.informer import (
     Informer,
 )
 from app.disk_schedule.metrics import ControllerMetrics
-from app.disk_schedule.object_events import NoEvents
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
@@ -78,7 +77,7 @@ class World:
             cache=self.watches,
             writer=writer,
             observer=metrics,
-            events=NoEvents(),
+            events=None,
             orphans_after=300,
             clock=timing.clock,
             now=lambda: datetime.now(UTC),

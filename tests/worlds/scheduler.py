@@ -21,9 +21,8 @@ from app.kube.resources import LONGHORN_NAMESPACE
 from app.policy.in_force import PolicyFile
 from app.policy.plugins import load_plugins
 from app.scheduler.cache import SchedulerCache
-from app.scheduler.event_recorder import EventRecorder
 from app.scheduler.longhorn_cache import LonghornCache
-from app.scheduler.metrics import SchedulerMetrics
+from app.scheduler.reports import PodReporter, SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.extender.decision import FilterOptions
@@ -79,7 +78,8 @@ async def running_scheduler(
 ) -> AsyncIterator[GenericScheduler]:
     """Runs an active scheduler. Of equally good nodes it selects the first by name."""
     async with connect_client(api, folder) as client:
-        parts = SchedulerParts(client, Timing(clock, random.uniform), leads, _recorder(client), SchedulerMetrics())
+        metrics = SchedulerMetrics()
+        parts = SchedulerParts(client, Timing(clock, random.uniform), leads, _reporter(client, metrics), metrics)
         config = SchedulerConfig(SCHEDULER_NAME, policy, min, STALE_AFTER, unsupported=unsupported)
         scheduler = GenericScheduler(config, parts)
         async with _active(scheduler):
@@ -100,7 +100,9 @@ async def running_scheduler_with_policy_file(
 
         file = PolicyFile(str(path), load_plugins(plugins))
         config = SchedulerConfig(SCHEDULER_NAME, DEFAULT_POLICY, min, STALE_AFTER, file)
-        parts = SchedulerParts(client, timing, leads, _recorder(client), SchedulerMetrics(), new_longhorn_cache)
+        metrics = SchedulerMetrics()
+        reporter = _reporter(client, metrics)
+        parts = SchedulerParts(client, timing, leads, reporter, metrics, new_longhorn_cache)
         scheduler = GenericScheduler(config, parts)
         async with _active(scheduler):
             yield scheduler
@@ -123,8 +125,8 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _recorder(client: KubeClient) -> EventRecorder:
-    return EventRecorder(client, SCHEDULER_NAME, "test", monotonic, _now)
+def _reporter(client: KubeClient, metrics: SchedulerMetrics) -> PodReporter:
+    return PodReporter(client, SCHEDULER_NAME, monotonic, _now, metrics.count_write_failure)
 
 
 @asynccontextmanager

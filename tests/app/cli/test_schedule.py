@@ -18,7 +18,7 @@ from app.kube.client import KubeClient
 from app.runtime.elector import Elector
 from app.scheduler import lifecycle
 from app.scheduler.lifecycle import LEASE, SchedulerOptions
-from app.scheduler.metrics import SchedulerMetrics
+from app.scheduler.reports import SchedulerMetrics
 from app.scheduler.scheduler import SchedulerConfig
 from scheduler_core.model.verdict import Reason
 from tests.builders import claim, flat, kube_node, longhorn_node, storage_class

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,13 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.kube.client import ApiError
-from app.scheduler.api_dispatcher import MAX_REFUSALS, ApiDispatcher
-from app.scheduler.event_recorder import EventRecorder
+from app.kube.event_recorder import MAX_REFUSALS
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.event import MAX_MESSAGE
 from scheduler_core.convert.pod_patch import not_scheduled_patch
-from scheduler_core.model.kube import Pod
-from tests.worlds.fake_api import connect_client, failing, until
+from tests.worlds.fake_api import failing, until
 from tests.worlds.scheduler import has_metric, running_scheduler
 from tests.worlds.scheduling_api import NODES, PODS, SchedulingApi, node, pod
-from tests.worlds.virtual_time import run
 
 NOW = "2026-01-02T03:04:05Z"
 LONG_AGO = "2020-01-01T00:00:00Z"
@@ -145,7 +139,7 @@ async def test_the_condition_of_a_pod_that_is_bound_meanwhile_stays_true(tmp_pat
     with capture_logs() as logs:
         async with running_scheduler(api, tmp_path) as scheduler:
             await until("the condition", lambda: api.condition("big"))
-            await scheduler.recorder.wait_until_written()
+            await scheduler.reporter.wait_until_written()
     assert (api.condition("big"), api.status_requests) == (scheduled, 1)
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
@@ -166,7 +160,7 @@ async def test_a_pod_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> 
     with capture_logs() as logs:
         async with running_scheduler(api, tmp_path) as scheduler:
             await until("the attempts", lambda: api.status_requests >= 2)
-            await scheduler.recorder.wait_until_written()
+            await scheduler.reporter.wait_until_written()
             assert has_metric(scheduler, 'write_failures_total{what="condition"} 0.0')
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
@@ -202,7 +196,7 @@ async def test_a_refused_write_is_logged_and_does_not_stop_scheduling(tmp_path: 
 
 async def test_an_unanswered_write_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each failure is counted, but only the first is logged."""
-    monkeypatch.setattr("app.scheduler.api_dispatcher._BACKOFF", Backoff(0.1, 0.3))
+    monkeypatch.setattr("app.kube.event_recorder._BACKOFF", Backoff(0.1, 0.3))
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(503, "etcd is away")] * 2
     with capture_logs() as logs:
@@ -216,7 +210,7 @@ async def test_a_write_that_always_fails_is_given_up_until_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A webhook may fail forever. The next attempt to schedule writes the condition again."""
-    monkeypatch.setattr("app.scheduler.api_dispatcher._BACKOFF", Backoff(0.01, 0.32))
+    monkeypatch.setattr("app.kube.event_recorder._BACKOFF", Backoff(0.01, 0.32))
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(500, "failed calling webhook")] * MAX_REFUSALS
     with capture_logs() as logs:
@@ -225,103 +219,6 @@ async def test_a_write_that_always_fails_is_given_up_until_the_next_attempt(
             assert has_metric(scheduler, f'write_failures_total{{what="condition"}} {MAX_REFUSALS}.0')
     (refusal,) = [entry for entry in logs if entry["event"] == "a write was refused"]
     assert (refusal["what"], refusal["tries"]) == ("condition", MAX_REFUSALS)
-
-
-class RecordingDispatcher:
-    """A dispatcher whose calls are recorded with their times.
-
-    Attributes:
-        statuses: by the first letter of a key, the HTTP status that its calls fail with; 0 is no answer
-        attempts: the times of all calls by key
-        written: the times of the successful calls
-        given_up: the calls that will not be repeated
-    """
-
-    def __init__(self, statuses: dict[str, int]) -> None:
-        self.statuses = statuses
-        self.attempts: dict[str, list[float]] = {}
-        self.written: dict[str, float] = {}
-        self.given_up: list[str] = []
-        self.dispatcher: ApiDispatcher[str, int] = ApiDispatcher("event", self._write, lambda _: None, self._give_up)
-
-    async def _write(self, key: str, value: int) -> None:
-        now = asyncio.get_running_loop().time()
-        self.attempts.setdefault(key, []).append(now)
-        status = self.statuses.get(key[0], 200)
-        if status != 200:
-            raise ApiError("POST /events", status, "", "no")
-        self.written[f"{key}={value}"] = now
-
-    def _give_up(self, key: str, value: int) -> None:
-        self.given_up.append(f"{key}={value}")
-
-    def pauses(self, key: str) -> list[int]:
-        """Returns the seconds between the attempts of a key."""
-        return [round(later - earlier) for earlier, later in pairwise(self.attempts[key])]
-
-
-def test_failing_writes_do_not_delay_other_writes() -> None:
-    """A write is given up after five refusals; without an answer it is repeated forever, with a back-off."""
-
-    async def run_for_an_hour() -> RecordingDispatcher:
-        recording = RecordingDispatcher({"x": 500, "y": 0})
-        running = asyncio.create_task(recording.dispatcher.run())
-        for key in ("x1", "x2", "y1", "y2", "a", "b"):
-            recording.dispatcher.put(key, 1)
-        await asyncio.sleep(1)
-        assert recording.written.keys() == {"a=1", "b=1"}
-        assert max(recording.written.values()) < 0.5
-        await asyncio.sleep(3600)
-        recording.statuses.clear()
-        await recording.dispatcher.wait_until_idle()
-        running.cancel()
-        return recording
-
-    recording = run(run_for_an_hour())
-    assert recording.given_up == ["x1=1", "x2=1"]
-    assert recording.pauses("x1") == [1, 2, 4, 8]
-    assert recording.pauses("y1")[:7] == [1, 2, 4, 8, 16, 32, 32]
-    assert recording.written.keys() == {"a=1", "b=1", "y1=1", "y2=1"}
-
-
-def test_a_repeated_write_has_the_latest_value_and_may_be_discarded() -> None:
-    """A newer value keeps the back-off of its key; a discarded write delays nothing."""
-
-    async def run_for_a_minute() -> RecordingDispatcher:
-        recording = RecordingDispatcher({"y": 0})
-        running = asyncio.create_task(recording.dispatcher.run())
-        for key in ("y1", "y2"):
-            recording.dispatcher.put(key, 1)
-        await asyncio.sleep(0.5)
-        recording.dispatcher.put("y1", 2)
-        recording.dispatcher.discard("y2")
-        recording.statuses.clear()
-        await recording.dispatcher.wait_until_idle()
-        assert len(recording.dispatcher) == 0
-        recording.statuses["y"] = 0
-        recording.dispatcher.put("y1", 3)
-        await asyncio.sleep(0.5)
-        recording.dispatcher.clear()
-        await recording.dispatcher.wait_until_idle()
-        running.cancel()
-        return recording
-
-    assert run(run_for_a_minute()).written.keys() == {"y1=2"}
-
-
-async def test_unwritten_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The events of the earliest pods are dropped."""
-    monkeypatch.setattr("app.scheduler.event_recorder._MAX_EVENTS", 3)
-    api = SchedulingApi()
-    async with connect_client(api, tmp_path) as client:
-        recorder = EventRecorder(client, "mine", "test", lambda: 0.0, lambda: datetime.now(UTC))
-        for number in range(5):
-            recorder.record(Pod("shop", f"web-{number}", uid=str(number)), "Scheduled", "somewhere", normal=True)
-        running = asyncio.create_task(recorder.run())
-        await until("the events", lambda: len(api.events) == 3)
-        running.cancel()
-    pods = {event["regarding" if "regarding" in event else "involvedObject"]["name"] for event in api.events.values()}
-    assert pods == {"web-2", "web-3", "web-4"}
 
 
 async def test_a_new_term_writes_the_condition_again(tmp_path: Path) -> None:

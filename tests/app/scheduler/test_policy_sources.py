@@ -145,7 +145,7 @@ async def test_a_scheduler_that_loses_the_lease_during_a_decision_reports_nothin
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         await api.put(PODS, pod("web", volumes=volumes))
         await until("the attempt", lambda: [item.attempts for item in scheduler.queue.pods.values()] == [1])
-        await scheduler.recorder.wait_until_written()
+        await scheduler.reporter.wait_until_written()
         assert (api.event_requests, api.condition("web")) == (0, None)
         assert has_metric(scheduler, 'attempts_total{result="unschedulable"} 0.0')
         leading = True

@@ -1,0 +1,286 @@
+"""Events about objects, and the dispatcher of calls that the work of a program does not wait for.
+
+Data flow: `EventRecorder.record` → the latest state of each Event → an `ApiDispatcher`, warnings first.
+
+There is one Event per object and reason, which counts. It has the latest message. Another message is written at most every
+`QUIET_SECONDS`, so a burst of reports costs a few calls. A report that only repeats the message is counted, and written every
+`REPEAT_SECONDS` at most. An Event that is refused, or that the API server cannot write for long, is logged and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+from app.kube.client import ApiError, KubeClient
+from app.kube.resources import EVENTS
+from scheduler_core.backoff import Backoff
+from scheduler_core.caches import LruMap
+from scheduler_core.convert.event import ObjectEvent, ObjectReference, event_patch, new_event
+from scheduler_core.errors import CoreError
+
+log = structlog.get_logger("outbox")
+
+EVENT: Final = "event"
+QUIET_SECONDS: Final = 10.0
+REPEAT_SECONDS: Final = 300.0
+MAX_CALLS_IN_FLIGHT: Final = 10
+MAX_REFUSALS: Final = 5
+# Some hundred bytes each; the count of an object's Event that is evicted here begins again.
+_MAX_EVENTS: Final = 10_000
+# Of the object's part; an Event's name has 253 characters at most.
+_MAX_NAME: Final = 230
+# Up to half a minute: a call without an answer takes ten seconds.
+_BACKOFF: Final = Backoff(1.0, 32.0)
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Call = TypeVar("_Call")
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """The attempts to make a call."""
+
+    urgent: bool  # whether it goes before calls that are not
+    failures: int = 0
+    refusals: int = 0  # how many of the failures are answers of the API server
+
+    def may_succeed_later(self, error: CoreError) -> bool:
+        """Counts a failure, and returns whether the call is to be repeated."""
+        self.failures += 1
+        if not isinstance(error, ApiError) or not error.unreachable:
+            return False
+        # Some answers that say "not now" never change (a webhook that fails).
+        self.refusals += bool(error.status)
+        return self.refusals < MAX_REFUSALS
+
+
+class ApiDispatcher(Generic[_Key, _Call]):
+    """Owner of the calls that are not made yet, of which only the latest of each key counts. At most
+    `MAX_CALLS_IN_FLIGHT` are in flight, urgent ones first, and one of each key. A call without an answer, or with one that may change
+    later, is repeated after a pause that doubles, while other calls go on; `MAX_REFUSALS` such answers end that.
+
+    Args:
+        kind: what the calls write, for logs and `on_failure`
+        write: makes one call
+        on_failure: called with `kind` after every call that was refused or not answered
+        on_give_up: called with each call that will not be repeated
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        write: Callable[[_Key, _Call], Awaitable[None]],
+        on_failure: Callable[[str], None],
+        on_give_up: Callable[[_Key, _Call], None],
+    ) -> None:
+        self._kind = kind
+        self._write = write
+        self._on_failure = on_failure
+        self._on_give_up = on_give_up
+        self._calls: dict[_Key, _Call] = {}
+        # Those of each key that is ready, in flight or delayed.
+        self._attempts: dict[_Key, _Attempts] = {}
+        self._ready: asyncio.PriorityQueue[tuple[bool, int, _Key]] = asyncio.PriorityQueue()
+        self._numbers = count()
+        self._in_flight = 0
+        self._failing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def put(self, key: _Key, call: _Call, *, urgent: bool = False) -> None:
+        """Queues a call in place of an earlier call of the key, at whose time it is made."""
+        self._calls[key] = call
+        self._idle.clear()
+        if key not in self._attempts:
+            self._attempts[key] = _Attempts(urgent)
+            self._enqueue(key)
+
+    def discard(self, key: _Key) -> None:
+        self._calls.pop(key, None)
+        self._set_idle()
+
+    def clear(self) -> None:
+        """Removes all calls; those in flight go on."""
+        self._calls.clear()
+        self._set_idle()
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(MAX_CALLS_IN_FLIGHT):
+                tasks.create_task(self._work(), name=f"write {self._kind} {number}")
+
+    async def wait_until_idle(self) -> None:
+        """Returns once every call has been made, given up or removed."""
+        await self._idle.wait()
+
+    def _enqueue(self, key: _Key) -> None:
+        self._ready.put_nowait((not self._attempts[key].urgent, next(self._numbers), key))
+
+    def _set_idle(self) -> None:
+        if not self._calls and not self._in_flight:
+            self._idle.set()
+
+    async def _work(self) -> None:
+        while True:
+            *_, key = await self._ready.get()
+            self._in_flight += 1
+            try:
+                pause = await self._make_latest_call(key)
+            finally:
+                self._in_flight -= 1
+            if key in self._calls:
+                asyncio.get_running_loop().call_later(pause, self._enqueue, key)
+            else:
+                del self._attempts[key]
+            self._set_idle()
+
+    async def _make_latest_call(self, key: _Key) -> float:
+        """Returns the seconds until a call of this key may be made again."""
+        attempts = self._attempts[key]
+        call = self._calls.get(key)
+        if call is None:
+            return 0.0
+        try:
+            await self._write(key, call)
+        except CoreError as error:
+            self._on_failure(self._kind)
+            if attempts.may_succeed_later(error):
+                if attempts.failures == 1 and not self._failing:
+                    log.warning("cannot be written now, trying again", what=self._kind, problem=str(error))
+                self._failing = True
+                return _BACKOFF.delay(attempts.failures - 1)
+            log.warning("a write was refused", what=self._kind, problem=str(error), tries=attempts.failures)
+            self._on_give_up(key, call)
+        else:
+            self._failing = False
+        # It has been replaced if a newer one was queued meanwhile.
+        if self._calls.get(key) is call:
+            del self._calls[key]
+        self._attempts[key] = _Attempts(attempts.urgent)
+        return 0.0
+
+
+@dataclass(slots=True)
+class _RecordedEvent:
+    """An Event as it should be written."""
+
+    event: ObjectEvent
+    created: bool = False  # whether the API server has the Event object
+    written: str = ""  # the message that was written last
+    written_at: float = -float("inf")  # seconds of the clock
+
+
+class EventRecorder:
+    """Writes Events.
+
+    Args:
+        component: the program that reports
+        clock: seconds of a clock that never goes back
+        now: the time of day
+        may_write: whether this process may write now; Events that it may not write are dropped
+        on_failure: called with EVENT after every write that was refused or not answered
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 # every one is a port
+        self,
+        client: KubeClient,
+        component: str,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+        may_write: Callable[[], bool] = lambda: True,
+        on_failure: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._client = client
+        self._component = component
+        self._clock = clock
+        self._now = now
+        self._may_write = may_write
+        self._dispatcher = ApiDispatcher(EVENT, self._write, on_failure, self._note_written)
+        self._events: LruMap[str, _RecordedEvent] = LruMap(_MAX_EVENTS, on_evict=self._dispatcher.discard)
+        self._quiet: dict[str, asyncio.TimerHandle] = {}
+
+    def record(self, about: ObjectReference, reason: str, message: str, *, normal: bool) -> None:
+        """Records that something has happened to an object."""
+        name = f"{about.name[:_MAX_NAME]}.{_digest(self._component, about, reason)}"
+        time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        recorded = self._events.get(name)
+        if recorded is None:
+            event = ObjectEvent(name, about, reason, message, normal, self._component, time, time)
+            recorded = _RecordedEvent(event)
+            self._events.put(name, recorded)
+        else:
+            before = recorded.event
+            recorded.event = replace(before, message=message, last=time, count=before.count + 1)
+        since = self._clock() - recorded.written_at
+        if message == recorded.written and since < REPEAT_SECONDS:
+            return
+        if since >= QUIET_SECONDS:
+            self._dispatcher.put(name, recorded.event, urgent=not normal)
+        elif name not in self._quiet:
+            loop = asyncio.get_running_loop()
+            self._quiet[name] = loop.call_later(QUIET_SECONDS - since, self._end_quiet_time, name)
+
+    async def run(self) -> None:
+        await self._dispatcher.run()
+
+    async def wait_until_written(self) -> None:
+        """Returns once everything recorded has been written or given up. No quiet time is waited for."""
+        for name in tuple(self._quiet):
+            self._end_quiet_time(name)
+        await self._dispatcher.wait_until_idle()
+
+    def _end_quiet_time(self, name: str) -> None:
+        self._quiet.pop(name).cancel()
+        recorded = self._events.get(name)
+        if recorded is not None:
+            self._dispatcher.put(name, recorded.event, urgent=not recorded.event.normal)
+
+    async def _write(self, name: str, event: ObjectEvent) -> None:
+        recorded = self._events.get(name)
+        if recorded is None or not self._may_write():
+            return
+        await self._create_or_patch(recorded, event)
+        recorded.created = True
+        self._note_written(name, event)
+
+    def _note_written(self, name: str, event: ObjectEvent) -> None:
+        recorded = self._events.get(name)
+        if recorded is not None:
+            recorded.written = event.message
+            recorded.written_at = self._clock()
+
+    async def _create_or_patch(self, recorded: _RecordedEvent, event: ObjectEvent) -> None:
+        path = EVENTS.path(event.about.namespace, event.name)
+        if recorded.created:
+            try:
+                await self._client.patch(path, event_patch(event))
+            except ApiError as error:
+                # The API server deletes an Event after an hour.
+                if not error.not_found:
+                    raise
+            else:
+                return
+        try:
+            await self._client.create(EVENTS.path(event.about.namespace), new_event(event))
+        except ApiError as error:
+            # An earlier process has written it, or the answer to an earlier call was lost.
+            if not error.conflict:
+                raise
+            await self._client.patch(path, event_patch(event))
+
+
+def _digest(component: str, about: ObjectReference, reason: str) -> str:
+    text = "/".join((component, about.kind, about.name, about.uid, reason))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
