@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from app.kube.snapshot_generic import LoadedCluster
+    from app.scheduler.decide import WhatIfReport
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
-    from app.scheduler.whatif import WhatIfReport
     from scheduler_core.convert.binding import PendingPod
     from scheduler_core.generic.scheduler import SelectHost
 
@@ -226,12 +226,12 @@ def _what_if(
     options: FilterOptions,
     unsupported: UnsupportedMode,
 ) -> WhatIfReport:
-    from app.scheduler.whatif import what_if
+    from app.scheduler.decide import what_if
 
     loaded, pending = cluster
     longhorn = None
     if policy.reads_longhorn:
-        from app.scheduler.longhorn_cache import LonghornSnapshot
+        from app.scheduler.cache import LonghornSnapshot
 
         longhorn = LonghornSnapshot(loaded.snapshot, options, now())
     # What a plugin prints is no result.

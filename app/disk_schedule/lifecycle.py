@@ -208,7 +208,7 @@ class DiskScheduleLifecycle(Program):
         self._obstacles = ObstacleWatch(
             client, options.namespace, timing, options.stale_after, obstacles(mirror=options.mirror)
         )
-        self._recorder = ObjectEventRecorder(client, options.namespace, lambda: not self.refusal, timing.clock, now)
+        self._recorder = EventRecorder(client, _COMPONENT, timing.clock, now, lambda: not self.refusal)
         context = ControllerContext(
             options.namespace,
             self.watches,

@@ -2,14 +2,11 @@
 
 Data flow in a live cluster: `cache` → `scheduling_queue` → `scheduler` → `decide` → `binder`, and the result → `reports`.
 
-    cache               watched nodes, services and pods, with assumed pods on their nodes
-    policy_sources      the policy in force, and the caches that its rules read
-    longhorn_cache      what a policy's Longhorn rules read
+    cache               watched nodes, services and pods, with assumed pods on their nodes, and Longhorn's objects
     scheduling_queue    pods that need a node, by priority, with back-off
     scheduler           takes pods off the queue, decides, assumes and binds
-    decide              one decision by a policy
+    decide              one decision by a policy; the what-if on a snapshot
     binder              binds one pod to its node; whether the claims of a pod exist, before a node is selected
     reports             Events about pods, the condition PodScheduled, and metrics for Prometheus
     lifecycle           when this process schedules: leadership, shutdown, probes
-    whatif              schedules the pending pods of a snapshot instead
 """

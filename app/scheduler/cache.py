@@ -1,28 +1,61 @@
-"""The cluster as the stand-alone scheduler sees it: watched nodes, services and pods, with assumed pods on their nodes.
+"""The cluster as the stand-alone scheduler sees it: watched nodes, services and pods, with assumed pods on their nodes, and Longhorn's
+objects while a policy reads them.
 
 Data flow: `GenericCache` watches, and asks `SchedulerCache` how each pod counts → `GenericClusterState`; and a `PodQueueHandler`
 receives the pods that need a node, and a call whenever something has changed that may help unschedulable pods.
 
 **Assumptions.** An assumed pod counts on its node from the decision on, before the API server has answered, so that the next decision
 counts it. The assumption ends when the pod is seen with a node, when it is gone or replaced by a new pod of its name, or when
-binding it has failed. A pod that is seen without a node ends nothing: that event is older than the Binding. A `BindingObserver` is
-called when an assumed pod is seen with a node, because the observer's own watch may not have delivered that yet.
+binding it has failed. A pod that is seen without a node ends nothing: that event is older than the Binding.
+
+**Longhorn's rules.** A bound pod is all that its volumes need to count: the demand on nodes is derived from pods with a node
+(`scheduler_core/demand/derive.py`). So a pod that was bound and is not seen on its node yet is put on it in a state for one decision.
+`ClusterCache` watches pods itself, and its watch may lag. A pod that the first watch shows on its node is put there in the state,
+too, until the second watch shows that, or a later pod of the name, or the first watch shows that the pod is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Protocol
 
+from rpds import HashTrieMap
+
+from app.decisions.evaluator import Evaluator
 from app.kube.client import KubeClient
+from app.kube.cluster_cache import ClusterCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
+from app.scheduler.decide import FactsFor
+from scheduler_core.cluster.update import Changes
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import PendingPod, pod_on_node
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import Competing, FilterOptions
+from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.generic.policy import Policy
+from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.generic.rule_inputs import SERVICES
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.offers.ledger import Ledger
+
+LONGHORN: Final = "longhorn"
+_PODS: Final = "pods"
+
+
+def kinds_required(policy: Policy) -> frozenset[str]:
+    """Returns the kinds that a policy needs; nodes, services and pods always, and Longhorn's kinds as one."""
+    kinds = SERVICES | kinds_read(policy)
+    return kinds | {LONGHORN} if policy.reads_longhorn else kinds
 
 
 class PodQueueHandler(Protocol):
@@ -36,28 +69,6 @@ class PodQueueHandler(Protocol):
 
     def retry_unschedulable(self) -> None:
         """Something has changed that may help unschedulable pods."""
-
-
-class BindingObserver(Protocol):
-    """Notified when an assumed pod is bound, and when a pod is gone, as a `PodQueueHandler` is. It is for a cache that
-    watches pods itself, and may see their nodes later than `SchedulerCache`.
-    """
-
-    def on_bound(self, pending: PendingPod, node: str) -> None:
-        """An assumed pod, passed as assumed, is seen on a node."""
-
-    def on_gone(self, key: PodKey) -> None:
-        """A pod has finished, is gone, or is replaced by a namesake."""
-
-
-class _NoObserver:
-    """Ignores every call."""
-
-    def on_bound(self, pending: PendingPod, node: str) -> None:
-        pass
-
-    def on_gone(self, key: PodKey) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,37 +90,81 @@ class SchedulerCache:
         scheduler_name: the `spec.schedulerName` of this scheduler's pods
         handler: receives these pods
         stale_after: seconds without an answer of the API server, after which `problem` says so
+        new_longhorn_cache: returns a new cache, which does not run yet; without it Longhorn's objects are never known
     """
 
-    def __init__(
-        self, client: KubeClient, scheduler_name: str, handler: PodQueueHandler, timing: Timing, *, stale_after: float
+    def __init__(  # noqa: PLR0913 # every one is a port
+        self,
+        client: KubeClient,
+        scheduler_name: str,
+        handler: PodQueueHandler,
+        timing: Timing,
+        *,
+        stale_after: float,
+        new_longhorn_cache: Callable[[], LonghornCache] | None = None,
     ) -> None:
         self._scheduler_name = scheduler_name
         self._handler = handler
-        self._observer: BindingObserver = _NoObserver()
         self._assumed: dict[PodKey, _AssumedPod] = {}
         self.objects = GenericCache(client, timing, stale_after, observer=self, prefix="")
+        self._new_longhorn_cache = new_longhorn_cache
+        self.longhorn: LonghornCache | None = None
+        self._caught_up: LonghornCache | None = None
+        self._longhorn_changed = asyncio.Event()
         self.want(SERVICES)
-
-    def subscribe(self, observer: BindingObserver) -> None:
-        self._observer = observer
-
-    async def run(self) -> None:
-        await self.objects.run()
-
-    async def catch_up(self) -> None:
-        await self.objects.catch_up()
 
     def want(self, kinds: frozenset[str]) -> None:
         """Watches these kinds from now on, and no others; nodes, services and pods are always watched."""
-        self.objects.want(kinds | SERVICES)
+        self.objects.want((kinds - {LONGHORN}) | SERVICES)
+        new_cache = self._new_longhorn_cache if LONGHORN in kinds else None
+        if (new_cache is None) != (self.longhorn is None):
+            self.longhorn = None if new_cache is None else new_cache()
+            self._caught_up = None
+            self._longhorn_changed.set()
 
     def problem(self, kinds: frozenset[str]) -> str:
-        return self.objects.problem(kinds | SERVICES)
+        """Returns why these kinds cannot be used now, "" if they can."""
+        problem = self.objects.problem((kinds - {LONGHORN}) | SERVICES)
+        if problem or LONGHORN not in kinds:
+            return problem
+        if self.longhorn is None:
+            return "Longhorn's objects are not watched"
+        if self.longhorn.cache.problem:
+            return self.longhorn.cache.problem
+        return "" if self._caught_up is self.longhorn else "Longhorn's objects not caught up with yet"
 
-    @property
     def state(self) -> GenericClusterState:
         return self.objects.state()
+
+    async def run(self) -> None:
+        """Watches what is wanted until cancelled."""
+        running: LonghornCache | None = None
+        task: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.objects.run())
+            while True:
+                self._longhorn_changed.clear()
+                if running is not self.longhorn:
+                    if task is not None:
+                        task.cancel()
+                    running = self.longhorn
+                    task = None if running is None else tasks.create_task(self._watch(running), name=LONGHORN)
+                await self._longhorn_changed.wait()
+
+    async def _watch(self, longhorn: LonghornCache) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(longhorn.cache.run())
+            await longhorn.cache.wait_for_sync()
+            # Kinds are listed one by one, some long before the last; this process may have been elected in between.
+            await longhorn.cache.catch_up()
+            self._caught_up = longhorn
+
+    async def catch_up(self) -> None:
+        """Returns once everything is known that happened before this call."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.objects.catch_up())
+            if self.longhorn is not None and self.longhorn.cache.has_synced:
+                tasks.create_task(self.longhorn.cache.catch_up())
 
     @property
     def assumed_nodes(self) -> Mapping[PodKey, str]:
@@ -149,10 +204,12 @@ class SchedulerCache:
 
     def _update_pod(self, key: PodKey, before: PendingPod | None, value: PendingPod | None) -> None:
         assumed = self._assumed.get(key)
-        if assumed is not None and value is not None and value.pod.node_name and value.pod.uid == assumed.pod.uid:
-            self._observer.on_bound(assumed.pending, value.pod.node_name)
-        if before is not None and (value is None or value.pod.finished or value.pod.uid != before.pod.uid):
-            self._observer.on_gone(key)
+        if self.longhorn is not None:
+            # Its own watch may not have delivered that yet.
+            if assumed is not None and value is not None and value.pod.node_name and value.pod.uid == assumed.pod.uid:
+                self.longhorn.on_bound(assumed.pending, value.pod.node_name)
+            if before is not None and (value is None or value.pod.finished or value.pod.uid != before.pod.uid):
+                self.longhorn.on_gone(key)
         if assumed is not None and (value is None or value.pod.node_name or value.pod.uid != assumed.pod.uid):
             del self._assumed[key]
             assumed = None
@@ -166,3 +223,110 @@ class SchedulerCache:
             self._handler.enqueue(value)
         else:
             self._handler.dequeue(key)
+
+
+def binding_changes(pods: Iterable[tuple[Pod, str]]) -> Changes:
+    return {(_PODS, pod.namespaced_name): replace(pod, node_name=node) for pod, node in pods if pod.volumes}
+
+
+class LonghornCache:
+    """Longhorn's objects in a live cluster.
+
+    Args:
+        cache: kept current by its own `run`, which the caller runs
+    """
+
+    def __init__(self, cache: ClusterCache, options: FilterOptions, now: Callable[[], datetime]) -> None:
+        self.cache = cache
+        self._now = now
+        self._evaluator = Evaluator(cache, options)
+        self._facts = _FactsEvaluator(options)
+        self.bound: dict[PodKey, Pod] = {}
+
+    def on_bound(self, pending: PendingPod, node: str) -> None:
+        """Takes an assumed pod that is seen on its node; called by `SchedulerCache`."""
+        # A cache that is not listed yet catches up with this Binding once it is.
+        if pending.pod.volumes and self.cache.has_synced:
+            self.bound[pending.pod.namespaced_name] = replace(pending.pod, node_name=node)
+            self._drop_shown_pods()
+
+    def on_gone(self, key: PodKey) -> None:
+        """Takes a pod that has finished, is gone, or is replaced by a namesake."""
+        self.bound.pop(key, None)
+
+    def _drop_shown_pods(self) -> None:
+        pods = self.cache.state().view.snapshot.pods
+        shown = [key for key, pod in self.bound.items() if key in pods and _shows_binding(pods[key], pod)]
+        for key in shown:
+            del self.bound[key]
+
+    @property
+    def version(self) -> int:
+        return self.cache.state().view.version
+
+    async def fetch_missing(self, pending: PendingPod) -> None:
+        """Fetches objects that a pod names and no watch has delivered yet.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+        await self._evaluator.fetch_missing(pending.pod)
+
+    def facts_for(self, pending: PendingPod, assumed: Changes) -> FactsFor:
+        """Returns how to compute facts about a pod's volumes. `assumed` puts the assumed pods on their nodes; see
+        `binding_changes`.
+        """
+        self._drop_shown_pods()
+        bound = binding_changes((pod, pod.node_name) for pod in self.bound.values())
+        return self._facts.of(pending, _bind(self.cache.state(), {**bound, **assumed}, self._now()))
+
+
+def _shows_binding(shown: Pod, bound: Pod) -> bool:
+    """Whether the cache shows a pod's Binding, or something later."""
+    # The pod has a node or has ended, or is a later pod of the name.
+    if shown.uid == bound.uid:
+        return bool(shown.node_name) or not shown.live
+    return shown.version >= bound.version
+
+
+class LonghornSnapshot:
+    """Longhorn's objects in a snapshot, whose pods are bound one by one."""
+
+    def __init__(self, snapshot: Snapshot, options: FilterOptions, now: datetime) -> None:
+        self._now = now
+        self._facts = _FactsEvaluator(options)
+        # Only pods will change. A kind that the file does not list stays unknown.
+        self._state = ClusterState.of(View.of(replace(snapshot, pods=HashTrieMap(snapshot.pods)), now))
+
+    def facts_for(self, pending: PendingPod) -> FactsFor:
+        return self._facts.of(pending, self._state)
+
+    def bind(self, pending: PendingPod, node: str) -> None:
+        self._state = _bind(self._state, binding_changes([(pending.pod, node)]), self._now)
+
+
+class _FactsEvaluator:
+    """Computes facts, with caches that outlive one decision."""
+
+    def __init__(self, options: FilterOptions) -> None:
+        self._options = options
+        self._contention = Contention()
+        self._equivalence = EquivalenceCache()
+        self._plans = PlanCache()
+
+    def of(self, pending: PendingPod, state: ClusterState) -> FactsFor:
+        """Returns how to compute facts about a pod's volumes in this state."""
+        contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
+
+        def facts(names: Sequence[str]) -> LonghornFacts:
+            return self._plans.longhorn_facts(pending.pod, names, state, self._options, contenders)
+
+        return facts
+
+
+def _bind(state: ClusterState, changes: Changes, now: datetime) -> ClusterState:
+    if not changes:
+        return state
+    # Derived before the update, so that the update takes it over. Otherwise it would be derived for every decision.
+    _ = state.demand
+    return state.update(changes, now)

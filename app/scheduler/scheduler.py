@@ -11,22 +11,22 @@ Nothing here needs to outlive the process: pending and bound pods are read from 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Final
 
 import structlog
 
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
-from app.policy.in_force import PolicyFile
+from app.policy.in_force import PolicyFile, PolicyInForce
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
 from app.scheduler.binder import Binder, ClaimCheck
-from app.scheduler.cache import SchedulerCache
+from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
 from app.scheduler.decide import FactsFor, decide, message
-from app.scheduler.longhorn_cache import LonghornCache, binding_changes
-from app.scheduler.policy_sources import PolicyInputs, PolicySources
 from app.scheduler.reports import ERROR, SCHEDULED, UNSCHEDULABLE, PodReporter, SchedulerMetrics
 from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
@@ -48,10 +48,13 @@ from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("scheduler")
+policy_log = structlog.get_logger("rules")
 
 _MAX_DECISIONS: Final = 3
 _MAX_BINDINGS_AT_ONCE: Final = 20
-_POLL_INTERVAL: Final = 1.0
+POLL_INTERVAL: Final = 1.0
+# A problem may contain a number of seconds, and so differ every second.
+LOG_INTERVAL: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class SchedulerParts:
     leads: Callable[[], bool]  # whether this process leads; asked before every write
     reporter: PodReporter
     metrics: SchedulerMetrics
-    new_longhorn_cache: Callable[[], LonghornCache] | None = None  # see `PolicyInputs`
+    new_longhorn_cache: Callable[[], LonghornCache] | None = None  # see `SchedulerCache`
     runner: DecisionRunner = field(default_factory=OnCallersThread)  # where decisions run
 
 
@@ -91,9 +94,15 @@ class GenericScheduler:
         self._binder = Binder(parts.client, self._may_write)
         self._claims = ClaimCheck(parts.client)
         self.queue = SchedulingQueue()
-        self.cache = SchedulerCache(parts.client, config.name, self, parts.timing, stale_after=config.stale_after)
-        inputs = PolicyInputs(self.cache, parts.new_longhorn_cache)
-        self.policy_sources = PolicySources(config.policy, config.file, inputs)
+        self.cache = SchedulerCache(
+            parts.client,
+            config.name,
+            self,
+            parts.timing,
+            stale_after=config.stale_after,
+            new_longhorn_cache=parts.new_longhorn_cache,
+        )
+        self.policy_in_force = PolicyInForce(config.file, self.cache, config.policy, kinds_required)
         self._active = False
         self._changed = False
         self._wake = asyncio.Event()
@@ -112,7 +121,7 @@ class GenericScheduler:
         metrics.add_gauge(
             "policy_pending",
             "Whether a newer policy waits until what it reads is known",
-            lambda: float(self.policy_sources.pending),
+            lambda: bool(self.policy_in_force.waiting_for),
         )
         metrics.add_gauge("waiting_pods", "Pods that want a node", lambda: len(self.queue))
         metrics.add_gauge(
@@ -124,7 +133,10 @@ class GenericScheduler:
     async def run(self) -> None:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.policy_sources.run(self.retry_unschedulable))
+            tasks.create_task(self.cache.run())
+            if self._config.file is not None:
+                tasks.create_task(self._config.file.run())
+            tasks.create_task(self._poll_policy())
             tasks.create_task(self.reporter.run())
             while True:
                 self._pass_change_on()
@@ -136,12 +148,38 @@ class GenericScheduler:
                 async with self._deciding:
                     await self._schedule_one(pending, tasks)
 
+    async def _poll_policy(self) -> None:
+        """Notes a changed policy, and changes of Longhorn's objects: neither calls back."""
+        last_policy = self.policy_in_force.policy
+        last_version = 0
+        logged = ""
+        logged_at = -math.inf
+        while True:
+            await asyncio.sleep(POLL_INTERVAL)
+            policy = self.policy_in_force.policy
+            if policy is not last_policy:
+                last_policy = policy
+                policy_log.info("policy in force", predicates=len(policy.predicates), priorities=len(policy.priorities))
+                self.retry_unschedulable()
+            waiting_for = self.policy_in_force.waiting_for
+            if not waiting_for:
+                logged = ""
+                logged_at = -math.inf
+            elif waiting_for != logged and monotonic() >= logged_at + LOG_INTERVAL:
+                logged_at = monotonic()
+                policy_log.warning("policy not in force yet, the one before stays", problem=waiting_for)
+                logged = waiting_for
+            longhorn = self.cache.longhorn if policy.reads_longhorn else None
+            if longhorn is not None and not self.problem and longhorn.version != last_version:
+                last_version = longhorn.version
+                self.retry_unschedulable()
+
     @property
     def problem(self) -> str:
-        return self.policy_sources.problem
+        return self.policy_in_force.problem
 
     async def catch_up(self) -> None:
-        await self.policy_sources.catch_up()
+        await self.cache.catch_up()
 
     def activate(self) -> None:
         self._active = True
@@ -187,7 +225,7 @@ class GenericScheduler:
 
     async def _pause(self, due: float | None) -> None:
         # At the latest after the interval, because nothing wakes this task when the process gains the lead.
-        seconds = _POLL_INTERVAL if due is None else min(_POLL_INTERVAL, max(0.0, due - self._clock()))
+        seconds = POLL_INTERVAL if due is None else min(POLL_INTERVAL, max(0.0, due - self._clock()))
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
@@ -198,7 +236,7 @@ class GenericScheduler:
     async def _schedule_one(self, pending: PendingPod, tasks: asyncio.TaskGroup) -> None:
         began = self._clock()
         for _ in range(_MAX_DECISIONS):
-            before = self.cache.state
+            before = self.cache.state()
             result: ScheduleResult | None = None
             problem = self._unsupported_problem(pending)
             try:
@@ -211,7 +249,7 @@ class GenericScheduler:
             if result is None or not result.node:
                 self._handle_unschedulable(pending, message(result) if result else problem)
                 return
-            if self.cache.state.nodes.get(result.node) is before.nodes.get(result.node):
+            if self.cache.state().nodes.get(result.node) is before.nodes.get(result.node):
                 self.metrics.observe_decision(self._clock() - began)
                 self._warn_about_constraints(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
@@ -219,13 +257,14 @@ class GenericScheduler:
         self._back_off(pending.pod.namespaced_name)
 
     async def _decide(self, pending: PendingPod) -> ScheduleResult:
-        policy, longhorn = self.policy_sources.current()
+        policy = self.policy_in_force.policy
+        longhorn = self.cache.longhorn if policy.reads_longhorn else None
         facts_for: FactsFor | None = None
         await self._claims.check(pending.pod)
         if longhorn is not None:
             await longhorn.fetch_missing(pending)
             facts_for = longhorn.facts_for(pending, self._assumed_changes())
-        state = self.cache.state
+        state = self.cache.state()
         closed = self._closed_nodes(pending.pod, state, policy)
         return await self._runner.run(
             partial(decide, pending.pod, state, policy, self._config.select_host, facts_for, closed)
@@ -235,8 +274,7 @@ class GenericScheduler:
         """Returns why constraints that the policy does not read refuse a pod, "" if none matters."""
         if self._config.unsupported is not UnsupportedMode.REFUSE:
             return ""
-        policy, _ = self.policy_sources.current()
-        constraints = unsupported_constraints(pending.pod, policy)
+        constraints = unsupported_constraints(pending.pod, self.policy_in_force.policy)
         return f"{unsupported_message(constraints)}; see --unsupported-constraints" if constraints else ""
 
     def _closed_nodes(self, pod: Pod, state: GenericClusterState, policy: Policy) -> Mapping[str, str]:
@@ -248,8 +286,7 @@ class GenericScheduler:
     def _warn_about_constraints(self, pending: PendingPod, node: str) -> None:
         if self._config.unsupported is not UnsupportedMode.WARN:
             return
-        policy, _ = self.policy_sources.current()
-        constraints = ignored_constraints(pending.pod, node, self.cache.state, policy)
+        constraints = ignored_constraints(pending.pod, node, self.cache.state(), self.policy_in_force.policy)
         if constraints:
             why = unsupported_message(constraints)
             self.reporter.record(pending.pod, "UnsupportedConstraints", why, normal=False)

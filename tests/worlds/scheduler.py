@@ -20,8 +20,7 @@ from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.policy.in_force import PolicyFile
 from app.policy.plugins import load_plugins
-from app.scheduler.cache import SchedulerCache
-from app.scheduler.longhorn_cache import LonghornCache
+from app.scheduler.cache import LonghornCache, SchedulerCache
 from app.scheduler.reports import PodReporter, SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
 from scheduler_core.convert.binding import PendingPod
@@ -60,10 +59,19 @@ class RecordingQueueHandler:
         self.retries += 1
 
 
-def unwatched_cache(handler: RecordingQueueHandler) -> SchedulerCache:
+def unwatched_cache(
+    handler: RecordingQueueHandler, new_longhorn_cache: Callable[[], LonghornCache] | None = None
+) -> SchedulerCache:
     """A cache without an API server; tests pass it the changes that reflectors would."""
     timing = Timing(monotonic, random.uniform)
-    return SchedulerCache(cast("KubeClient", None), SCHEDULER_NAME, handler, timing, stale_after=STALE_AFTER)
+    return SchedulerCache(
+        cast("KubeClient", None),
+        SCHEDULER_NAME,
+        handler,
+        timing,
+        stale_after=STALE_AFTER,
+        new_longhorn_cache=new_longhorn_cache,
+    )
 
 
 @asynccontextmanager

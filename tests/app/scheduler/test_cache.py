@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kube.generic_cache import _MAX_PENDING
-from app.scheduler.cache import SchedulerCache
+from app.scheduler.cache import LonghornCache, SchedulerCache
 from scheduler_core.convert.binding import PendingPod, pod_on_node
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.rule_inputs import SERVICES
@@ -23,8 +23,8 @@ from tests.worlds.scheduling_api import SCHEDULER_NAME
 KEY = ("shop", "web")
 
 
-class RecordingBindingObserver:
-    """A `BindingObserver` that records the pods that were bound and are not gone."""
+class RecordingLonghornCache:
+    """Longhorn's cache, which records the pods that were bound and are not gone."""
 
     def __init__(self) -> None:
         self.bound_pods: dict[PodKey, tuple[PendingPod, str]] = {}
@@ -70,17 +70,17 @@ def test_an_assumed_pod_counts_once_on_its_node() -> None:
     cache, _ = cache_of("a")
     cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
-    assert (pods_on(cache.state, "a"), cache.state.nodes["a"].requested_cpu) == (["web"], 1000)
+    assert (pods_on(cache.state(), "a"), cache.state().nodes["a"].requested_cpu) == (["web"], 1000)
     cache.objects.store["pods"].change(KEY, on_node(pending_pod(), "a"))
-    assert (pods_on(cache.state, "a"), cache.state.nodes["a"].requested_cpu) == (["web"], 1000)
+    assert (pods_on(cache.state(), "a"), cache.state().nodes["a"].requested_cpu) == (["web"], 1000)
     assert cache.assumed_nodes == {}
 
 
 def test_the_observer_gets_the_node_of_an_assumed_pod_and_its_end() -> None:
     """It gets the pod as it was assumed. Pods bound by other schedulers do not reach it."""
     cache, _ = cache_of("a")
-    observer = RecordingBindingObserver()
-    cache.subscribe(observer)
+    observer = RecordingLonghornCache()
+    cache.longhorn = cast("LonghornCache", observer)
     cache.objects.store["pods"].change(KEY, pending_pod())
     cache.objects.store["pods"].change(("shop", "other"), on_node(pending_pod("other"), "a"))
     cache.assume(pending_pod(), "a")
@@ -98,7 +98,7 @@ def test_a_late_event_without_a_node_does_not_end_an_assumption() -> None:
     cache.assume(pending_pod(), "a")
     handler.pending.clear()
     cache.objects.store["pods"].change(KEY, pending_pod(labels=frozenset({("late", "event")})))
-    assert (pods_on(cache.state, "a"), handler.pending) == (["web"], {})
+    assert (pods_on(cache.state(), "a"), handler.pending) == (["web"], {})
 
 
 def test_a_forgotten_pod_frees_its_node() -> None:
@@ -108,7 +108,7 @@ def test_a_forgotten_pod_frees_its_node() -> None:
     cache.assume(pending_pod(), "a")
     retries = handler.retries
     cache.forget(pending_pod())
-    assert (pods_on(cache.state, "a"), cache.assumed_nodes, handler.retries > retries) == ([], {}, True)
+    assert (pods_on(cache.state(), "a"), cache.assumed_nodes, handler.retries > retries) == ([], {}, True)
 
 
 def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
@@ -118,10 +118,10 @@ def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
     cache.assume(pending_pod(), "a")
     second = pending_pod(uid="2")
     cache.objects.store["pods"].change(KEY, second)
-    assert (pods_on(cache.state, "a"), handler.pending) == ([], {KEY: second})
+    assert (pods_on(cache.state(), "a"), handler.pending) == ([], {KEY: second})
     cache.assume(second, "b")
     cache.forget(pending_pod())
-    assert (pods_on(cache.state, "b"), dict(cache.assumed_nodes)) == (["web"], {KEY: "b"})
+    assert (pods_on(cache.state(), "b"), dict(cache.assumed_nodes)) == (["web"], {KEY: "b"})
 
 
 def test_a_deleted_pod_does_not_count() -> None:
@@ -130,7 +130,7 @@ def test_a_deleted_pod_does_not_count() -> None:
     cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     cache.objects.store["pods"].replace({})
-    assert (pods_on(cache.state, "a"), cache.assumed_nodes, handler.pending) == ([], {}, {})
+    assert (pods_on(cache.state(), "a"), cache.assumed_nodes, handler.pending) == ([], {}, {})
 
 
 def test_a_new_list_keeps_assumed_pods() -> None:
@@ -139,7 +139,7 @@ def test_a_new_list_keeps_assumed_pods() -> None:
     cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     cache.objects.store["pods"].replace({KEY: pending_pod()})
-    assert pods_on(cache.state, "a") == ["web"]
+    assert pods_on(cache.state(), "a") == ["web"]
 
 
 def test_only_changes_that_may_help_cause_a_retry() -> None:
@@ -165,12 +165,12 @@ def test_only_changes_that_may_help_cause_a_retry() -> None:
 def test_changes_do_not_pile_up_while_the_state_is_not_read() -> None:
     """A follower gets changes for weeks without a decision; its state is right all the same."""
     cache, _ = cache_of("a")
-    assert pods_on(cache.state, "a") == []
+    assert pods_on(cache.state(), "a") == []
     for number in range(2 * _MAX_PENDING):
         cache.objects.store["pods"].change(("shop", f"p{number}"), on_node(pending_pod(f"p{number}"), "a"))
         cache.objects.store["pods"].change(("shop", f"p{number - 1}"), None)
     assert len(cache.objects._pending) <= _MAX_PENDING  # noqa: SLF001 # nothing else shows what is kept
-    assert pods_on(cache.state, "a") == [f"p{number}"]
+    assert pods_on(cache.state(), "a") == [f"p{number}"]
 
 
 _STEPS = st.lists(
@@ -188,9 +188,9 @@ _STEPS = st.lists(
 def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[str, str, str, str]]) -> None:
     """Queue and observer are right after every step, too."""
     cache, handler = cache_of("a")
-    observer = RecordingBindingObserver()
-    cache.subscribe(observer)
-    objects: dict[str, dict[Any, Any]] = {"nodes": {"a": cache.state.nodes["a"].node}, "pods": {}}
+    observer = RecordingLonghornCache()
+    cache.longhorn = cast("LonghornCache", observer)
+    objects: dict[str, dict[Any, Any]] = {"nodes": {"a": cache.state().nodes["a"].node}, "pods": {}}
     assumed: dict[PodKey, PendingPod] = {}
 
     def change(kind: str, key: Any, value: Any) -> None:
@@ -202,7 +202,7 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
     for step, name, uid, node in steps:
         key = ("shop", name)
         seen = cache.pod(key)
-        _ = cache.state
+        _ = cache.state()
         if step == "wait":
             change("pods", key, pending_pod(name, uid))
         elif step == "bind":
@@ -226,7 +226,7 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
         else:
             cache.objects.store["pods"].replace(dict(objects["pods"]))
         still_assumed = [(assumed[entry], on) for entry, on in cache.assumed_nodes.items()]
-        assert _contents(cache.state) == _contents(_fresh_state(objects, still_assumed))
+        assert _contents(cache.state()) == _contents(_fresh_state(objects, still_assumed))
         for bound_key, (bound_pod, _) in observer.bound_pods.items():
             current = cache.pod(bound_key)
             assert current is not None
@@ -244,7 +244,7 @@ def _fresh_state(
         cache.objects.store[kind].replace(dict(entries))
     for pending, node in assumed:
         cache.assume(pending, node)
-    return cache.state
+    return cache.state()
 
 
 def _contents(state: GenericClusterState) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

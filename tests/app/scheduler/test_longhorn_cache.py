@@ -17,9 +17,7 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from app.scheduler.cache import SchedulerCache
-from app.scheduler.longhorn_cache import LonghornCache
-from app.scheduler.policy_sources import LONGHORN, PolicyInputs
+from app.scheduler.cache import LONGHORN, LonghornCache, SchedulerCache
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model import kube
@@ -109,19 +107,18 @@ def test_a_pod_without_claims_does_not_count() -> None:
     assert counted_uids(longhorn) == []
 
 
-def policy_inputs(new_longhorn_cache: Callable[[], LonghornCache]) -> tuple[PolicyInputs, SchedulerCache]:
-    """A policy's inputs, and the cache they observe, with one pending pod."""
-    cluster = unwatched_cache(RecordingQueueHandler())
-    inputs = PolicyInputs(cluster, new_longhorn_cache)
+def cache_with(new_longhorn_cache: Callable[[], LonghornCache]) -> SchedulerCache:
+    """A cache that wants Longhorn's objects, with one pending pod."""
+    cluster = unwatched_cache(RecordingQueueHandler(), new_longhorn_cache)
+    cluster.want(frozenset({LONGHORN}))
     cluster.objects.store["pods"].replace({KEY: pending_pod()})
-    return inputs, cluster
+    return cluster
 
 
 async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() -> None:
     """The policy in force need not read Longhorn's objects: the next policy may."""
     longhorn = empty_cache()
-    inputs, cluster = policy_inputs(lambda: longhorn)
-    inputs.want(frozenset({LONGHORN}))
+    cluster = cache_with(lambda: longhorn)
     cluster.assume(pending_pod(), "a")
     assert counted_uids(longhorn) == []
     cluster.objects.store["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
@@ -133,8 +130,7 @@ async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() ->
 async def test_a_cache_that_is_not_listed_yet_gets_no_bindings() -> None:
     """It catches up once it is listed; until then, which may take weeks, nothing piles up."""
     longhorn = unlisted_cache()
-    inputs, cluster = policy_inputs(lambda: longhorn)
-    inputs.want(frozenset({LONGHORN}))
+    cluster = cache_with(lambda: longhorn)
     cluster.assume(pending_pod(), "a")
     cluster.objects.store["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert longhorn.bound == {}
@@ -160,7 +156,7 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One watch shows the first pod on its node; the watch that demand is derived from does not."""
-    monkeypatch.setattr("app.scheduler.policy_sources.POLL_INTERVAL", 0.02)
+    monkeypatch.setattr("app.scheduler.scheduler.POLL_INTERVAL", 0.02)
     objects, first = four_disks()
     first["metadata"]["uid"] = "first"
     second = copy.deepcopy(first)
@@ -173,7 +169,7 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
     path = write_policy(tmp_path / "policy.json", {"name": "LonghornVolumeFit"})
     async with running_scheduler_with_policy_file(api, tmp_path, path) as scheduler:
         await until("the cluster", lambda: not scheduler.problem)
-        _, longhorn = scheduler.policy_sources.current()
+        longhorn = scheduler.cache.longhorn
         assert longhorn is not None
         pods = longhorn.cache.store["pods"]
         apply_change = pods.change

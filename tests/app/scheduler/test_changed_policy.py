@@ -29,8 +29,8 @@ ALL_WATCHES = CLASSIC_WATCHES + len(PATHS)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens intervals and back-offs."""
     monkeypatch.setattr("app.policy.in_force.RELOAD_INTERVAL", 0.02)
-    monkeypatch.setattr("app.scheduler.policy_sources.POLL_INTERVAL", 0.02)
-    monkeypatch.setattr("app.scheduler.policy_sources.LOG_INTERVAL", 0.2)
+    monkeypatch.setattr("app.scheduler.scheduler.POLL_INTERVAL", 0.02)
+    monkeypatch.setattr("app.scheduler.scheduler.LOG_INTERVAL", 0.2)
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.1)
     monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(0.05, 0.1))
 
@@ -117,7 +117,7 @@ async def test_longhorns_objects_are_watched_while_the_policy_reads_them(tmp_pat
         assert api.open_watches == CLASSIC_WATCHES
         write_policy(path, RESOURCES, LONGHORN)
         await until("the watches", lambda: api.open_watches == ALL_WATCHES)
-        await until("the policy", lambda: scheduler.policy_sources.current()[0].reads_longhorn)
+        await until("the policy", lambda: scheduler.policy_in_force.policy.reads_longhorn)
         await api.put(PODS, pod("second", volumes=volumes))
         await until("the refusal", lambda: api.condition("second"))
         assert "nowhere" in api.condition("second")["message"]
@@ -179,7 +179,7 @@ async def test_a_policy_waits_until_everything_it_reads_is_listed(tmp_path: Path
             assert len(logged_problems()) <= 2
             del api.always["get"]
             api.add(volumes)
-            await until("the policy", lambda: scheduler.policy_sources.current()[0].reads_longhorn)
+            await until("the policy", lambda: scheduler.policy_in_force.policy.reads_longhorn)
             assert has_metric(scheduler, "policy_pending 0.0")
 
 
