@@ -32,6 +32,7 @@ from app.disk_schedule.volume_controller import ImageController, ReplicaControll
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient
+from app.kube.event_recorder import EventRecorder
 from app.kube.paging import pages
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource

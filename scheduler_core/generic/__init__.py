@@ -3,7 +3,6 @@ decides as Kubernetes 1.1 did (docs/generic-scheduler.md). Longhorn's own rules 
 today's predicates, which a policy may name.
 
     cluster_state, node_info   the input: nodes, pods and services, with what each node's pods request
-    node_index                 the nodes of the latest state in a plain dictionary
     rule_results               what rules said about nodes, kept until the node changes
     cycle_state                one pod's scheduling cycle: values that several rules share
     predicates, priorities     the classic rules

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from rpds import HashTrieMap
 
-from scheduler_core.generic.node_index import NodeChange, NodeIndex
-from scheduler_core.generic.node_info import NodeInfo
+from scheduler_core.caches import ChangeLog
+from scheduler_core.generic.node_info import NodeIndex, NodeInfo
 from scheduler_core.generic.rule_results import RuleResults
 from scheduler_core.model.constraints import Labels
 from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, PodKey, Service
@@ -53,8 +53,8 @@ class GenericClusterState:
     namespaces: HashTrieMap[str, Labels] = field(default_factory=HashTrieMap)
     # The nodes with taints, or with pods that have a required anti-affinity; mostly few.
     constrained_nodes: frozenset[str] = frozenset()
-    # The latest change of a node, which links to earlier ones.
-    changes: NodeChange = field(default_factory=NodeChange, compare=False, repr=False)
+    # The names of the nodes that changed.
+    changes: ChangeLog = field(default_factory=ChangeLog, compare=False, repr=False)
     # The nodes by name for fast reading; shared by all states that were made from one.
     index: NodeIndex = field(default_factory=NodeIndex, compare=False, repr=False)
     # What local rules said about nodes; shared in the same way.
@@ -82,12 +82,11 @@ class GenericClusterState:
 
     def node_infos(self, names: Sequence[str] | None = None) -> list[NodeInfo | None]:
         """Returns the nodes of these names, None where none exists; without `names` all nodes, in order of names."""
-        self.index.update(self.nodes, self.changes)
-        return self.index.get(self.node_names if names is None else names)
+        return self.index.read(self.nodes, self.changes, self.node_names if names is None else names)
 
     def with_nodes(self, changed: str, nodes: HashTrieMap[str, NodeInfo]) -> GenericClusterState:
         """Replaces the nodes, of which one has changed. Used by the other methods; pods and names stay as they are."""
-        return replace(self, nodes=nodes, changes=self.changes.then(changed))
+        return replace(self, nodes=nodes, changes=self.changes.append(frozenset({changed})))
 
     def with_node(self, node: Node) -> GenericClusterState:
         """Adds or replaces a node."""

@@ -1,10 +1,13 @@
-"""A node with the sums over its pods, updated pod by pod."""
+"""A node with the sums over its pods, updated pod by pod; and the nodes of the latest state in a plain dictionary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rpds import HashTrieMap
+
+from scheduler_core.caches import ChangeLog
 from scheduler_core.model.constraints import Amounts, Cloud, HostPort, PodScheduling
 from scheduler_core.model.generic import Node, PodKey
 from scheduler_core.model.kube import Pod
@@ -107,3 +110,29 @@ def _mount_disks(scheduling: PodScheduling, disks: dict[DiskKey, bool]) -> None:
 def _add_requests(requests: Amounts, requested: dict[str, int]) -> None:
     for name, amount in requests:
         requested[name] = requested.get(name, 0) + amount
+
+
+class NodeIndex:
+    """The nodes of the latest state that was read, by name in a plain dictionary."""
+
+    # A persistent map shares what states have in common, but reading it costs ten times as much, and a decision reads every
+    # node. So only the nodes that changed since are read from the map.
+    def __init__(self) -> None:
+        self._as_of: ChangeLog | None = None
+        self._node_infos: dict[str, NodeInfo] = {}
+
+    def read(
+        self, nodes: HashTrieMap[str, NodeInfo], changes: ChangeLog, names: Sequence[str]
+    ) -> list[NodeInfo | None]:
+        """Returns the nodes of these names as of a change, None where none exists."""
+        changed = None if self._as_of is None else changes.since(self._as_of)
+        self._as_of = changes
+        if changed is None:
+            self._node_infos = dict(nodes.items())
+        for name in changed or ():
+            node_info = nodes.get(name)
+            if node_info is None:
+                self._node_infos.pop(name, None)
+            else:
+                self._node_infos[name] = node_info
+        return list(map(self._node_infos.get, names))

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from scheduler_core import caches
 from scheduler_core.convert.generic import SCHEDULED_POD
-from scheduler_core.generic import node_index
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import parse_policy
 from scheduler_core.generic.scheduler import prioritize_names, schedule
@@ -90,7 +89,7 @@ def _cache_limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Small clusters reach only small limits of what is cached about nodes."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
-            patch.setattr(node_index, "_MAX_CHAIN", 2)
+            patch.setattr(caches, "MAX_STEPS", 2)
             patch.setattr(caches, "MAX_RESULTS", 8)
         yield
 
