@@ -15,9 +15,8 @@ from app.cli.render import Output, OutputOption, show
 from app.cli.terminal import warn
 from app.policy.in_force import PolicyFile
 from app.policy.plugins import load_plugins
-from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
-from scheduler_core.generic.policy_filter import kinds_read
-from scheduler_core.generic.rule_inputs import rule_inputs
+from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority, kinds_read
+from scheduler_core.generic.rule_registry import rule_inputs
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

@@ -21,10 +21,9 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.extender.explain import Explanation
 from scheduler_core.extender.offered_nodes import may_narrow
-from scheduler_core.generic.cycle_state import UndecidableError
-from scheduler_core.generic.longhorn_facts import NO_FACTS
-from scheduler_core.generic.policy_filter import PolicyRefusal, policy_refusals, priorities_read_longhorn
-from scheduler_core.generic.scheduler import prioritize_names
+from scheduler_core.generic.cycle_state import NO_FACTS, UndecidableError
+from scheduler_core.generic.policy import priorities_read_longhorn
+from scheduler_core.generic.scheduler import PolicyRefusal, policy_refusals, prioritize_names
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord
 

@@ -23,8 +23,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
-from scheduler_core.generic.policy import EXTENDER_POLICY, Policy, PolicyError, parse_policy
-from scheduler_core.generic.policy_filter import kinds_read
+from scheduler_core.generic.policy import EXTENDER_POLICY, Policy, PolicyError, kinds_read, parse_policy
 from scheduler_core.model.generic import Node
 
 # With more names all are dropped, because most of them must be names of nodes that do not exist.

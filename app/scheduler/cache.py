@@ -39,10 +39,9 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.longhorn_facts import LonghornFacts
-from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.policy_filter import kinds_read
-from scheduler_core.generic.rule_inputs import SERVICES
+from scheduler_core.generic.cycle_state import LonghornFacts
+from scheduler_core.generic.policy import Policy, kinds_read
+from scheduler_core.generic.rule_registry import SERVICES
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
 from scheduler_core.generic.unsupported_constraints import (

@@ -15,7 +15,7 @@ from typing import Final
 from scheduler_core.cluster.view import default_class
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, PolicyPredicate
-from scheduler_core.generic.policy_filter import policy_refusals
+from scheduler_core.generic.scheduler import policy_refusals
 from scheduler_core.model import kube
 from scheduler_core.model.constraints import NodeSelectorTerm
 from scheduler_core.model.generic import Node

@@ -14,8 +14,7 @@ from typing import TypeAlias
 from rpds import HashTrieMap
 
 from scheduler_core.caches import ChangeLog
-from scheduler_core.generic.node_info import NodeIndex, NodeInfo
-from scheduler_core.generic.rule_results import RuleResults
+from scheduler_core.generic.node_info import NodeIndex, NodeInfo, RuleResults
 from scheduler_core.model.constraints import Labels
 from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, PodKey, Service
 from scheduler_core.model.kube import Pod

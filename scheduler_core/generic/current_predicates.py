@@ -1,17 +1,21 @@
-"""Predicates of later Kubernetes versions about one node: resources, ports, node affinity, taints. They decide as the
-plugins of kube-scheduler 1.36 do (pkg/scheduler/framework/plugins; the plugin is named in each docstring). A policy
-that names none of them decides as Kubernetes 1.1.
+"""Predicates of later Kubernetes versions. They decide as the plugins of kube-scheduler 1.36 do (pkg/scheduler/framework/plugins; the
+plugin is named in each docstring). A policy that names none of them decides as Kubernetes 1.1.
+
+The first ones are about one node: resources, ports, node affinity, taints. The others are about groups of nodes: affinity between
+pods, and topology spread. A domain is all nodes with one value of a label, the topology key. Finished pods never count there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 from scheduler_core.generic.cycle_state import Argument, CycleState
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.predicates import FITS, PORT_TAKEN, TOO_MANY_PODS, Check
-from scheduler_core.model.constraints import Taint
+from scheduler_core.generic.predicates import FITS, PORT_TAKEN, TOO_MANY_PODS, Check, always_fits
+from scheduler_core.model.constraints import LabelSelector, PodAffinityTerm, SpreadConstraint, Taint
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import Pod
 
@@ -107,3 +111,146 @@ def check_node_unschedulable(cycle_state: CycleState, _: Argument) -> Check:
     """Whether the node is not cordoned, or the pod tolerates that (plugin NodeUnschedulable)."""
     tolerated = _tolerates(cycle_state.pod, _UNSCHEDULABLE_TAINT)
     return lambda node_info: UNSCHEDULABLE if node_info.node.unschedulable and not tolerated else FITS
+
+
+POD_AFFINITY: Final = "pod affinity does not match"
+POD_ANTI_AFFINITY: Final = "pod anti-affinity does not match"
+EXISTING_ANTI_AFFINITY: Final = "anti-affinity of a pod there does not match"
+SPREAD_LABEL_MISSING: Final = "topology label of a spread constraint is missing"
+SPREAD_MISMATCH: Final = "topology spread constraint does not match"
+
+_Domain: TypeAlias = tuple[str, str]
+_Terms: TypeAlias = Sequence[PodAffinityTerm]
+
+
+def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the pod's required affinity and anti-affinity, and the anti-affinity of the pods in the node's domains,
+    allow the node (plugin InterPodAffinity).
+    """
+    pod = cycle_state.pod
+    affinity = [_with_namespaces(term, cycle_state) for term in pod.scheduling.constraints.pod_affinity]
+    anti_affinity = [_with_namespaces(term, cycle_state) for term in pod.scheduling.constraints.pod_anti_affinity]
+    excluded = closed_domains(cycle_state)
+    attracting: set[_Domain] = set()
+    repelling: set[_Domain] = set()
+    if affinity or anti_affinity:
+        placed = ((each.node, pod) for each in cycle_state.cluster.nodes.values() for pod in each.pods)
+        for node, existing in ((node, pod) for node, pod in placed if not pod.finished):
+            if affinity and _matches_all(affinity, existing):
+                attracting.update(_domains(affinity, node))
+            repelling.update(_domains([term for term in anti_affinity if _matches(term, existing)], node))
+    # The first of several pods that want to be together has none to join.
+    may_be_first = not attracting and _matches_all(affinity, pod)
+    if not affinity and not anti_affinity and not excluded:
+        return always_fits
+
+    def check(node_info: NodeInfo) -> str:
+        node = node_info.node
+        own = _domains(affinity, node)
+        if len(own) < len(affinity) or not (may_be_first or attracting.issuperset(own)):
+            return POD_AFFINITY
+        if not repelling.isdisjoint(_domains(anti_affinity, node)):
+            return POD_ANTI_AFFINITY
+        return EXISTING_ANTI_AFFINITY if excluded and not excluded.isdisjoint(node.labels.items()) else FITS
+
+    return check
+
+
+def _with_namespaces(term: PodAffinityTerm, cycle_state: CycleState) -> PodAffinityTerm:
+    """The term with the names of the namespaces that it selects (mergeAffinityTermNamespacesIfNotEmpty)."""
+    # The selector stays, as in kube-scheduler, which goes on to match it with no labels at all. So one that matches
+    # these, such as `DoesNotExist`, selects every namespace in the pod's own terms.
+    selector = term.namespace_selector
+    if selector is None or selector.matches_everything:
+        return term
+    names = frozenset(name for name, labels in cycle_state.cluster.namespaces.items() if selector.matches(labels))
+    return replace(term, namespaces=term.namespaces | names)
+
+
+def closed_domains(cycle_state: CycleState) -> frozenset[_Domain]:
+    """The domains that existing pods' anti-affinity closes to the pod."""
+    pod = cycle_state.pod
+    namespace_labels = cycle_state.cluster.namespaces.get(pod.namespace, frozenset())
+    cluster = cycle_state.cluster
+    closed: set[_Domain] = set()
+    for node_info in map(cluster.nodes.__getitem__, cluster.constrained_nodes):
+        for existing in node_info.anti_affinity_pods:
+            terms = existing.scheduling.constraints.pod_anti_affinity
+            matching = [term for term in terms if term.matches(pod.namespace, namespace_labels, pod.scheduling.labels)]
+            closed.update(_domains(matching, node_info.node))
+    return frozenset(closed)
+
+
+def _matches(term: PodAffinityTerm, pod: Pod) -> bool:
+    return term.matches(pod.namespace, frozenset(), pod.scheduling.labels)
+
+
+def _matches_all(terms: _Terms, pod: Pod) -> bool:
+    """Whether a pod matches all terms (podMatchesAllAffinityTerms); false without a term."""
+    return bool(terms) and all(_matches(term, pod) for term in terms)
+
+
+def _domains(terms: Iterable[PodAffinityTerm], node: Node) -> list[_Domain]:
+    keys = [term.topology_key for term in terms]
+    return [(key, node.labels[key]) for key in keys if key in node.labels]
+
+
+def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the pod's DoNotSchedule spread constraints allow the node (plugin PodTopologySpread)."""
+    constraints = cycle_state.pod.scheduling.constraints.spread
+    if not constraints:
+        return always_fits
+    limits = _spread_counts(cycle_state, constraints)
+    labels = cycle_state.pod.scheduling.labels
+    checked = [
+        (constraint.topology_key, counts, _max_count(constraint, counts) - int(constraint.selects(labels)))
+        for constraint, counts in zip(constraints, limits, strict=True)
+    ]
+
+    def check(node_info: NodeInfo) -> str:
+        for key, counts, max_count in checked:
+            value = node_info.node.labels.get(key)
+            if value is None:
+                return SPREAD_LABEL_MISSING
+            if counts[value] > max_count:
+                return SPREAD_MISMATCH
+        return FITS
+
+    return check
+
+
+def _max_count(constraint: SpreadConstraint, counts: Counter[str]) -> int:
+    """How many pods a domain may have with one more pod: minMatchNum plus maxSkew."""
+    min_count = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
+    return min_count + constraint.max_skew
+
+
+def _spread_counts(cycle_state: CycleState, constraints: Sequence[SpreadConstraint]) -> list[Counter[str]]:
+    """The matching pods of each domain, per constraint (calPreFilterState)."""
+    # Only nodes with the labels of all constraints count.
+    pod = cycle_state.pod
+    matches_affinity = affinity_test(pod)
+    tolerates = taint_test(pod)
+    counts: list[Counter[str]] = [Counter() for _ in constraints]
+    for node_info in cycle_state.cluster.nodes.values():
+        node = node_info.node
+        if not all(constraint.topology_key in node.labels for constraint in constraints):
+            continue
+        for constraint, count in zip(constraints, counts, strict=True):
+            if constraint.honor_affinity and not matches_affinity(node):
+                continue
+            if constraint.honor_taints and not tolerates(node):
+                continue
+            count[node.labels[constraint.topology_key]] += _count_pods(node_info, constraint.selector, pod.namespace)
+    return counts
+
+
+def _count_pods(node_info: NodeInfo, selector: LabelSelector | None, namespace: str) -> int:
+    """The node's pods that a selector selects (countPodsMatchSelector)."""
+    # Pods that are being deleted do not count, and a selector without any part counts none.
+    if selector is None or selector.matches_everything:
+        return 0
+    return sum(
+        pod.namespace == namespace and not pod.finished and not pod.deleting and selector.matches(pod.scheduling.labels)
+        for pod in node_info.pods
+    )

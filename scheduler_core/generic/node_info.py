@@ -1,13 +1,17 @@
-"""A node with the sums over its pods, updated pod by pod; and the nodes of the latest state in a plain dictionary."""
+"""A node with the sums over its pods, updated pod by pod; the nodes of the latest state in a plain dictionary; and what local rules
+said about each node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 from rpds import HashTrieMap
 
-from scheduler_core.caches import ChangeLog
+from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.model.constraints import Amounts, Cloud, HostPort, PodScheduling
 from scheduler_core.model.generic import Node, PodKey
 from scheduler_core.model.kube import Pod
@@ -136,3 +140,52 @@ class NodeIndex:
             else:
                 self._node_infos[name] = node_info
         return list(map(self._node_infos.get, names))
+
+
+_NOT_READ: Final = frozenset({"labels", "ready"})
+_name = attrgetter("node.name")
+_fields_read = attrgetter(*(entry.name for entry in fields(PodScheduling) if entry.name not in _NOT_READ))
+
+_Result = TypeVar("_Result")
+
+
+class RuleResults:
+    """Results of local rules by rules, pod and node; shared by all states of one cluster. A burst of equal pods then costs
+    a look-up per node, and one evaluation of each node that a pod was bound to. Correctness does not depend on the cache.
+    """
+
+    def __init__(self) -> None:
+        self._results: NodeResults[tuple[NodeInfo, Any]] = NodeResults()
+
+    def get(
+        self,
+        rules: Hashable,
+        pod: Pod,
+        node_infos: Sequence[NodeInfo],
+        evaluate: Callable[[Sequence[NodeInfo]], Iterable[_Result]],
+    ) -> list[_Result]:
+        """Returns the result of each node, in order.
+
+        Args:
+            rules: identifies the rules and their arguments
+            pod: the pod that the rules are evaluated for
+            node_infos: the nodes
+            evaluate: returns the results of nodes that are not cached, in order
+        """
+        key = (rules, _key(pod))
+        cached = self._results.at(key)
+        names = list(map(_name, node_infos))
+        entries = map(cached.get, names)
+        missing = [
+            node_info
+            for node_info, entry in zip(node_infos, entries, strict=True)
+            if entry is None or entry[0] is not node_info
+        ]
+        if missing:
+            cached |= zip(map(_name, missing), zip(missing, evaluate(missing), strict=True), strict=True)
+            self._results.store(key, cached)
+        return [cached[name][1] for name in names]
+
+
+def _key(pod: Pod) -> Hashable:
+    return pod.node_name, _fields_read(pod.scheduling)

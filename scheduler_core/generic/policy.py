@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument
-from scheduler_core.generic.foreign_rules import PREDICATE_ADVICE, PRIORITY_ADVICE
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
 from scheduler_core.generic.policy_file import (
     PolicyDocument,
@@ -23,7 +22,15 @@ from scheduler_core.generic.policy_file import (
     WrongShapeError,
     read_policy_file,
 )
-from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, RuleRegistry
+from scheduler_core.generic.rule_registry import (
+    PREDICATE_ADVICE,
+    PREDICATES,
+    PRIORITIES,
+    PRIORITY_ADVICE,
+    RuleRegistry,
+    is_longhorn_rule,
+    kinds_of,
+)
 
 _ADVICE: Final = {PREDICATES.rule_kind: PREDICATE_ADVICE, PRIORITIES.rule_kind: PRIORITY_ADVICE}
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
@@ -206,3 +213,12 @@ class _Section:
             self.warnings.append(f"{entry.location}: {rule} names no label, so it tells no nodes apart")
         if entry.name in self._registry.static:
             self.warnings.append(f"{entry.location}: the argument replaces the {self._registry.rule_kind} of this name")
+
+
+def kinds_read(policy: Policy) -> frozenset[str]:
+    """The kinds that a policy's rules read; empty if all rules are Longhorn's."""
+    return kinds_of([*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)])
+
+
+def priorities_read_longhorn(policy: Policy) -> bool:
+    return any(is_longhorn_rule(entry.rule) for entry in policy.priorities)

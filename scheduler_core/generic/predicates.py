@@ -1,4 +1,4 @@
-"""The classic predicates: may the pod run on a node?
+"""The classic predicates, and Longhorn's: may the pod run on a node?
 
 A predicate takes a `CycleState` and returns a check of one node. The check returns "" where the pod fits, otherwise a
 fixed text without names or numbers, so that equal refusals can be counted. Values that are the same for all nodes are
@@ -31,6 +31,7 @@ OTHER_HOST: Final = "pod names another node"
 AFFINITY_MISMATCH: Final = "service affinity does not match"
 LABEL_MISSING: Final = "a required node label is missing"
 LABEL_PRESENT: Final = "an unwanted node label is present"
+NOT_EVALUATED: Final = "node was not looked at for Longhorn volumes"
 
 
 def always_fits(_: NodeInfo) -> str:
@@ -144,3 +145,18 @@ def labels_presence(_: CycleState, argument: Argument) -> Check:
     if argument.presence:
         return lambda node_info: FITS if labels <= node_info.node.labels.keys() else LABEL_MISSING
     return lambda node_info: FITS if labels.isdisjoint(node_info.node.labels) else LABEL_PRESENT
+
+
+def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether /filter accepts the node for the pod's Longhorn volumes. All volumes fit on the node together, or need no
+    space there; a refusal has /filter's reason.
+    """
+    facts_by_node = cycle_state.longhorn_facts.nodes
+
+    def check(node_info: NodeInfo) -> str:
+        facts = facts_by_node.get(node_info.node.name)
+        if facts is None:
+            return NOT_EVALUATED
+        return FITS if facts.reason.fits else facts.reason.text
+
+    return check

@@ -2,12 +2,16 @@
 
 A priority scores all feasible nodes at once, in the order given. Fractions are cut off. Sources: Kubernetes 1.1,
 plugin/pkg/scheduler/algorithm/priorities/; the function is named in each docstring.
+
+Longhorn's priorities exist so that one policy can mix both kinds. Their scores are exact integer arithmetic, computed from
+`LonghornFacts`; each is 0 on a node where the pod's volumes do not fit or that was not evaluated.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from scheduler_core.generic.cycle_state import Argument, CycleState
@@ -119,3 +123,36 @@ def label_preference(_: CycleState, argument: Argument, node_infos: Sequence[Nod
 def equal(_: CycleState, __: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
     """Scores every node 1 (EqualPriority)."""
     return [1] * len(node_infos)
+
+
+def data_locality(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Scores the bytes of the pod's Longhorn volumes with a kept replica on the node, in tenths of those that have a
+    replica anywhere; 0 if none has, 10 for a pod without volumes.
+    """
+    total = cycle_state.longhorn_facts.total_bytes
+    if not total:
+        return [MAX_SCORE] * len(node_infos)
+    # Of two nodes with as much of the data, the one comes first where fewer bytes must be rebuilt.
+    return cycle_state.score_facts(node_infos, lambda facts: min(facts.replica_bytes, total) * MAX_SCORE // total)
+
+
+def order_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """10 where every order of placement succeeds or Longhorn places no volume, otherwise 0."""
+    return cycle_state.score_facts(node_infos, lambda facts: MAX_SCORE if facts.order_safe else 0)
+
+
+def stale_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """10 where placement succeeds even on outdated status or Longhorn places no volume, otherwise 0."""
+    return cycle_state.score_facts(node_infos, lambda facts: MAX_SCORE if facts.stale_safe else 0)
+
+
+def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """10 less the difference between the fullest and the emptiest disk after the plan, in tenths of their limits."""
+    # 10 where nothing would be placed, or there is only one disk.
+    return cycle_state.score_facts(node_infos, attrgetter("balance"))
+
+
+def least_fragmentation(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """The share of the node's free bytes that is on one disk, in tenths, after the plan."""
+    # The larger it is, the larger a volume that still fits. 10 where nothing would be placed, or nothing is free.
+    return cycle_state.score_facts(node_infos, attrgetter("largest_share"))

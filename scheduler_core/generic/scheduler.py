@@ -1,6 +1,10 @@
 """Decides where one pod goes: filter, prioritise, select.
 
 The order of the nodes changes nothing but the order of the result. Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
+
+`policy_refusals` applies a policy's predicates in the extender's /filter. Whether a node is available is left to kube-scheduler there,
+which knows tolerations: a pod of a DaemonSet belongs on cordoned nodes, too. `LonghornVolumeFit` is skipped, because it is /filter's own
+decision.
 """
 
 from __future__ import annotations
@@ -13,13 +17,11 @@ from typing import Final
 
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.current_predicates import UNSCHEDULABLE
-from scheduler_core.generic.cycle_state import CycleState, UndecidableError
-from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
+from scheduler_core.generic.cycle_state import NO_FACTS, CycleState, LonghornFacts, UndecidableError
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.predicates import FITS, Check, always_fits
-from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
-from scheduler_core.generic.rule_results import LOCAL_RULES
+from scheduler_core.generic.rule_registry import LOCAL_RULES, PREDICATES, PRIORITIES, is_longhorn_rule
 from scheduler_core.model.kube import Pod
 
 SelectHost = Callable[[Sequence[str]], str]
@@ -181,7 +183,7 @@ class BoundPredicates:
     """Predicates of a policy, bound to one pod."""
 
     cycle_state: CycleState
-    local: Mapping[PolicyPredicate, Check]  # those whose results are cached (`rule_results.py`), in the policy's order
+    local: Mapping[PolicyPredicate, Check]  # those whose results are cached (`RuleResults`), in the policy's order
     others: Mapping[PolicyPredicate, Check]  # the other ones, in the policy's order
 
     @property
@@ -326,3 +328,82 @@ def prioritize_names(
         return {name: total // weights for name, total in zip(names, totals, strict=True)}
     scores = {node_info.node.name: total // weights for node_info, total in zip(node_infos, totals, strict=True)}
     return {name: scores.get(name, 0) for name in names}
+
+
+# Predicates whose refusal may end when pods are evicted.
+_RESOLVABLE_BY_EVICTION: Final = frozenset(
+    {
+        "PodFitsHostPorts",
+        "PodFitsPorts",
+        "PodFitsResources",
+        "NoDiskConflict",
+        "NodePorts",
+        "NodeResourcesFit",
+        "MatchInterPodAffinity",
+        "EvenPodsSpread",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRefusal:
+    """Why a policy's predicate does not let the pod on a node."""
+
+    # The predicate's name in the policy, and its reason; without names and numbers of nodes, so that kube-scheduler can
+    # count equal ones together.
+    text: str
+    unresolvable: bool  # whether evicting pods would change nothing
+
+
+def policy_refusals(
+    pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
+) -> dict[str, PolicyRefusal]:
+    """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it.
+
+    Raises:
+        UndecidableError: a predicate cannot be decided for any node
+    """
+    cycle_state = CycleState(pod, cluster)
+    entries = [entry for entry in policy.predicates if not is_longhorn_rule(entry.rule)]
+    refusals: dict[str, PolicyRefusal] = {}
+    if not entries:
+        return refusals
+    node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
+    if len(node_infos) < len(names):
+        not_found = PolicyRefusal(NODE_NOT_FOUND, unresolvable=True)
+        refusals.update((name, not_found) for name in names if name not in cluster.nodes)
+    bound = _bind_all(cycle_state, policy, entries, node_infos)
+    order = [entries.index(entry) for entry in (*bound.local, *bound.others)]
+    # Many nodes fail alike: they share one value.
+    refusal_by_texts: dict[tuple[str, ...], PolicyRefusal] = {}
+    for node_info, texts in zip(node_infos, bound.texts(node_infos), strict=True):
+        if not any(texts):
+            continue
+        if texts not in refusal_by_texts:
+            failures = [(entries[index], text) for index, text in sorted(zip(order, texts, strict=True)) if text]
+            refusal_by_texts[texts] = _refusal(policy, failures)
+        refusals[node_info.node.name] = refusal_by_texts[texts]
+    return refusals
+
+
+def _bind_all(
+    cycle_state: CycleState, policy: Policy, entries: Sequence[PolicyPredicate], node_infos: Sequence[NodeInfo]
+) -> BoundPredicates:
+    local: dict[PolicyPredicate, Check] = {}
+    others: dict[PolicyPredicate, Check] = {}
+    for entry in entries:
+        check = bind_predicate(cycle_state, policy, entry, node_infos)
+        (local if entry.rule in LOCAL_RULES else others)[entry] = check
+    return BoundPredicates(cycle_state, local, others)
+
+
+def _eviction_helps(policy: Policy, rule: str) -> bool:
+    plugin = policy.plugins.predicates.get(rule)
+    return rule in _RESOLVABLE_BY_EVICTION if plugin is None else plugin.eviction_helps
+
+
+def _refusal(policy: Policy, failures: Sequence[tuple[PolicyPredicate, str]]) -> PolicyRefusal:
+    """The refusal of the first predicate that fails. It is unresolvable if any predicate that fails is."""
+    first, text = failures[0]
+    unresolvable = not all(_eviction_helps(policy, entry.rule) for entry, _ in failures)
+    return PolicyRefusal(f"{first.name}: {text}", unresolvable)

@@ -12,10 +12,14 @@ from enum import StrEnum
 from typing import Final
 
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.current_predicates import UNTOLERATED_TAINT, taint_test
+from scheduler_core.generic.current_predicates import (
+    EXISTING_ANTI_AFFINITY,
+    UNTOLERATED_TAINT,
+    closed_domains,
+    taint_test,
+)
 from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.topology_predicates import EXISTING_ANTI_AFFINITY, closed_domains
 from scheduler_core.model.kube import Pod
 
 NODE_AFFINITY_RULE: Final = "NodeAffinity"

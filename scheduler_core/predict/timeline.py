@@ -18,8 +18,7 @@ from datetime import timedelta
 from typing import Final
 
 from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.generic.node_info import NodeIndex
-from scheduler_core.generic.rule_results import RuleResults
+from scheduler_core.generic.node_info import NodeIndex, RuleResults
 from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_readiness import FAULTED
 from scheduler_core.model import kube, longhorn

@@ -11,7 +11,7 @@ from app.kube.cluster_cache import WATCHED
 from app.kube.resources import LONGHORN_NODES
 from app.scheduler.lifecycle import LEASE
 from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
-from scheduler_core.generic.rule_inputs import ALL_KINDS, SERVICES
+from scheduler_core.generic.rule_registry import ALL_KINDS, SERVICES
 from tests.manifests.load import MANIFESTS, Permission, documents, objects, only, permissions
 
 FOLDER = MANIFESTS / "generic-scheduler"

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from app.cli.commands import load_command
-from scheduler_core.generic.rule_inputs import ALL_KINDS
+from scheduler_core.generic.rule_registry import ALL_KINDS
 from tests.manifests.kustomize import BASES, POLICY, ROLE, BuiltObjects, build, documented_kustomization
 from tests.manifests.load import CLUSTER_PERMISSIONS, MANIFESTS, NAME, NAMESPACE, Permission, only, permissions
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.longhorn_facts import NO_FACTS
+from scheduler_core.generic.cycle_state import NO_FACTS
 from scheduler_core.generic.policy import Policy
 from scheduler_core.model.generic import Node, Service
 from scheduler_core.model.kube import Pod

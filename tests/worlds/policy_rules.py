@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.cycle_state import Argument, CycleState
-from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
+from scheduler_core.generic.cycle_state import NO_FACTS, Argument, CycleState, LonghornFacts
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, schedule

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.generic.rule_inputs import PLUGIN_INPUTS, rule_inputs
-from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.rule_registry import PLUGIN_INPUTS, PREDICATES, PRIORITIES, rule_inputs
 from tests.core.generic.tables import POLICIES
 from tests.worlds.command_line import Run
 

@@ -19,7 +19,7 @@ from app.kube.resources import CONFIG_MAPS, LONGHORN_NAMESPACE
 from app.policy.in_force import PolicyFile, PolicyInForce
 from app.settings import LiveOptions, Settings
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.rule_inputs import NODES, PODS, SERVICES
+from scheduler_core.generic.rule_registry import NODES, PODS, SERVICES
 from scheduler_core.leadership.election import ElectionTiming
 from tests.worlds.cluster_cache import PATHS as LONGHORN_PATHS
 from tests.worlds.fake_api import FakeApi, Object, connect_client, event, failing, sending, serve, until

@@ -15,8 +15,7 @@ import yaml
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.cycle_state import NO_ARGUMENT, CycleState
-from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.cycle_state import NO_ARGUMENT, CycleState, DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.rule_registry import PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names

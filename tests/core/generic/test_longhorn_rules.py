@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts, ScoreInputs
-from scheduler_core.generic.longhorn_rules import NOT_EVALUATED
+from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts, ScoreInputs
 from scheduler_core.generic.policy import EXTENDER_POLICY
+from scheduler_core.generic.predicates import NOT_EVALUATED
 from scheduler_core.generic.scheduler import prioritize_names
 from scheduler_core.model.verdict import Reason
 from tests.worlds.policy_rules import decide, failed, node, pod, scores, state

@@ -13,8 +13,8 @@ from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginError, PredicatePlugin, PriorityPlugin
 from scheduler_core.generic.policy import Policy, PolicyError, parse_policy
-from scheduler_core.generic.policy_filter import policy_refusals
 from scheduler_core.generic.predicates import Check
+from scheduler_core.generic.scheduler import policy_refusals
 from tests.worlds import awkward_plugin
 from tests.worlds.policy_rules import decide, node, pod, state
 

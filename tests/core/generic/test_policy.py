@@ -11,7 +11,6 @@ import pytest
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cycle_state import Argument
-from scheduler_core.generic.foreign_rules import PREDICATE_ADVICE, PRIORITY_ADVICE
 from scheduler_core.generic.policy import (
     DEFAULT_POLICY,
     EXTENDER_POLICY,
@@ -22,7 +21,7 @@ from scheduler_core.generic.policy import (
     parse_policy,
 )
 from scheduler_core.generic.policy_file import PolicyStage
-from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.rule_registry import PREDICATE_ADVICE, PREDICATES, PRIORITIES, PRIORITY_ADVICE
 from tests.core.generic.tables import POLICIES, policy
 
 PORTS = {"name": "PodFitsPorts"}
