@@ -16,13 +16,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -110,36 +111,6 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-class _Call(Generic[_Result]):
-    """A call of a rule in a thread."""
-
-    def __init__(self, rule: str, call: Callable[[], _Result]) -> None:
-        self._call = call
-        self._results: list[_Result] = []
-        self._error: PluginError | None = None
-        self.ended = threading.Event()
-        # A daemon does not keep the process from ending.
-        threading.Thread(target=self._run, name=f"plugin {rule}", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._results.append(self._call())
-        except PluginError as error:
-            self._error = error
-        finally:
-            self.ended.set()
-
-    def result(self) -> _Result:
-        """Returns the result of a call that has ended.
-
-        Raises:
-            PluginError: the call failed
-        """
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
-
-
 @dataclass(frozen=True, slots=True)
 class _Suspension:
     """A rule that is not called for a while."""
@@ -174,17 +145,25 @@ class PluginThreads:
                 f"plugin rule {rule} did not answer within {self._time_limit:g} s and is not called for a while"
             )
         deadline = self._clock() + self._time_limit
-        running = _Call(rule, partial(self._contain, rule, call))
-        while not running.ended.wait(_WAIT_SECONDS):
+        result: Future[_Result] = Future()
+        # A daemon does not keep the process from ending, as a thread of an executor would.
+        threading.Thread(target=self._call, args=(rule, call, result), name=f"plugin {rule}", daemon=True).start()
+        while not wait([result], _WAIT_SECONDS).done:
             if self._clock() >= deadline:
                 self._suspend(rule)
                 raise UndecidableError(f"plugin rule {rule} did not answer within {self._time_limit:g} s")
             give_way()
         self._suspensions.pop(rule, None)
         try:
-            return running.result()
+            return result.result()
         except PluginError as error:
             raise UndecidableError(str(error)) from error
+
+    def _call(self, rule: str, call: Callable[[], _Result], result: Future[_Result]) -> None:
+        try:
+            result.set_result(self._contain(rule, call))
+        except PluginError as error:
+            result.set_exception(error)
 
     def _contain(self, rule: str, call: Callable[[], _Result]) -> _Result:
         failure = f"plugin rule {rule} failed"
