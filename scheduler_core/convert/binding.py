@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import SCHEDULED_POD
 from scheduler_core.convert.meta import Wire
 from scheduler_core.errors import ObjectError
+from scheduler_core.model.constraints import PodScheduling
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Pod, namespace_or_default
 
@@ -111,8 +113,14 @@ def pod_on_node(pod: Pod, node: str) -> Pod:
         node_name=node,
         phase=pod.phase if pod.finished else "Running",
         deleting=pod.deleting,
-        scheduling=pod.scheduling if pod.scheduling.ready else replace(pod.scheduling, ready=True),
+        scheduling=_share(pod.scheduling if pod.scheduling.ready else replace(pod.scheduling, ready=True)),
     )
+
+
+@lru_cache(maxsize=10_000)
+def _share(scheduling: PodScheduling) -> PodScheduling:
+    """One value for all pods of a template: there may be 100,000 pods."""
+    return scheduling
 
 
 def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:

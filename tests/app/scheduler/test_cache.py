@@ -76,6 +76,13 @@ def test_an_assumed_pod_counts_once_on_its_node() -> None:
     assert cache.assumed_nodes == {}
 
 
+def test_bound_pods_of_one_template_share_what_rules_read_of_them() -> None:
+    """There may be 100,000 pods."""
+    first = on_node(pending_pod("first", "1", labels=frozenset({("app", "web")})), "a")
+    second = on_node(pending_pod("second", "2", labels=frozenset({("app", "web")})), "b")
+    assert first.pod.scheduling is second.pod.scheduling
+
+
 def test_the_observer_gets_the_node_of_an_assumed_pod_and_its_end() -> None:
     """It gets the pod as it was assumed. Pods bound by other schedulers do not reach it."""
     cache, _ = cache_of("a")
