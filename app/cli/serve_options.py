@@ -16,14 +16,15 @@ from app.schemas.value_problem import problem_of
 from scheduler_core.errors import CoreError
 from scheduler_core.extender import settings as extender_settings
 from scheduler_core.extender.settings import SettingsHistory, SettingsSource
+from scheduler_core.model import installation
 
 _ENV: Final = "LONGHORN_EXTENDER_"
 # The parameters that are settings of the extender, which may also change at run time.
 SETTINGS: Final = {
-    "enabled": extender_settings.ENABLED,
+    "enabled": installation.ENABLED,
     "pod_scheduling_timeout": extender_settings.POD_SCHEDULING_TIMEOUT,
     "node_reservation_timeout": extender_settings.NODE_RESERVATION_TIMEOUT,
-    "enforcement": extender_settings.ENFORCEMENT,
+    "enforcement": installation.ENFORCEMENT,
     "placement_guard": extender_settings.PLACEMENT_GUARD,
     "guard_other_nodes": extender_settings.GUARD_OTHER_NODES,
 }

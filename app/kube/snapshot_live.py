@@ -22,8 +22,9 @@ from scheduler_core.convert.redact import (
 )
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError
-from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
+from scheduler_core.extender.settings import NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from scheduler_core.longhorn.settings import Settings
+from scheduler_core.model.installation import ENABLED
 from scheduler_core.model.snapshot import Snapshot
 
 # The settings that decisions read; others may hold addresses and names that should stay private.

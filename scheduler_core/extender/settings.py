@@ -18,11 +18,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from scheduler_core.longhorn.settings import parse_bool
+from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 
-ENABLED: Final = "scheduler-extender-enabled"
 POD_SCHEDULING_TIMEOUT: Final = "scheduler-extender-pod-scheduling-timeout"
 NODE_RESERVATION_TIMEOUT: Final = "scheduler-extender-node-reservation-timeout"
-ENFORCEMENT: Final = "scheduler-extender-enforcement"
 PLACEMENT_GUARD: Final = "placement-guard"
 GUARD_OTHER_NODES: Final = "placement-guard-other-nodes"
 DEFAULTS: Final = "defaults"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from scheduler_core.extender.settings import ENABLED
 from scheduler_core.installation.facts import (
     PROGRAM,
     Finding,
@@ -18,7 +17,7 @@ from scheduler_core.installation.facts import (
     minor_version,
 )
 from scheduler_core.longhorn.timestamps import parse_time
-from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, ServiceAddress
+from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
 
 # docs/limitations.md has the same versions.
 OLDEST_KUBERNETES: Final = (1, 30)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.extender.settings import ENFORCEMENT
 from scheduler_core.installation.facts import (
     PROGRAM,
     Finding,
@@ -23,7 +22,13 @@ from scheduler_core.installation.facts import (
     list_some,
 )
 from scheduler_core.installation.registration import SECOND_SCHEDULER, apply_policy, policy_folder
-from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE, InstalledPod, SchedulingFailure
+from scheduler_core.model.installation import (
+    DEFAULT_SCHEDULER,
+    ENFORCEMENT,
+    EXTENDER_RESOURCE,
+    InstalledPod,
+    SchedulingFailure,
+)
 from scheduler_core.model.verdict import Reason
 
 _NEW_POD: Final = "new pod"

@@ -20,14 +20,13 @@ from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.settings import (
-    ENABLED,
-    ENFORCEMENT,
     GUARD_OTHER_NODES,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
     Enforcement,
 )
+from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
 from tests import builders as make

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.extender.settings import (
-    ENABLED,
-    ENFORCEMENT,
     GUARD_OTHER_NODES,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
@@ -16,6 +14,7 @@ from scheduler_core.extender.settings import (
     SettingsHistory,
     SettingsSource,
 )
+from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 
 
 def test_without_sources_the_proposal_s_defaults_count() -> None:
