@@ -51,6 +51,7 @@ class PacedTimeline(Timeline):
         self.started: dict[PodKey, int] = {}
         """The step at which each pod began to run."""
         self._pace = pace
+        self._lags = pace.lag > 0
         self._successors = {entry.after: entry for entry in self._waiting if entry.after is not None}
         self._waiting = [entry for entry in self._waiting if entry.after is None]
         self._attempts: Counter[PodKey] = Counter()
@@ -137,8 +138,6 @@ class PacedTimeline(Timeline):
         self._note_change()
 
     def _hide(self, later: PredictedCluster) -> PredictedCluster:
-        if self._pace.lag == 0:
-            return later
         hidden = super()._hide(later)
         for change in self._unlisted:
             self._after(self._pace.lag, partial(self._show, change))

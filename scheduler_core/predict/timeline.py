@@ -135,7 +135,8 @@ class Timeline:
         self._to_attach: list[PodKey] = []
         self._attached: set[str] = set()
         self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self.cluster))
-        # Placements that Longhorn's status does not show yet, oldest first.
+        # Whether Longhorn's status shows a placement later than it happens; what it does not show yet, oldest first.
+        self._lags = True
         self._unlisted: list[StatusChange] = []
         self._refusals: dict[PodKey, Counter[str]] = {}
         self._problems: dict[str, str] = {}
@@ -161,8 +162,9 @@ class Timeline:
 
     def add_pod(self, pod: kube.Pod) -> Counter[str]:
         """Adds a pod after the end, and plays what follows; returns why it does not run, empty if it does. Longhorn's
-        status shows every step before the next one.
+        status shows every step at once.
         """
+        self._lags = False
         key = pod.namespaced_name
         self.cluster = self.cluster.with_pod(pod)
         self._decide(PodToPlace(key, Origin.NEW))
@@ -173,7 +175,6 @@ class Timeline:
             name = self._volumes.pop(0)
             step = self._take_step(name)
             while step.changed and not step.problem:
-                self._show_status()
                 step = self._take_step(name)
             if step.problem:
                 return Counter({f"volume {name}: {step.problem}": 0})
@@ -303,7 +304,9 @@ class Timeline:
         return step
 
     def _hide(self, later: PredictedCluster) -> PredictedCluster:
-        """Returns the later cluster, in which nodes have the status that they have now."""
+        """Returns the later cluster, in which nodes have the status that they have now if the status lags."""
+        if not self._lags:
+            return later
         hidden, changes = hide_changes(self.cluster, later)
         self._unlisted += changes
         return hidden
