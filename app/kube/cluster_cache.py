@@ -312,6 +312,9 @@ class ClusterCache:
             else:
                 objects[key] = value
             return
+        if value is not None and value is self._objects(field).get(key) and (field, key) not in self._pending:
+            # Most changes of a status change nothing that is read.
+            return
         observers = self._observers.get(field)
         if observers:
             before = self._pending[field, key] if (field, key) in self._pending else self._objects(field).get(key)
