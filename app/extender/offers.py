@@ -26,6 +26,7 @@ from app.decisions.state_source import LiveStateSource
 from app.extender.availability import HungUp, check_caller
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
+from app.extender.watched_pods import WatchedPods
 from app.runtime.probes import UnavailableError
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER
@@ -44,8 +45,7 @@ from scheduler_core.extender.offer import (
     undecided_pods,
 )
 from scheduler_core.extender.settings import ExtenderSettings
-from scheduler_core.model.kube import Claim, Pod
-from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.events import (
     Event,
@@ -88,16 +88,6 @@ class _Answer:
     waiting: bool = False  # whether waiting for other pods' decisions may change it
 
 
-@dataclass(slots=True)
-class _WatchedPod:
-    """A pod that has an offer."""
-
-    pod: Pod
-    claims: frozenset[NamespacedName]
-    seen: bool  # whether some view had the pod
-    unseen_until: float  # its watch is not that far behind: a pod that is still unseen then is gone
-
-
 class RequestObserver(Protocol):
     """Observes requests and refusals (`app/extender/nudger.py`)."""
 
@@ -138,11 +128,8 @@ class Offers:
         self._contention = Contention()
         self._equivalence = EquivalenceCache()
         self._lock = asyncio.Lock()
-        self._watched: dict[str, _WatchedPod] = {}
+        self._watched = WatchedPods(cache, clock)
         self._watcher: asyncio.Task[None] | None = None
-        self._changed_pods: set[str] = set()
-        self._changed_claims: set[NamespacedName] = set()
-        self._changed = asyncio.Event()
         # Counts leaderships: an answer that began in an earlier one makes no offer.
         self._generation = 0
         self._adopted = False
@@ -153,8 +140,6 @@ class Offers:
         self._request_observer: RequestObserver | None = None
         self._decision_observer: DecisionObserver | None = None
         self._outcome = asyncio.Event()
-        cache.subscribe("pods", self._note_pod)
-        cache.subscribe("claims", self._note_claim)
 
     def subscribe(self, requests: RequestObserver | None = None, decisions: DecisionObserver | None = None) -> None:
         self._request_observer = requests
@@ -353,6 +338,7 @@ class Offers:
         self._apply(LeadershipLost())
         if self._watcher is not None:
             self._watcher.cancel()
+            self._watcher = None
 
     async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
         """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
@@ -449,7 +435,7 @@ class Offers:
         watched = self._watched.get(uid)
         # The next offer to the pod is watched from its own beginning, unless it replaced this one.
         if outcome.kind is not OutcomeKind.REPLACED or self._ledger.offer_of(uid) is None:
-            self._watched.pop(uid, None)
+            self._watched.remove(uid)
         if watched is not None and self._decision_observer is not None and decided:
             self._decision_observer.note_decision(watched.pod, outcome.node, outcome.offer.made_at)
 
@@ -457,59 +443,29 @@ class Offers:
         """Updates the ledger from the cluster until the pod's offer ends."""
         if self._ledger.offer_of(pod.uid) is None:
             return
-        if pod.uid not in self._watched:
-            # A pod that is deleted before it is observed was in the view.
-            seen = current_pod(pod, self._cache.state().view) is not None
-            claims = frozenset((pod.namespace, volume.claim) for volume in pod.volumes)
-            self._watched[pod.uid] = _WatchedPod(pod, claims, seen, self._clock() + OFFER_LIFETIME)
-        self._note_change(pod.uid)
+        self._watched.add(pod)
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch_pods(), name="offers")
 
     async def _watch_pods(self) -> None:
         while self._watched:
             # An offer that stands may be replaced by one that ends.
-            seconds = max(0.0, min(self._ledger.next_end - self._clock(), OFFER_LIFETIME))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._changed.wait()
-            self._changed.clear()
+            await self._watched.wait(max(0.0, min(self._ledger.next_end - self._clock(), OFFER_LIFETIME)))
             self._observe_pods()
             await asyncio.sleep(_GATHER_SECONDS)
-
-    def _note_pod(self, before: object | None, after: object | None) -> None:
-        for pod in (before, after):
-            if isinstance(pod, Pod) and pod.uid in self._watched:
-                self._note_change(pod.uid)
-
-    def _note_claim(self, before: object | None, after: object | None) -> None:
-        claim = before or after
-        if self._watched and isinstance(claim, Claim):
-            self._changed_claims.add((claim.namespace, claim.name))
-            self._changed.set()
-
-    def _note_change(self, uid: str) -> None:
-        self._changed_pods.add(uid)
-        self._changed.set()
 
     def _observe_pods(self) -> None:
         """Ends offers that are due, and those to pods that have changed."""
         self._apply(Tick())
-        now = self._clock()
-        overdue = {uid for uid, watched in self._watched.items() if not watched.seen and now >= watched.unseen_until}
-        changed = self._changed_pods | overdue
-        if claims := self._changed_claims:
-            changed.update(uid for uid, watched in self._watched.items() if not watched.claims.isdisjoint(claims))
-        self._changed_pods = set()
-        self._changed_claims = set()
-        for uid in changed & self._watched.keys():
-            watched = self._watched[uid]
+        for watched in self._watched.take_changed():
+            uid = watched.pod.uid
             try:
-                seen = watched.seen or uid in overdue
-                observation = observe(watched.pod, self._cache.state().view, self._ledger, now, seen=seen)
+                observation = observe(
+                    watched.pod, self._cache.state().view, self._ledger, self._clock(), seen=watched.seen
+                )
                 watched.seen = observation.seen
                 self._update(observation.ledger, observation.outcomes)
             except Exception:
                 log.exception("following a pod failed", uid=uid)
                 # Nothing else would end its offer.
-                asyncio.get_running_loop().call_later(_RESTART_INTERVAL, self._note_change, uid)
+                asyncio.get_running_loop().call_later(_RESTART_INTERVAL, self._watched.note_change, uid)
