@@ -465,7 +465,7 @@ class Offers:
                 )
                 watched.seen = observation.seen
                 self._update(observation.ledger, observation.outcomes)
-            except Exception as error:  # noqa: BLE001 # the other pods are followed
+            except Exception as error:
                 log.error("following a pod failed", uid=uid, exc_info=error)  # noqa: TRY400 # its name in the contract
                 # Nothing else would end its offer.
                 asyncio.get_running_loop().call_later(_RESTART_INTERVAL, self._watched.note_change, uid)
