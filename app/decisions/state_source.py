@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -42,6 +43,9 @@ class LiveStateSource(StateSource, Protocol):
         """Provides an event that is set when an object changes. An object is named by its field of the snapshot and its
         key.
         """
+
+    def subscribe(self, field: str, observer: Callable[[object | None, object | None], None]) -> None:
+        """Passes every later change of a field's objects to an observer, at the moment of the delivery."""
 
 
 class SnapshotState:

@@ -26,8 +26,8 @@ from app.decisions.state_source import LiveStateSource
 from app.extender.availability import HungUp, check_caller
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
+from app.extender.watched_pods import WatchedPods
 from app.runtime.probes import UnavailableError
-from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
@@ -73,6 +73,8 @@ ANSWER_TIMEOUT: Final = 3.0
 _OFFERS_PER_TURN: Final = 32
 _RECHECK_INTERVAL: Final = 0.1
 _RESTART_INTERVAL: Final = 1.0
+# After a look at the pods that have offers, their next changes are gathered for so long, unless a request needs them.
+_GATHER_SECONDS: Final = 0.02
 # If the cluster changes faster than a pod can be decided about, the nodes that changed are left out.
 _MAX_TRIES: Final = 3
 
@@ -126,7 +128,8 @@ class Offers:
         self._contention = Contention()
         self._equivalence = EquivalenceCache()
         self._lock = asyncio.Lock()
-        self._watchers: dict[str, tuple[Pod, asyncio.Task[None]]] = {}
+        self._watched = WatchedPods(cache, clock)
+        self._watcher: asyncio.Task[None] | None = None
         # Counts leaderships: an answer that began in an earlier one makes no offer.
         self._generation = 0
         self._adopted = False
@@ -144,7 +147,7 @@ class Offers:
 
     @property
     def ledger(self) -> Ledger:
-        self._apply(Tick())
+        self._observe_pods()
         return self._ledger
 
     @property
@@ -333,10 +336,9 @@ class Offers:
         self._generation += 1
         self._adopted = False
         self._apply(LeadershipLost())
-        watchers = list(self._watchers.values())
-        self._watchers.clear()
-        for _, task in watchers:
-            task.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
 
     async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
         """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
@@ -430,52 +432,40 @@ class Offers:
         self._metrics.count_offer_end(outcome.kind.value)
         self._metrics.pod_scheduling_wait(outcome.at - outcome.offer.made_at, scheduled=decided)
         uid = outcome.offer.uid
-        pod, watcher = self._watchers.get(uid, (None, None))
-        if watcher is not None and outcome.kind is not OutcomeKind.REPLACED:
-            # At once: the pod may be asked about before the task has ended.
-            del self._watchers[uid]
-            watcher.cancel()
-        if pod is not None and self._decision_observer is not None and decided:
-            self._decision_observer.note_decision(pod, outcome.node, outcome.offer.made_at)
+        watched = self._watched.get(uid)
+        # The next offer to the pod is watched from its own beginning, unless it replaced this one.
+        if outcome.kind is not OutcomeKind.REPLACED or self._ledger.offer_of(uid) is None:
+            self._watched.remove(uid)
+        if watched is not None and self._decision_observer is not None and decided:
+            self._decision_observer.note_decision(watched.pod, outcome.node, outcome.offer.made_at)
 
     def _start_watching(self, pod: Pod) -> None:
         """Updates the ledger from the cluster until the pod's offer ends."""
-        if pod.uid in self._watchers or self._ledger.offer_of(pod.uid) is None:
+        if self._ledger.offer_of(pod.uid) is None:
             return
-        # A pod that is deleted before the task runs was in the view.
-        seen = current_pod(pod, self._cache.state().view) is not None
-        task = asyncio.create_task(self._watch_pod(pod, seen=seen), name=f"offer {pod.key}")
-        self._watchers[pod.uid] = (pod, task)
-        task.add_done_callback(lambda done: self._end_watch(pod, done))
+        self._watched.add(pod)
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._watch_pods(), name="offers")
 
-    def _end_watch(self, pod: Pod, task: asyncio.Task[None]) -> None:
-        uid = pod.uid
-        if uid in self._watchers and self._watchers[uid][1] is task:
-            del self._watchers[uid]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("following a pod failed", uid=uid, exc_info=error)
-            # Nothing else would end its offer.
-            asyncio.get_running_loop().call_later(_RESTART_INTERVAL, self._start_watching, pod)
+    async def _watch_pods(self) -> None:
+        while self._watched:
+            # An offer that stands may be replaced by one that ends.
+            await self._watched.wait(max(0.0, min(self._ledger.next_end - self._clock(), OFFER_LIFETIME)))
+            self._observe_pods()
+            await asyncio.sleep(_GATHER_SECONDS)
 
-    async def _watch_pod(self, pod: Pod, *, seen: bool) -> None:
-        keys: list[tuple[str, Key]] = [("pods", (pod.namespace, pod.name))]
-        keys += [("claims", (pod.namespace, volume.claim)) for volume in pod.volumes]
-        unseen_until = self._clock() + OFFER_LIFETIME
-        with self._cache.listening(*keys) as changed:
-            while self._ledger.offer_of(pod.uid) is not None:
-                # Its watch is not that far behind: a pod that is still unseen is gone.
-                seen = seen or self._clock() >= unseen_until
-                observation = observe(pod, self._cache.state().view, self._ledger, self._clock(), seen=seen)
-                seen = observation.seen
+    def _observe_pods(self) -> None:
+        """Ends offers that are due, and those to pods that have changed."""
+        self._apply(Tick())
+        for watched in self._watched.take_changed():
+            uid = watched.pod.uid
+            try:
+                observation = observe(
+                    watched.pod, self._cache.state().view, self._ledger, self._clock(), seen=watched.seen
+                )
+                watched.seen = observation.seen
                 self._update(observation.ledger, observation.outcomes)
-                try:
-                    async with asyncio.timeout(self._remaining_seconds(pod.uid)):
-                        await changed.wait()
-                except TimeoutError:
-                    self._apply(Tick())
-                changed.clear()
-
-    def _remaining_seconds(self, uid: str) -> float:
-        offer = self._ledger.offer_of(uid)
-        # An offer that stands may be replaced by one that ends.
-        return max(0.0, min(offer.ends_at - self._clock(), OFFER_LIFETIME)) if offer else 0.0
+            except Exception as error:
+                log.error("following a pod failed", uid=uid, exc_info=error)  # noqa: TRY400 # its name in the contract
+                # Nothing else would end its offer.
+                asyncio.get_running_loop().call_later(_RESTART_INTERVAL, self._watched.note_change, uid)

@@ -3,7 +3,7 @@ it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
-    four times a second while pods are followed, but for at most a tenth of the time → those that changed are checked
+    four times a second while pods are followed, but for at most a tenth of the time → those are checked that changed, or whose node did
     every second → a new report on all demand (`scheduler_core/extender/placement_monitor.py`)
     a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
                                                                      (`scheduler_core/extender/overbooking_monitor.py`)
@@ -29,10 +29,10 @@ from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import StateSource
 from app.extender.metrics import Metrics, Outstanding
 from app.runtime.turns import Turns
+from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, Contenders
 from scheduler_core.extender.offer import current_pod
 from scheduler_core.extender.overbooking_monitor import OverbookingReport
@@ -52,8 +52,8 @@ _PAUSE_PER_SECOND: Final = 9.0
 MAX_PLACEMENT_SECONDS: Final = 300.0
 # A log line names this many volumes; their number is logged too.
 _MAX_VOLUMES_LOGGED: Final = 50
-# A pod is checked when it, its node or the demand there has changed, and this often in any case: a volume that only prefers the node
-# is in no demand.
+# A pod is checked when it, its node or the demand there has changed, and this often while an object that it names is missing: a volume
+# that only prefers the node is in no demand.
 _RECHECK_INTERVAL: Final = 2.0
 
 
@@ -75,27 +75,21 @@ class _FollowedPod:
     offered_at: float  # when the pod was offered nodes
     decided_at: float  # when the decision was seen
     seen: bool = False  # whether a view had the pod; a pod that no view had yet is not gone
-    checked_at: float = -math.inf  # when it was checked last
-    # The pod, the Longhorn node and the demand on it at the last check.
-    checked: tuple[object, ...] = (None, None, None)
+    checked: Pod | None = None  # the pod at the last check
+    check_at: float = -math.inf  # when it is checked even if nothing has changed
 
-    def late(self, now: float) -> bool:
-        return now - self.decided_at >= MAX_PLACEMENT_SECONDS
+    @property
+    def ends_at(self) -> float:
+        return self.decided_at + MAX_PLACEMENT_SECONDS
 
-    def needs_check(self, state: ClusterState, now: float) -> bool:
-        """Whether the pod, its node or the demand there changed since the last check, or that check is
-        `_RECHECK_INTERVAL` old; notes the check.
-        """
-        key = (self.pod.namespace, self.pod.name)
-        snapshot = state.view.snapshot
-        demand = state.demand.by_node.get(self.node)
-        current = (snapshot.pods.get(key), snapshot.longhorn_nodes.get(self.node), demand)
-        unchanged = all(value is before for value, before in zip(current, self.checked, strict=True))
-        if unchanged and now - self.checked_at < _RECHECK_INTERVAL:
-            return False
-        self.checked_at = now
-        self.checked = current
-        return True
+    def needs_check(self, view: View, changed_nodes: frozenset[str] | None, now: float) -> bool:
+        """Whether the pod or its node has changed since the last check, or `check_at` has come; None: any node may have."""
+        changed = changed_nodes is None or self.node in changed_nodes
+        return (
+            changed
+            or now >= self.check_at
+            or view.snapshot.pods.get((self.pod.namespace, self.pod.name)) is not self.checked
+        )
 
 
 class Placements:
@@ -119,6 +113,7 @@ class Placements:
         self._deliveries: dict[tuple[str, str], float] = {}
         self._contention = Contention()
         self._followed_pods: dict[str, _FollowedPod] = {}
+        self._checked: tuple[ChangeLog, ...] = (ChangeLog(), ChangeLog())  # of the state that was checked last
         self._leads = False
         self._wake = asyncio.Event()
 
@@ -210,18 +205,20 @@ class Placements:
             return
 
     async def _check_followed_pods(self) -> None:
+        if not self._followed_pods:
+            return
         turns = Turns(self._clock)
         state = self._cache.state()
+        view = state.view
         now = self._clock()
-        due = [
-            followed
-            for followed in self._followed_pods.values()
-            if followed.needs_check(state, now) or followed.late(now)
-        ]
+        before = self._checked
+        self._checked = (state.profiles.changelog, state.demand.changelog)
+        changed = nodes_changed_since(before, self._checked)
+        due = [followed for followed in self._followed_pods.values() if followed.needs_check(view, changed, now)]
         for followed in due:
             # In another turn the pod may have been decided again, or all may have been cleared.
             if self._followed_pods.get(followed.pod.uid) is followed:
-                end = self._follow_end(followed, state.view)
+                end = self._follow_end(followed, view)
                 if end is not None:
                     self._end_following(followed, end)
             await turns.end_if_due()
@@ -277,24 +274,24 @@ class Placements:
 
     def _follow_end(self, followed: _FollowedPod, view: View) -> _FollowEnd | None:
         """Returns how following a pod ends, None if it goes on."""
+        now = self._clock()
+        followed.checked = view.snapshot.pods.get((followed.pod.namespace, followed.pod.name))
+        followed.check_at = followed.ends_at
         current = current_pod(followed.pod, view)
         if current is not None and decided_node(current, view) not in ("", followed.node):
             return _FollowEnd.ELSEWHERE
-        if self._has_place(followed, view):
-            return _FollowEnd.PLACED
+        required = self._evaluator.options.require_best_effort
+        try:
+            if not unlisted_volumes(followed.pod, followed.node, view, require_best_effort=required):
+                return _FollowEnd.PLACED
+        except ResolutionError as error:
+            log.debug("cannot tell yet what is awaited", pod=followed.pod.key, problem=str(error))
+            followed.check_at = min(followed.ends_at, now + _RECHECK_INTERVAL)
         gone = followed.seen if current is None else not current.live
         followed.seen |= current is not None
         if gone:
             return _FollowEnd.GONE
-        return _FollowEnd.LATE if followed.late(self._clock()) else None
-
-    def _has_place(self, followed: _FollowedPod, view: View) -> bool:
-        required = self._evaluator.options.require_best_effort
-        try:
-            return not unlisted_volumes(followed.pod, followed.node, view, require_best_effort=required)
-        except ResolutionError as error:
-            log.debug("cannot tell yet what is awaited", pod=followed.pod.key, problem=str(error))
-            return False
+        return _FollowEnd.LATE if now >= followed.ends_at else None
 
     def _end_following(self, followed: _FollowedPod, end: _FollowEnd) -> None:
         del self._followed_pods[followed.pod.uid]

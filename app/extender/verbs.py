@@ -239,10 +239,10 @@ class Verbs:
 
     async def _offer_scores(self, pod: Pod, names: Sequence[str]) -> Mapping[str, int]:
         """Returns the scores of a policy file if they may decide which nodes are offered."""
-        contenders = self._decider.contenders()
-        if not self._policy.from_file or not self._policy.policy.priorities or not isinstance(contenders, Competing):
+        if not self._policy.from_file or not self._policy.policy.priorities:
             return NO_SCORES
-        if not may_narrow(self._evaluator.view, contenders.ledger.outstanding):
+        contenders = self._decider.contenders()
+        if not isinstance(contenders, Competing) or not may_narrow(self._evaluator.view, contenders.ledger.outstanding):
             return NO_SCORES
         try:
             return await self._scores(pod, names)

@@ -291,11 +291,13 @@ class Reflector(Generic[_Value]):
         try:
             target = await newest_version(self._client, self._path, self._query) if short else ""
             began = clock()
-            async with self._client.watch(self._path, query, seconds + _GRACE_SECONDS) as stream:
+            watch = self._client.watch(self._path, query, seconds + _GRACE_SECONDS)
+            async with watch as stream, asyncio.timeout(self._timing.silence) as silence:
                 self._note_connection()
                 while not _reaches(status.resource_version, target):
-                    async with asyncio.timeout(self._timing.silence):
-                        line = await stream.readline(max_line_length=self._client.memory.event)
+                    # One time-out that moves costs less than one for each line.
+                    silence.reschedule(asyncio.get_running_loop().time() + self._timing.silence)
+                    line = await stream.readline(max_line_length=self._client.memory.event)
                     if not line and clock() - began >= _FULL_WATCH_SHARE * seconds:
                         return _WatchEnd.CLEANLY
                     if not line:

@@ -79,7 +79,9 @@ class Objects(Generic[_Value]):
 
     def change(self, key: Key, value: _Value | None) -> None:
         """Adds, changes or deletes (None) one object; called by the reflector."""
-        self._set(key, value)
+        # Most changes of a status change nothing that is read, and the decoder then returns the object that is here.
+        if value is None or value is not self.get(key):
+            self._set(key, value)
 
     def _set(self, key: Key, value: _Value | None) -> None:
         before = self.get(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from scheduler_core.errors import QuantityError, QuantityOverflowError
@@ -108,6 +109,8 @@ def read_counter(value: int | None) -> int:
     return value
 
 
+# Objects of one workload have the same sizes.
+@lru_cache(4096)
 def _parse_rounded_up(text: str, scale: int) -> int:
     """The value times `scale`, rounded away from zero and not limited to 64 bits; an absurdly large exponent gives just
     some value beyond that limit.

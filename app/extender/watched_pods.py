@@ -1,0 +1,94 @@
+"""The pods that have offers, and which of them have changed.
+
+a watch delivers a pod, or a claim → the pod is due → at the next request, or a little later, it is observed
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from app.decisions.state_source import LiveStateSource
+from scheduler_core.extender.offer import current_pod
+from scheduler_core.model.kube import Claim, Pod
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME
+
+
+@dataclass(slots=True)
+class WatchedPod:
+    """A pod that has an offer."""
+
+    pod: Pod
+    claims: frozenset[NamespacedName]
+    seen: bool  # whether some view had the pod
+    unseen_until: float
+
+
+class WatchedPods:
+    """Owner of the pods, by UID, and of what has changed."""
+
+    def __init__(self, cache: LiveStateSource, clock: Callable[[], float]) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._pods: dict[str, WatchedPod] = {}
+        self._due: set[str] = set()
+        self._claims: set[NamespacedName] = set()
+        self._changed = asyncio.Event()
+        cache.subscribe("pods", self._note_pod)
+        cache.subscribe("claims", self._note_claim)
+
+    def __bool__(self) -> bool:
+        return bool(self._pods)
+
+    def get(self, uid: str) -> WatchedPod | None:
+        return self._pods.get(uid)
+
+    def add(self, pod: Pod) -> None:
+        """Watches a pod, which is due at once."""
+        if pod.uid not in self._pods:
+            # A pod that is deleted before it is observed was in the view.
+            seen = current_pod(pod, self._cache.state().view) is not None
+            claims = frozenset((pod.namespace, volume.claim) for volume in pod.volumes)
+            self._pods[pod.uid] = WatchedPod(pod, claims, seen, self._clock() + OFFER_LIFETIME)
+        self.note_change(pod.uid)
+
+    def remove(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+
+    async def wait(self, seconds: float) -> None:
+        """Returns once something has changed, at most after so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def take_changed(self) -> list[WatchedPod]:
+        """Returns the pods that are due, and those that no view has had for too long, which are gone."""
+        now = self._clock()
+        due = []
+        for uid, watched in self._pods.items():
+            overdue = not watched.seen and now >= watched.unseen_until
+            watched.seen = watched.seen or overdue
+            if overdue or uid in self._due or not watched.claims.isdisjoint(self._claims):
+                due.append(watched)
+        self._due.clear()
+        self._claims.clear()
+        return due
+
+    def note_change(self, uid: str) -> None:
+        self._due.add(uid)
+        self._changed.set()
+
+    def _note_pod(self, before: object | None, after: object | None) -> None:
+        for pod in (before, after):
+            if isinstance(pod, Pod) and pod.uid in self._pods:
+                self.note_change(pod.uid)
+
+    def _note_claim(self, before: object | None, after: object | None) -> None:
+        claim = before or after
+        if self._pods and isinstance(claim, Claim):
+            self._claims.add((claim.namespace, claim.name))
+            self._changed.set()
