@@ -35,7 +35,7 @@ from scheduler_core.extender.kube_scheduler_filters import (
 from scheduler_core.model.listing import natural_key
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.volumes.csi_drivers import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
+from scheduler_core.volumes.resolve import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

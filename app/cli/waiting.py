@@ -29,7 +29,7 @@ from scheduler_core.extender.status.waiting_rows import (
     waiting_pods,
     waiting_row,
 )
-from scheduler_core.longhorn.timestamps import parse_time
+from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_age, format_bytes
 

@@ -31,7 +31,7 @@ from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.model.kube import Pod, is_same_pod
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage_classes
 

@@ -24,7 +24,7 @@ from app.kube.event_recorder import EventRecorder
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
 from scheduler_core.convert.event import ObjectReference
-from scheduler_core.convert.object_header import header
+from scheduler_core.convert.meta import header
 from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
 

@@ -22,7 +22,6 @@ from app.disk_schedule.informer import ImageObject, InformerObject
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
 from app.runtime.work_queue import Requeue
-from scheduler_core.convert.discovery import version_precondition
 from scheduler_core.convert.disk_schedule import (
     backing_image_copies,
     new_disk_schedule,
@@ -32,6 +31,7 @@ from scheduler_core.convert.disk_schedule import (
     with_status,
     without_finalizer,
 )
+from scheduler_core.convert.leadership import version_precondition
 from scheduler_core.disk_schedule.node_sync import Create, Delete, Recreate, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import (

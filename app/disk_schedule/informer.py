@@ -17,7 +17,7 @@ import msgspec
 from app.kube.reflector import Key
 from app.kube.store import Objects
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.object_header import header
+from scheduler_core.convert.meta import header
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError

@@ -22,7 +22,7 @@ from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.object_header import header
+from scheduler_core.convert.meta import header
 from scheduler_core.disk_schedule.backing_images import (
     ImageSnapshot,
     candidate_disks,

@@ -32,7 +32,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.object_header import header
+from scheduler_core.convert.meta import header
 from scheduler_core.disk_schedule.writes import (
     AssignReplica,
     ChangeCopies,

@@ -13,7 +13,7 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import ENDPOINT_SLICES
-from scheduler_core.convert.discovery import endpoint_slice, new_slice, update_slice, version_precondition
+from scheduler_core.convert.leadership import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.leadership.endpoint_slice import (
     EXTENDER,
     CreateSlice,

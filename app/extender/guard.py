@@ -50,8 +50,7 @@ from scheduler_core.extender.placement_guard import (
     guard_placement,
 )
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
-from scheduler_core.model.longhorn import NODE_LABEL, Replica
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import NODE_LABEL, Placement, Replica
 from scheduler_core.packing.budget import Budget
 
 log = structlog.get_logger("guard")

@@ -39,17 +39,20 @@ from app.kube.resources import (
     STORAGE_CLASSES,
     Resource,
 )
-from scheduler_core.convert.coordination import lease
-from scheduler_core.convert.discovery import endpoint_slice
 from scheduler_core.convert.installed_objects import (
+    TAG,
+    access_review,
     csi_driver_tracks_capacity,
     installed_pod,
+    is_allowed,
+    is_answered,
+    probe_replica,
     scheduling_failure,
     service_address,
 )
 from scheduler_core.convert.kube import ConfigMap
+from scheduler_core.convert.leadership import endpoint_slice, lease
 from scheduler_core.convert.meta import decode_json
-from scheduler_core.convert.probe_objects import TAG, access_review, is_allowed, is_answered, probe_replica
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.extender.settings import ExtenderSettings, SettingsHistory, SettingsSource
@@ -58,7 +61,7 @@ from scheduler_core.installation.registration import SECOND_SCHEDULER
 from scheduler_core.leadership.election import LEASE_NAME
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.longhorn.provisioned_volume import DRIVER
-from scheduler_core.longhorn.timestamps import parse_time
+from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.model.installation import (
     DEFAULT_SCHEDULER,
     HeldLease,

@@ -30,7 +30,12 @@ from scheduler_core.extender.decision import NO_SCORES, Contenders, Decision, Ex
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.offers.handover_record import HandoverRecord
-from scheduler_core.volumes.pending_replicas import decided_node, decided_pods, pods_awaiting_replicas, unlisted_volumes
+from scheduler_core.volumes.existing_replicas import (
+    decided_node,
+    decided_pods,
+    pods_awaiting_replicas,
+    unlisted_volumes,
+)
 
 log = structlog.get_logger("reservation")
 

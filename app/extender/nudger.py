@@ -29,7 +29,7 @@ from app.kube.resources import PODS
 from app.runtime.turns import Turns
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.pod_patch import nudge_patch
+from scheduler_core.convert.binding import nudge_patch
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.errors import ResolutionError

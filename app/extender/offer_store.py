@@ -22,7 +22,6 @@ import structlog
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
 from scheduler_core.leadership.election import LeaseRecord
-from scheduler_core.offers.events import RecordedOffer
 from scheduler_core.offers.handover_record import (
     HandoverRecord,
     RecordError,
@@ -31,6 +30,7 @@ from scheduler_core.offers.handover_record import (
     encode_record,
 )
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.offers.outstanding_offer import RecordedOffer
 
 log = structlog.get_logger("handover")
 

@@ -47,18 +47,20 @@ from scheduler_core.extender.offer import (
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.events import (
+from scheduler_core.offers.handover_record import HandoverRecord
+from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import (
+    OFFER_LIFETIME,
     Event,
     LeadershipLost,
     Offered,
     OffersRestored,
+    Outcome,
+    OutcomeKind,
     RecordedOffer,
     Tick,
     Withdrawn,
 )
-from scheduler_core.offers.handover_record import HandoverRecord
-from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME, Outcome, OutcomeKind
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.volumes.resolve import PodVolume
 

@@ -40,7 +40,7 @@ from scheduler_core.extender.placement_monitor import PlacementReport
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Replica
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.volumes.pending_replicas import decided_node, unlisted_volumes
+from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volumes
 
 log = structlog.get_logger("placements")
 

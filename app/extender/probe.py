@@ -14,9 +14,9 @@ from typing import Final
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CLAIMS, NAMESPACES, PODS, STORAGE_CLASSES, Resource
-from scheduler_core.convert.installed_objects import installed_pod
-from scheduler_core.convert.probe_objects import (
+from scheduler_core.convert.installed_objects import (
     TAG,
+    installed_pod,
     pod_progress,
     probe_claim,
     probe_class,

@@ -16,8 +16,8 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import LEASES, PODS
 from app.settings import NO_BROWSER
-from scheduler_core.convert.coordination import lease
 from scheduler_core.convert.installed_objects import installed_pod
+from scheduler_core.convert.leadership import lease
 from scheduler_core.errors import CoreError
 from scheduler_core.installation.facts import leading_pod
 from scheduler_core.leadership.endpoint_slice import EXTENDER

@@ -37,7 +37,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from app import DISTRIBUTION
 from app.kube.memory import AnswerMemory, AnswerTooLargeError
 from scheduler_core.backoff import TokenBucket
-from scheduler_core.convert.service_account import SELF_REVIEW, owner_references, with_owners
+from scheduler_core.convert.leadership import SELF_REVIEW, owner_references, with_owners
 from scheduler_core.errors import CoreError
 
 CALL_TIMEOUT: Final = 10.0

@@ -28,7 +28,7 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import LEASES
-from scheduler_core.convert.coordination import lease, new_lease, update_lease
+from scheduler_core.convert.leadership import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election
 from scheduler_core.leadership.election import (

@@ -24,7 +24,7 @@ from scheduler_core.extender.settings import Enforcement
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.volumes.resolve import PodVolume

@@ -9,7 +9,7 @@ A change of Longhorn's settings or of a backing image concerns every disk. It is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
@@ -17,18 +17,18 @@ from typing import Any, Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.free_space import FreeSpace, Replicas, free_space_of, unlisted_replicas
-from scheduler_core.cluster.growth import requested_size
-from scheduler_core.cluster.multimap import add_member, discard_member, put
-from scheduler_core.cluster.nodes_by_name import NodesByName
+from scheduler_core.cluster.free_space import FreeSpace, Replicas, free_space_of, requested_size, unlisted_replicas
 from scheduler_core.cluster.view import (
     Indexes,
     View,
+    add_member,
     by_capacity,
     claims_of,
     count_growth,
     count_to_schedule,
     default_class,
+    discard_member,
+    put,
 )
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
@@ -36,6 +36,36 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.packing.giving_way import give_way
+
+
+class NodesByName(Mapping[str, longhorn.Node]):
+    """Longhorn's nodes, sorted by name. A changed node costs nothing, an added or deleted node costs a sort."""
+
+    __slots__ = ("_names", "_nodes")
+
+    def __init__(self, names: tuple[str, ...], nodes: Mapping[str, longhorn.Node]) -> None:
+        self._names = names
+        self._nodes = nodes
+
+    def __getitem__(self, name: str) -> longhorn.Node:
+        return self._nodes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
+
+    def with_nodes(
+        self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]
+    ) -> NodesByName:
+        """Returns the mapping over `nodes`, of which only the `changed` ones may be new or deleted."""
+        same_names = all((name in self._nodes) == (node is not None) for name, node in changed.items())
+        return NodesByName(self._names if same_names else tuple(sorted(nodes)), nodes)
+
 
 Changes = Mapping[tuple[str, Key], object | None]
 _BY_NAME: Final = attrgetter("name")

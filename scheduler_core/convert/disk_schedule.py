@@ -12,12 +12,34 @@ import msgspec
 
 from scheduler_core.convert.disk_schedule_owner import is_owned_by_longhorn
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
-from scheduler_core.convert.tolerant_fields import excerpt, read_integer, read_size, type_name
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL
+from scheduler_core.model.quantity import MAX_BYTES
+
+
+def read_size(value: object) -> int | None:
+    """A number of bytes that is not negative, None if it is none."""
+    size = read_integer(value)
+    return size if size is not None and size >= 0 else None
+
+
+def read_integer(value: object) -> int | None:
+    """A number of bytes as Longhorn reports it, which may be negative."""
+    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_BYTES
+    return value if usable and isinstance(value, int) else None
+
+
+def type_name(value: object) -> str:
+    return {list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")
+
+
+def excerpt(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
 
 API_VERSION: Final = "longhorn.io/v1beta2"
 # Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.

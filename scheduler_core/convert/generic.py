@@ -17,27 +17,25 @@ import msgspec
 from scheduler_core.convert.fields import Fields, list_of
 from scheduler_core.convert.kube import CLAIM_VOLUME, POD, pod_volumes
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions
-from scheduler_core.convert.pod_requests import (
+from scheduler_core.convert.pod_constraints import (
     CPU,
+    DO_NOT_SCHEDULE,
     MEMORY,
     MILLI,
     Containers,
     WireAmounts,
+    WireLabelSelector,
+    WireSpreadConstraint,
     amount,
     classic_host_ports,
     container_amounts,
     host_ports,
-    pod_requests,
-    uncounted_request_fields,
-)
-from scheduler_core.convert.selectors import (
-    DO_NOT_SCHEDULE,
-    WireLabelSelector,
-    WireSpreadConstraint,
     label_selector,
     node_selector_terms,
     pod_affinity_terms,
+    pod_requests,
     spread_constraint,
+    uncounted_request_fields,
 )
 from scheduler_core.model import kube
 from scheduler_core.model.constraints import (

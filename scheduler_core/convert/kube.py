@@ -1,4 +1,6 @@
-"""Objects of core/v1 and storage.k8s.io/v1: what the paths at the fields of `model/kube.py` do not say."""
+"""Objects of core/v1, storage.k8s.io/v1 and policy/v1: what the paths at the fields of `model/kube.py` and
+`model/generic.py` do not say.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scheduler_core.convert.fields import Fields, list_of
 from scheduler_core.convert.meta import Metadata, OwnerReference, Subject, Wire, WireCondition, conditions
+from scheduler_core.convert.pod_constraints import label_selector
 from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model import kube
+from scheduler_core.model.generic import DisruptionBudget, is_current
 from scheduler_core.model.kube import condition
 
 NODE: Final = Fields("Node", kube.Node)
@@ -233,3 +237,13 @@ class ConfigMap(Wire):
 
     metadata: Metadata
     data: dict[str, str] | None = None
+
+
+def _sync_failure(generation: int | None, observed_generation: int | None, entries: list[WireCondition] | None) -> str:
+    current = (entries or ()) if is_current(generation, observed_generation) else ()
+    return next((entry.message or "unknown" for entry in current if entry.reason == "SyncFailed"), "")
+
+
+DISRUPTION_BUDGET: Final = Fields(
+    "PodDisruptionBudget", DisruptionBudget, selector=label_selector, sync_failure=_sync_failure
+)

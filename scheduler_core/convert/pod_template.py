@@ -1,4 +1,4 @@
-"""The pod that a workload's template describes."""
+"""Objects of a file, as `kubectl apply` would store them, and the pod that a workload's template describes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,43 @@ from typing import Any, Final
 
 from scheduler_core.convert.generic import SCHEDULED_POD
 from scheduler_core.convert.kube import Workload, workload_pod
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.meta import Wire, decode_object
 from scheduler_core.model.kube import Pod
+
+
+class _Spec(Wire):
+    replicas: int | None = None
+    pod_management_policy: str | None = None
+
+
+class AppliedWorkload(Wire):
+    """What a workload asks for besides the template of its pods."""
+
+    spec: _Spec | None = None
+
+
+def with_namespace(raw: Any, namespace: str) -> Any:
+    """Returns an object, in this namespace if it names none; an object without metadata stays as it is."""
+    metadata = raw.get("metadata")
+    if not isinstance(metadata, dict) or metadata.get("namespace"):
+        return raw
+    return {**raw, "metadata": {**metadata, "namespace": namespace}}
+
+
+def workload_replicas(kind: str, raw: object) -> int | None:
+    """Returns how many pods a workload requests, None if it names none.
+
+    Raises:
+        ObjectError: it is no number
+    """
+    spec = decode_object(kind, raw, AppliedWorkload).spec
+    return spec.replicas if spec is not None else None
+
+
+def creates_in_order(kind: str, raw: object) -> bool:
+    spec = decode_object(kind, raw, AppliedWorkload).spec
+    return spec is None or spec.pod_management_policy != "Parallel"
+
 
 # What the DaemonSet controller adds to its pods (util.AddOrUpdateDaemonPodTolerations).
 _DAEMON_TAINTS: Final = (

@@ -15,20 +15,20 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.applied_objects import AppliedWorkload
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD, TEMPLATE
 from scheduler_core.convert.kube import Workload, workload_pod
 from scheduler_core.convert.meta import decode_json
+from scheduler_core.convert.pod_template import AppliedWorkload
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
-from scheduler_core.model.backup_url import backup_name
 from scheduler_core.model.kube import (
     DEFAULT_CLASS_ANNOTATIONS,
     SELECTED_NODE_ANNOTATION,
     STORAGE_CLASS_ANNOTATION,
     PersistentVolume,
 )
+from scheduler_core.model.longhorn import backup_name
 
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
 # What scheduler_core.longhorn.provisioned_volume reads of a StorageClass.

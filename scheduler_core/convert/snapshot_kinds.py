@@ -11,8 +11,8 @@ import msgspec
 from scheduler_core.convert import kube, longhorn
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import SCHEDULED_POD
+from scheduler_core.convert.kube import DISRUPTION_BUDGET
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
-from scheduler_core.convert.pod_disruption_budget import DISRUPTION_BUDGET
 from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot

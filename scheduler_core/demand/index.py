@@ -15,9 +15,8 @@ from typing import Final
 from rpds import HashTrieMap
 
 from scheduler_core.caches import ChangeLog
-from scheduler_core.cluster.multimap import add_member, discard_member, group_by_key
 from scheduler_core.cluster.update import Changes
-from scheduler_core.cluster.view import View
+from scheduler_core.cluster.view import View, add_member, discard_member, group_by_key
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand.derive import Demand, claim_demand, volume_demand
 from scheduler_core.demand.unplaced import Subject, UnplacedVolumes

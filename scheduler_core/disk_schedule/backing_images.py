@@ -16,7 +16,7 @@ from scheduler_core.disk_schedule.occupancy import NOT_STARTED
 from scheduler_core.disk_schedule.reconcile import NodeLookup
 from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, SetRequirement, Write
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.tags import selectors_match
+from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.model.disk_schedule import AllocationState, BackingImageCopies, DiskSchedule, RequestKind
 from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V2, BackingImage, Disk, Node, Replica, Volume

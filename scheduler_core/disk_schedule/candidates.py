@@ -13,9 +13,8 @@ from typing import Final
 from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.disk_space import DiskSpace, DiskSpaces
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
-from scheduler_core.longhorn.placement import schedule_replica
+from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume

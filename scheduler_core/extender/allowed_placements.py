@@ -17,7 +17,7 @@ from scheduler_core.evaluation.profile import OpenDisk
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.extender.decision import Decision
 from scheduler_core.model import longhorn
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import PodVolume, future_volume_name

@@ -30,8 +30,7 @@ from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.packing.giving_way import give_way
 from scheduler_core.packing.order_safe import Safety
-from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution
-from scheduler_core.volumes.skipped_claims import SkippedClaim, skipped_claims
+from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution, SkippedClaim, skipped_claims
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
 EXPLAIN_STEPS_FACTOR: Final = 4

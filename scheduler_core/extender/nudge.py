@@ -25,9 +25,9 @@ from scheduler_core.extender.offer import make_offer
 from scheduler_core.extender.offered_nodes import choose_one_node
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.events import Offered
 from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.volumes.pending_replicas import decided_node
+from scheduler_core.offers.outstanding_offer import Offered
+from scheduler_core.volumes.existing_replicas import decided_node
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import Resolution
 from scheduler_core.volumes.volume_binding import may_match

@@ -27,19 +27,19 @@ from scheduler_core.extender.decision import (
 from scheduler_core.extender.offered_nodes import choose_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.events import (
+from scheduler_core.offers.handover_record import unschedulable_digest
+from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import (
     NodeSelected,
     ObservedPod,
     Offered,
     OffersRestored,
+    Outcome,
     PodGone,
     RecordedOffer,
 )
-from scheduler_core.offers.handover_record import unschedulable_digest
-from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.offers.outstanding_offer import Outcome
 from scheduler_core.volumes.by_node import merge_resolutions
-from scheduler_core.volumes.pending_replicas import decided_node
+from scheduler_core.volumes.existing_replicas import decided_node
 from scheduler_core.volumes.resolve import PodVolume
 
 Moment = tuple[ClusterState, Contenders]

@@ -35,8 +35,8 @@ from scheduler_core.extender.allowed_placements import pending_allowances, with_
 from scheduler_core.extender.steering import Steering, disk_with_schedule, legal_disks
 from scheduler_core.extender.volumes_to_come import VolumesToCome, placed_identities
 from scheduler_core.model import longhorn
+from scheduler_core.model.longhorn import Placement
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.model.replica_placement import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget

@@ -22,7 +22,7 @@ from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.requirements import requirements

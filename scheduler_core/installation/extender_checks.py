@@ -16,7 +16,7 @@ from scheduler_core.installation.facts import (
     list_some,
     minor_version,
 )
-from scheduler_core.longhorn.timestamps import parse_time
+from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
 
 # docs/limitations.md has the same versions.

@@ -10,9 +10,9 @@ from typing import Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import quotient, wrap_int64
-from scheduler_core.longhorn.tags import selectors_match
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2, Disk, Node
 
 HOSTNAME: Final = "kubernetes.io/hostname"

@@ -6,11 +6,16 @@ from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import sources
-from scheduler_core.longhorn.refusal_rules import Refusal, Rule, missing_backing_image, setting_refusal
+from scheduler_core.longhorn.refusal_rules import (
+    Refusal,
+    Rule,
+    missing_backing_image,
+    selector_refusal,
+    setting_refusal,
+)
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, pressure_detail, space_detail, space_refusal
-from scheduler_core.longhorn.tags import selector_refusal
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, Disk, Node
 from scheduler_core.model.quantity import format_bytes

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import Choice, possible_choices
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.placement import (
+    Choice,
     DiskCandidates,
     cluster_refusal,
     find_candidates,
     node_candidates,
+    possible_choices,
     preferred_disks,
     tiers_of,
     uncounted_bytes,

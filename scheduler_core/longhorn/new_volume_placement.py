@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import Choice
-from scheduler_core.longhorn.placement import PlacementResult, Reasons, find_candidates, schedule_replica
+from scheduler_core.longhorn.placement import Choice, PlacementResult, Reasons, find_candidates, schedule_replica
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Replica, Volume
 

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
-from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node

@@ -1,13 +1,33 @@
-"""How long a degraded volume waits for its failed replica (scheduler: timeToReplacementReplica)."""
+"""How long a degraded volume waits for its failed replica (scheduler: timeToReplacementReplica).
+
+Longhorn stores points in time as RFC 3339 texts, which are parsed as strictly as by Go's time.Parse(time.RFC3339, ...).
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from datetime import datetime, timedelta
+from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, setting_refusal
-from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import Volume
+
+_RFC3339: Final = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})([.,]\d+)?(Z|[+-]\d{2}:\d{2})", re.ASCII)
+
+
+def parse_time(text: str) -> datetime | None:
+    """The time in an RFC 3339 text, None otherwise. Digits past the microsecond are dropped."""
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        return None
+    seconds, fraction, zone = match.groups()
+    digits = (fraction or ".0")[1:7].ljust(6, "0")
+    try:
+        return datetime.fromisoformat(f"{seconds}.{digits}{'+00:00' if zone == 'Z' else zone}")
+    except ValueError:
+        return None
+
 
 DEGRADED = "degraded"
 WAIT_SETTING = "replica-replenishment-wait-interval"

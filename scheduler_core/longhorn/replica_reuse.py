@@ -8,14 +8,12 @@ from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import DISK_PRESSURE
-from scheduler_core.longhorn.node_readiness import engine_image_ready, instance_manager_running
-from scheduler_core.longhorn.node_stage import schedulable_refusal
+from scheduler_core.longhorn.node_stage import engine_image_ready, instance_manager_running, schedulable_refusal
 from scheduler_core.longhorn.placement import disk_candidates
-from scheduler_core.longhorn.replenish_wait import DEGRADED, time_to_replacement
+from scheduler_core.longhorn.refusal_rules import selectors_match
+from scheduler_core.longhorn.replenish_wait import DEGRADED, parse_time, time_to_replacement
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.space import disk_space
-from scheduler_core.longhorn.tags import selectors_match
-from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
 

@@ -19,7 +19,7 @@ from scheduler_core.conformance import InputError, Runner
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.conformance.questions import QUESTIONS, Answer, Answers, RecordedQuestion
 from scheduler_core.longhorn.conformance.scenario import Json, read_cluster
-from scheduler_core.longhorn.node_readiness import one_manager_per_node
+from scheduler_core.longhorn.node_stage import one_manager_per_node
 
 _MAX_CHARACTERS: Final = 400
 

@@ -1,13 +1,15 @@
-"""Nodes, services and controllers with only the fields that predicates and priorities read. CPU is in millicores, memory
-in bytes.
+"""Nodes, services and controllers with only the fields that predicates and priorities read, and PodDisruptionBudgets, which say
+how many pods must stay healthy during evictions.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Final
 
+from scheduler_core.errors import QuantityError
 from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, Taint, read_labels
 from scheduler_core.model.kube import namespace_or_default
 
@@ -78,3 +80,79 @@ class VolumeNodeAffinity:
     volume: Annotated[str, "metadata.name"]
     # One of them must match; None for every node.
     terms: Annotated[tuple[NodeSelectorTerm, ...] | None, "spec.nodeAffinity.required"] = None
+
+
+_PERCENTAGE: Final = re.compile(r"([0-9]{1,4})%", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PodCount:
+    """A number of pods, or a percentage of those that are expected."""
+
+    value: int
+    percent: bool = False
+
+    def of(self, expected: int) -> int:
+        """Returns the number of pods, rounded up (intstr.GetScaledValueFromIntOrPercent)."""
+        return -(-self.value * expected // 100) if self.percent else self.value
+
+
+def _read_pod_count(value: int | str | None) -> PodCount | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and value >= 0:
+        return PodCount(value)
+    percentage = _PERCENTAGE.fullmatch(value) if isinstance(value, str) else None
+    if percentage is None:
+        raise QuantityError(f"{value!r} is neither a number of pods nor a percentage")
+    return PodCount(int(percentage[1]), percent=True)
+
+
+def is_current(generation: int | None, observed_generation: int | None) -> bool:
+    """Whether the status is of the budget as it is now."""
+    return (observed_generation or 0) >= (generation or 0)
+
+
+def _if_current(generation: int | None, observed_generation: int | None, expected_pods: int | None) -> int | None:
+    return expected_pods if is_current(generation, observed_generation) else None
+
+
+def _evicts_unhealthy(policy: str | None) -> bool:
+    return policy == "AlwaysAllow"
+
+
+@dataclass(frozen=True, slots=True)
+class DisruptionBudget:
+    """A PodDisruptionBudget."""
+
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    # Which pods of its namespace it is about; None for none.
+    selector: Annotated[LabelSelector | None, "spec.selector"] = None
+    # `min_available` and `max_unavailable`: of these at most one is set.
+    min_available: Annotated[PodCount | None, "spec.minAvailable", _read_pod_count] = None
+    max_unavailable: Annotated[PodCount | None, "spec.maxUnavailable", _read_pod_count] = None
+    # How many pods their controllers should have, as the disruption controller counted; None if it has not counted
+    # since the budget changed.
+    expected_pods: Annotated[
+        int | None, "metadata.generation", "status.observedGeneration", "status.expectedPods", _if_current
+    ] = None
+    # Why the disruption controller cannot count, "" if it can.
+    sync_failure: Annotated[str, "metadata.generation", "status.observedGeneration", "status.conditions"] = ""
+    # Whether pods that are not ready may always be evicted (unhealthyPodEvictionPolicy AlwaysAllow).
+    evicts_unhealthy: Annotated[bool, "spec.unhealthyPodEvictionPolicy", _evicts_unhealthy] = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def counts_controllers(self) -> bool:
+        """Whether the expected pods are those that controllers should have, and not the pods that exist."""
+        return self.max_unavailable is not None or (self.min_available is not None and self.min_available.percent)
+
+    def desired_healthy(self, expected: int) -> int:
+        """Returns how many of the expected pods must stay healthy (getExpectedPodCount)."""
+        if self.max_unavailable is not None:
+            return max(0, expected - self.max_unavailable.of(expected))
+        return self.min_available.of(expected) if self.min_available is not None else 0

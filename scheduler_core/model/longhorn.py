@@ -1,6 +1,7 @@
 """Longhorn's custom resources (longhorn.io/v1beta2) with only the fields that a decision reads. Names follow the CRDs;
 sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them. Absent booleans and numbers are
-Go's zero values, as Longhorn itself would decode them.
+Go's zero values, as Longhorn itself would decode them. A replica's placement is what Longhorn's scheduler writes. A backup's URL names
+Kubernetes objects, which have nothing escaped.
 """
 
 from __future__ import annotations
@@ -272,3 +273,53 @@ class InstanceManager:
     image: Annotated[str, "spec.image"] = ""
     state: Annotated[str, "status.currentState"] = ""
     deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A replica that had no place, and the place that it gets."""
+
+    replica: str  # name of the replica
+    volume: str  # name of its Longhorn volume
+    size: int  # bytes (spec.volumeSize)
+    node: str
+    disk: str  # the disk's UUID
+    disk_path: str  # the disk's path on the node
+    data_engine: str = V1
+    image: str = ""
+    hard_node_affinity: str = ""  # the only node the replica may be on, "" for any
+    linked_clone_source: str = ""  # the replica whose data a linked clone shares, "" for any of the source volume
+
+    @property
+    def place(self) -> str:
+        return f"{self.node}/{self.disk}{self.disk_path}"
+
+    @classmethod
+    def of(cls, replica: Replica) -> Placement:
+        """Returns the placement of a replica."""
+        return cls(
+            replica=replica.name,
+            volume=replica.volume,
+            size=replica.size,
+            node=replica.node_id,
+            disk=replica.disk_id,
+            disk_path=replica.disk_path,
+            data_engine=replica.data_engine,
+            image=replica.image,
+            hard_node_affinity=replica.hard_node_affinity,
+            linked_clone_source=replica.linked_clone_source,
+        )
+
+
+def query_values(url: str) -> dict[str, str]:
+    """Returns the values of a URL's query by name, such as ``?backup=NAME&volume=NAME``; the first of each name counts."""
+    _, _, query = url.partition("?")
+    pairs = (entry.partition("=") for entry in query.partition("#")[0].split("&"))
+    return {name: value for name, _, value in reversed(list(pairs)) if name}
+
+
+def backup_name(url: str) -> str:
+    """Returns the backup that a URL such as ``s3://bucket@region/?backup=NAME&volume=NAME`` names, "" if it names none
+    (backupstore.DecodeBackupURL).
+    """
+    return query_values(url).get("backup", "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
-from scheduler_core.model.disruption_budget import DisruptionBudget
+from scheduler_core.model.generic import DisruptionBudget
 
 NamespacedName = tuple[str, str]
 

@@ -18,9 +18,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from scheduler_core.errors import CoreError
-from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.offers.outstanding_offer import Offer
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offer, Offered, RecordedOffer
 
 # Format 1 was compressed. Neither release reads the other's record, which is refused as a damaged one is.
 FORMAT: Final = 2

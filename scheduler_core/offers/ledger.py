@@ -49,19 +49,22 @@ from typing import Final
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.caches import ChangeLog
-from scheduler_core.offers.events import (
+from scheduler_core.offers.outstanding_offer import (
+    NEVER,
     Event,
     LeadershipLost,
     NodeSelected,
     ObservedPod,
+    Offer,
     Offered,
     OffersRestored,
+    Outcome,
+    OutcomeKind,
+    PersistentOrderedSet,
     PodGone,
     RecordedOffer,
     Withdrawn,
 )
-from scheduler_core.offers.ordered_set import PersistentOrderedSet
-from scheduler_core.offers.outstanding_offer import NEVER, Offer, Outcome, OutcomeKind
 from scheduler_core.offers.recent_offers import RecentOffers
 
 MAX_INDEXED_NODES: Final = 200

@@ -1,14 +1,147 @@
-"""One outstanding offer, when it ends, and what an observation of its pod means for it. See `ledger.py`."""
+"""One outstanding offer, when it ends, and what an observation of its pod means for it; the events that a caller reports to `step`
+(`ledger.py`), and the persistent ordered set in which the ledger keeps offers.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from scheduler_core.offers.events import ObservedPod
+from rpds import HashTrieMap
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """A pod as a watch or a request of kube-scheduler shows it."""
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    version: int = 0  # grows with each change of the pod (its resourceVersion); 0 if unknown
+    node_name: str = ""  # `spec.nodeName`
+    nominated_node: str = ""  # `status.nominatedNodeName`
+    # "" unless the condition PodScheduled is False; then a text that differs whenever the condition does. Its last
+    # transition alone does not: kube-scheduler keeps it while only the message changes.
+    unschedulable: str = ""
+    ended: bool = False  # finished or being deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """These nodes are returned for a pod, which replaces its earlier offer. No offer is made without nodes and unplaced
+    volumes, nor for a pod that is bound or has ended, nor for a pod without a UID to follow it by.
+    """
+
+    pod: ObservedPod  # its newest copy: of the request's and the watched one the one with the higher version
+    nodes: frozenset[str]
+    volumes: tuple[Hashable, ...] = ()
+    selected_node: str = ""  # the node its claims have selected, "" for none
+    unplaced_volumes: tuple[Hashable, ...] = ()  # see `Offer`; a pod that has nothing else to place needs no nodes here
+    priority: int | None = None  # for a hold the priority of the pod, else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOffer:
+    """An offer as the previous leader recorded it (`offers/handover_record.py`)."""
+
+    # What was offered. A record has no volumes, and a digest instead of the pod's `unschedulable`; whatever restores
+    # the offer replaces both.
+    offered: Offered
+    age: float  # seconds since it was made
+    everywhere: bool = False  # whether it counts for every node, as the record has no names of a wide offer's nodes
+    number: int = 0  # which of the leader's offers it is
+    version: int = 0  # the newest version of the pod that is accounted for; 0 if unknown
+    narrowed_age: float | None = None  # seconds since a nomination said which node it will be, None if none did
+    unschedulable_age: float | None = None  # seconds since `Offer.unschedulable_since`, None if that is None
+
+
+@dataclass(frozen=True, slots=True)
+class OffersRestored:
+    """A new leader restores the previous leader's offers. They go on as if the leader had not changed. If the ledger
+    has offers already, the event changes nothing. `offers_made`: how many offers were ever made.
+    """
+
+    offers: tuple[RecordedOffer, ...]
+    offers_made: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelected:
+    """A claim of the pod has a `volume.kubernetes.io/selected-node` annotation, which must not be older than the pod."""
+
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """The pod with this UID no longer exists. A different pod may have its name."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The caller hung up before it received the offer with this number."""
+
+    uid: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Only time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipLost:
+    """This process leads no longer: all offers are dropped, the next leader takes over."""
+
+
+Event = Offered | OffersRestored | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentOrderedSet:
+    """Immutable set of non-empty strings in insertion order; any operation is O(log n)."""
+
+    # Each member's neighbours (before, after); "" stands before the first and after the last one.
+    links: HashTrieMap[str, tuple[str, str]] = field(default_factory=lambda: HashTrieMap({"": ("", "")}))
+
+    @classmethod
+    def of(cls, members: Iterable[str]) -> PersistentOrderedSet:
+        ordered = cls()
+        for member in members:
+            ordered = ordered.add(member)
+        return ordered
+
+    @property
+    def first(self) -> str:
+        """The oldest member, "" in an empty set."""
+        return self.links[""][1]
+
+    def add(self, member: str) -> PersistentOrderedSet:
+        """Returns the set with `member`, which must not be in it yet, at the end."""
+        last = self.links[""][0]
+        links = _link(self.links.insert(member, ("", "")), last, member)
+        return PersistentOrderedSet(_link(links, member, ""))
+
+    def discard(self, member: str) -> PersistentOrderedSet:
+        """Returns the set without `member`; a missing one is ignored."""
+        neighbours = self.links.get(member)
+        if neighbours is None:
+            return self
+        before, after = neighbours
+        return PersistentOrderedSet(_link(self.links, before, after).remove(member))
+
+
+def _link(links: HashTrieMap[str, tuple[str, str]], before: str, after: str) -> HashTrieMap[str, tuple[str, str]]:
+    links = links.insert(before, (links[before][0], after))
+    return links.insert(after, (before, links[after][1]))
+
 
 OFFER_LIFETIME: Final = 60.0
 UNSCHEDULABLE_GRACE_PERIOD: Final = 1.0

@@ -25,7 +25,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.volumes.csi_drivers import NO_DRIVER, lacks_driver
+from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
 ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
 """The changes of one step, as `ClusterState.update` takes them."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.new_volume_placement import join_reasons
 from scheduler_core.longhorn.node_status import ROUNDING, is_down
-from scheduler_core.longhorn.placement import PlacementResult, schedule_replica
+from scheduler_core.longhorn.placement import DiskCandidate, PlacementResult, schedule_replica
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.replenish_wait import DEGRADED
 from scheduler_core.longhorn.replica_reuse import wait_before_new_replica

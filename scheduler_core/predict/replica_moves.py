@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
-from scheduler_core.longhorn.disk_choice import DiskCandidate
+from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.longhorn.replenish import HEALTHY, NO_REPLENISHMENT, replenishments
 from scheduler_core.longhorn.replica_request import LINKED_CLONE, ReplicaRequest, auto_balance_mode
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED

@@ -18,8 +18,7 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 from scheduler_core.model import kube
-from scheduler_core.model.disruption_budget import DisruptionBudget
-from scheduler_core.model.generic import PodKey
+from scheduler_core.model.generic import DisruptionBudget, PodKey
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.pod_decision import detach_volumes, waiting_pod
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster

@@ -23,7 +23,7 @@ from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, Search,
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
@@ -35,7 +35,7 @@ from scheduler_core.predict.prediction import sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 from scheduler_core.volumes.by_node import merge_resolutions
-from scheduler_core.volumes.pending_replicas import unlisted_volumes
+from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from scheduler_core.volumes.resolve import is_local
 
 

@@ -13,7 +13,7 @@ from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn.provisioned_volume import DRIVER, csi_size
 from scheduler_core.longhorn.replica_request import source_volume
 from scheduler_core.model import kube, longhorn
-from scheduler_core.model.backup_url import query_values
+from scheduler_core.model.longhorn import query_values
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.snapshot import Snapshot
 

@@ -12,6 +12,10 @@ What one replica means on a ready node and a ready disk (Longhorn's scheduler-ex
 A cordon, `allowScheduling: false` or a full disk does not end a home: nothing new is written there. If a volume has no healthy
 replica, Longhorn salvages its data from a failed one. If it has one, a failed replica counts only where Longhorn would really
 use it again (`longhorn/replica_reuse.py`).
+
+Longhorn's scheduler-extender proposal keeps a node reserved until Longhorn's status lists the replicas of the pod's local volumes there
+(`replicas_not_listed`). A volume that needs no local space does not count, because its replicas may be on any node. An unbound claim has
+no replica.
 """
 
 from __future__ import annotations
@@ -19,14 +23,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
+from scheduler_core.cluster.view import View
+from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.eviction import stays
-from scheduler_core.longhorn.node_stage import schedulable_refusal
+from scheduler_core.longhorn.node_stage import schedulable_refusal, stays
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.replica_reuse import is_reusable
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import AllocationState
-from scheduler_core.volumes.resolve import PodVolume
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.longhorn import Node
+from scheduler_core.volumes.resolve import PodVolume, resolve
 
 
 class ReplicaUse(Enum):
@@ -118,3 +125,56 @@ def _home_nodes_of(volume: PodVolume, candidates: Collection[str], cluster: Clus
 
 def _disk_ready(node: longhorn.Node, uuid: str) -> bool:
     return any(disk.uuid == uuid and disk.ready for disk in node.disks)
+
+
+PENDING = "Pending"
+
+
+def unlisted_volumes(pod: Pod, node: str, view: View, *, require_best_effort: bool = True) -> tuple[str, ...]:
+    """Names of the pod's local volumes not listed on the node. With `require_best_effort` False a best-effort volume
+    does not need local space and is left out.
+
+    Raises:
+        ResolutionError: an object the pod names does not exist or contradicts it
+    """
+    longhorn_node = view.snapshot.longhorn_nodes.get(node)
+    local = resolve(pod, view, require_best_effort=require_best_effort).local
+    return tuple(volume.name for volume in local if longhorn_node is None or not _in_status(volume, longhorn_node))
+
+
+def decided_pods(view: View) -> tuple[tuple[Pod, str], ...]:
+    """Returns the pods that are not bound yet, but have a decided node."""
+    pods = []
+    for pod in view.snapshot.pods.values():
+        if pod.live and not pod.node_name and pod.phase == PENDING and pod.volumes:
+            node = decided_node(pod, view)
+            if node:
+                pods.append((pod, node))
+    return tuple(pods)
+
+
+def decided_node(pod: Pod, view: View) -> str:
+    """Returns the node that the pod is or will be bound to, "" for none."""
+    # A nomination together with PodScheduled=False comes from preemption and is no decision.
+    return pod.node_name or view.selected_node(pod) or ("" if pod.unschedulable else pod.nominated_node)
+
+
+def pods_awaiting_replicas(view: View, *, require_best_effort: bool = True) -> tuple[tuple[Pod, str], ...]:
+    """Returns pending bound pods that await replicas, with their nodes."""
+    pods = []
+    for pod in view.snapshot.pods.values():
+        if not (pod.live and pod.node_name and pod.phase == PENDING):
+            continue
+        try:
+            unlisted = unlisted_volumes(pod, pod.node_name, view, require_best_effort=require_best_effort)
+        except ResolutionError:
+            # The replicas of a pod that cannot be resolved are unknown; Longhorn's own numbers then decide about its node.
+            continue
+        if unlisted:
+            pods.append((pod, pod.node_name))
+    return tuple(pods)
+
+
+def _in_status(volume: PodVolume, node: Node) -> bool:
+    listed = {name for disk in node.disks for name in disk.scheduled_replicas}
+    return any(replica.node_id == node.name and replica.name in listed for replica in volume.replicas)

@@ -2,7 +2,12 @@
 
 Source: Longhorn's scheduler-extender proposal, Filter step 1. Data flow: `resolve(pod, view)` reads one immutable view and
 returns a `Resolution`: the volumes in claim order, each with its replicas and the nodes where its claim is in use. Volumes of
-other drivers are left out. An object that is named but does not exist is a `MissingObjectError`, never an empty list.
+other drivers are left out, and named by `skipped_claims`. An object that is named but does not exist is a `MissingObjectError`, never an
+empty list.
+
+kube-scheduler does not look for Longhorn's CSI driver on a node (NodeVolumeLimits, unless the CSIDriver sets
+preventPodSchedulingIfMissing and the alpha feature VolumeLimitScaling is on), and so /filter does not either. A pod that is bound to a node
+without the driver waits there for its volumes.
 """
 
 from __future__ import annotations
@@ -21,9 +26,9 @@ from scheduler_core.longhorn.provisioned_volume import (
     SHARED_ACCESS_MODES,
     Provisioning,
     is_tied,
+    shards_as_replicas,
     volume_for_claim,
 )
-from scheduler_core.longhorn.shards import shards_as_replicas
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
@@ -316,3 +321,64 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
 def _is_same_pod(pod: kube.Pod, other: kube.Pod) -> bool:
     """Whether two pods are the same; without a UID the name decides."""
     return (pod.namespace, pod.name, pod.uid or other.uid) == (other.namespace, other.name, other.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedClaim:
+    """A claim that the decision leaves out."""
+
+    claim: str  # the claim as ``namespace/name``
+    cause: str  # what it is, as a sentence
+
+
+def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[SkippedClaim, ...]:
+    """Returns the pod's claims that the decision leaves out, sorted by name. `resolution` has the pod's Longhorn
+    volumes on all nodes.
+    """
+    skipped: dict[str, SkippedClaim] = {}
+    resolved = {volume.claim for volume in resolution.volumes}
+    handles = {volume.volume.name for volume in resolution.volumes if volume.bound}
+    for mount in sorted(pod.volumes, key=lambda mount: mount.claim):
+        claim = view.snapshot.claims.get((pod.namespace, mount.claim))
+        spec = claim.spec if claim is not None else mount.template
+        key = f"{pod.namespace}/{mount.claim}"
+        if spec is None or key in resolved:
+            continue
+        name = spec.volume_name or (view.pre_bound_volume(claim) if claim is not None else "")
+        persistent_volume = view.snapshot.persistent_volumes.get(name)
+        # A Longhorn volume with several claims is listed with the first of them.
+        if persistent_volume is not None and persistent_volume.handle in handles and persistent_volume.driver == DRIVER:
+            continue
+        cause = _bound_cause(persistent_volume) if persistent_volume is not None else _unbound_cause(spec, view)
+        skipped[key] = SkippedClaim(key, cause)
+    return tuple(skipped.values())
+
+
+def _bound_cause(volume: kube.PersistentVolume) -> str:
+    driver = f"driver {volume.driver}" if volume.driver else "no CSI driver"
+    return f"PersistentVolume {volume.name} is of {driver}"
+
+
+def _unbound_cause(spec: kube.ClaimSpec, view: View) -> str:
+    storage_class = storage_class_of(spec, view)
+    if storage_class is None and spec.storage_class:
+        return f"StorageClass {spec.storage_class} does not exist"
+    if storage_class is None and spec.storage_class is None:
+        return "the claim names no StorageClass, and none is the default"
+    if storage_class is None:
+        return "the claim waits for an existing PersistentVolume without StorageClass"
+    if storage_class.provisioner != DRIVER:
+        return f"StorageClass {storage_class.name} is of provisioner {storage_class.provisioner}"
+    return "the claim will be bound to an existing PersistentVolume of another driver"
+
+
+NO_DRIVER: Final = "Longhorn's CSI driver is not registered on the node"
+NO_DRIVER_DETAIL: Final = (
+    f"kube-scheduler may choose the node, and the pod then waits for its volumes until the node's CSINode names {DRIVER}; what helps: "
+    "a running longhorn-csi-plugin pod there"
+)
+
+
+def lacks_driver(snapshot: Snapshot, node: str) -> bool:
+    """Whether Longhorn's CSI driver is not registered on a node; a snapshot without CSINodes says nothing."""
+    return snapshot.csi_nodes is not None and DRIVER not in snapshot.csi_nodes.get(node, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_REPLICAS
-from scheduler_core.longhorn.disk_choice import DiskCandidate
+from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
 from simulator.actions import CreateObject, PatchObject
 from simulator.objects import DATA_FINALIZER, FINALIZER, VOLUME_LABEL, Json

@@ -37,10 +37,9 @@ from app.runtime.memory_budget import MemoryBudget
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
-from scheduler_core.model.longhorn import Replica
-from scheduler_core.model.replica_placement import Placement
-from scheduler_core.offers.events import ObservedPod, Offered
+from scheduler_core.model.longhorn import Placement, Replica
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.volumes.resolve import resolve
 from tests.bench import cluster
 from tests.bench.offers_cluster import PendingObjects, make_ledger, make_view, new_pod

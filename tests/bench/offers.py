@@ -24,8 +24,8 @@ from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.extender.decision import Competing, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import make_offer
-from scheduler_core.offers.events import Event, ObservedPod, Offered, Tick
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import Event, ObservedPod, Offered, Tick
 from scheduler_core.volumes.resolve import resolve
 from tests.bench.offers_cluster import NOW, PendingObjects, make_ledger, make_view, new_pod, read
 

@@ -20,8 +20,8 @@ from scheduler_core.demand.index import DemandIndex
 from scheduler_core.extender.offered_nodes import nodes_with_most_free_space
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.ledger import Ledger, offer_width, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.volumes.resolve import resolve
 from tests.bench import cluster
 from tests.bench.live_cluster import Object, Objects, meta, uid

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from scheduler_core.longhorn.disk_choice import DiskCandidate, possible_choices
+from scheduler_core.longhorn.placement import DiskCandidate, possible_choices
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits

@@ -22,7 +22,7 @@ from rich.table import Table
 from app.kube.resources import CLAIMS, PODS
 from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.settings import GuardMode
-from scheduler_core.longhorn.disk_choice import DiskCandidate, possible_choices
+from scheduler_core.longhorn.placement import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit

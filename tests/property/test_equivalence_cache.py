@@ -17,8 +17,8 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import observed_pod, stale_nodes
-from scheduler_core.offers.events import Offered, PodGone
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import Offered, PodGone
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object

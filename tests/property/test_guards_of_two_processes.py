@@ -18,8 +18,7 @@ from app.extender.metrics import Metrics
 from scheduler_core.convert.admission import admission_request
 from scheduler_core.extender.decision import Contenders, FilterOptions
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
-from scheduler_core.model.longhorn import Replica
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement, Replica
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume

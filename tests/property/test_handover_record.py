@@ -9,7 +9,6 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.handover_record import (
     RecordError,
     RecordHead,
@@ -18,6 +17,7 @@ from scheduler_core.offers.handover_record import (
     unschedulable_digest,
 )
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from tests.examples import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -19,20 +19,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from scheduler_core.extender.offered_nodes import nodes_with_most_free_space
-from scheduler_core.offers.events import (
+from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record, unschedulable_digest
+from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
+from scheduler_core.offers.outstanding_offer import (
+    NEVER,
     Event,
     LeadershipLost,
     NodeSelected,
     ObservedPod,
+    Offer,
     Offered,
     OffersRestored,
+    Outcome,
+    OutcomeKind,
     PodGone,
     Tick,
     Withdrawn,
 )
-from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record, unschedulable_digest
-from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
-from scheduler_core.offers.outstanding_offer import NEVER, Offer, Outcome, OutcomeKind
 from tests.examples import examples
 
 LETTERS = "abcde"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.longhorn.disk_choice import possible_choices
-from scheduler_core.longhorn.placement import find_candidates, preferred_disks, schedule_replica
+from scheduler_core.longhorn.placement import find_candidates, possible_choices, preferred_disks, schedule_replica
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.longhorn import BEST_EFFORT, Replica, Volume
 from tests.builders import GI

@@ -19,8 +19,8 @@ from scheduler_core.extender.nudge import (
     equivalence_key,
 )
 from scheduler_core.model.kube import Pod
-from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import Object

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.placement_guard import GuardOutcome
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement
 from tests import builders as make
 from tests.examples import examples
 from tests.worlds.placements import decide, node_with_disks, placement, state_of, waiting_volume

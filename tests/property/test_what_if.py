@@ -17,7 +17,7 @@ from scheduler_core.extender.decision import Competing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import kube
-from scheduler_core.model.disruption_budget import DisruptionBudget
+from scheduler_core.model.generic import DisruptionBudget
 from scheduler_core.predict.cluster_additions import AddDisk, AddNodes, Scale, Workload
 from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, SetSetting
 from scheduler_core.predict.predicted_cluster import PredictedCluster

@@ -13,8 +13,8 @@ from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.extender.status.waiting_rows import waiting_row
 from scheduler_core.model.kube import Pod
-from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.volumes.resolve import resolve
 from tests.bench.offers_cluster import PendingObjects, make_ledger, make_view, new_pod
 

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.leadership import election
 from scheduler_core.leadership.election import Candidate, LeaseRecord
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers import ledger as offers
-from scheduler_core.offers.events import Event, OffersRestored
 from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.offers.outstanding_offer import Event, OffersRestored
 from tests import builders as make
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, decide, node_with_disks, placement, state_of, waiting_volume

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Literal
 
-from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.ledger import offer_width
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from tests.worlds import hand_over_machines as machines
 from tests.worlds.hand_over_machines import NO_OFFERS, PAIR, PODS, SIZES, Known
 from tests.worlds.hand_over_states import KILL, LOSE, PAUSE, Placed, Process, State, Step, explore, normal

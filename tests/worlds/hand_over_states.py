@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from scheduler_core.offers.events import ObservedPod
+from scheduler_core.offers.outstanding_offer import ObservedPod
 from tests.worlds import hand_over_machines as machines
 from tests.worlds.hand_over_machines import DISK, NO_OFFERS, PODS, SIZES
 

@@ -39,8 +39,7 @@ from scheduler_core.extender.guard_health import GuardState, Observation
 from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
 from scheduler_core.longhorn.placement import schedule_replica
-from scheduler_core.model.longhorn import Replica
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import Placement, Replica
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.filter_request import caller_waits

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from scheduler_core.longhorn.timestamps import parse_time
+from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.model.quantity import format_age, format_count
 
 _FOLDER: Final = Path(__file__).parent

@@ -17,7 +17,7 @@ from scheduler_core.extender.status.candidate_order import LACKING_SPACE, reason
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import natural_key
 from scheduler_core.model.verdict import Reason, Verdict
-from scheduler_core.volumes.csi_drivers import NO_DRIVER, lacks_driver
+from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
 # Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
 _COMPARED_NODES: Final = 5

@@ -14,16 +14,15 @@ from typing import Any, Final
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.conformance.scenario import Json, node_schedulable
 from scheduler_core.longhorn.csi_capacity import CapacityError, get_capacity
-from scheduler_core.longhorn.disk_choice import Choice
 from scheduler_core.longhorn.explain import explain
 from scheduler_core.longhorn.new_volume_placement import create_volume
 from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node
-from scheduler_core.longhorn.placement import Reasons, find_candidates, schedule_replica
+from scheduler_core.longhorn.placement import Choice, Reasons, find_candidates, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.replica_reuse import replica_to_reuse, wait_before_new_replica
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
-from scheduler_core.longhorn.volume_expansion import check_expansion
+from scheduler_core.longhorn.volume_readiness import check_expansion
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Disk, Replica, Volume
 

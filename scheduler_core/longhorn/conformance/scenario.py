@@ -12,8 +12,8 @@ from typing import Any, Final
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_status import schedulable_condition
+from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 

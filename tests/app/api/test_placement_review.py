@@ -19,7 +19,7 @@ from app.extender.metrics import Metrics
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import PREFIX
 from scheduler_core.convert.admission import TRIAL_PATCH, AdmissionRequest, JsonPatch
-from scheduler_core.convert.probe_objects import probe_replica
+from scheduler_core.convert.installed_objects import probe_replica
 from tests.worlds.service import http_client
 
 pytestmark = pytest.mark.anyio

@@ -35,9 +35,8 @@ from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingR
 from scheduler_core.extender.placement_monitor import PlacementReport
 from scheduler_core.extender.settings import Enforcement
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.events import ObservedPod, Offered, Tick
 from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.offers.outstanding_offer import OutcomeKind
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, OutcomeKind, Tick
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting, storage_class

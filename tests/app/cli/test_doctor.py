@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from scheduler_core.convert.probe_objects import ANSWERED
+from scheduler_core.convert.installed_objects import ANSWERED
 from scheduler_core.installation import diagnosis
 from scheduler_core.installation.facts import Finding, Severity
 from tests import builders as make

@@ -33,7 +33,7 @@ from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from devcluster.stack import ROOT, Stack, StackOptions
-from scheduler_core.convert.probe_objects import TAG
+from scheduler_core.convert.installed_objects import TAG
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from tests.control_plane import ControlPlane
 from tests.worlds.installed_extender import (

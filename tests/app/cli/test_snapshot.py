@@ -15,7 +15,7 @@ import yaml
 from app.kube.cluster_cache import WATCHED
 from app.kube.resources import STATEFUL_SETS
 from app.kube.snapshot_file import load_snapshot, read_objects
-from scheduler_core.model.disruption_budget import PodCount
+from scheduler_core.model.generic import PodCount
 from tests import builders as make
 from tests.builders import csi_node
 from tests.worlds.cluster_cache import PATHS, REPLICAS, path_of

@@ -30,8 +30,7 @@ from scheduler_core.convert.admission import admission_request
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.extender.guard_health import GuardState
 from scheduler_core.extender.settings import ExtenderSettings, GuardMode
-from scheduler_core.model.longhorn import REVIEWED, Replica
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import REVIEWED, Placement, Replica
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.worlds.disk_schedules import disk_schedule

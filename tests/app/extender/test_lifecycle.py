@@ -27,8 +27,8 @@ from scheduler_core.extender.settings import (
     Enforcement,
 )
 from scheduler_core.model.installation import ENABLED, ENFORCEMENT
-from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, RecordedOffer
 from tests import builders as make
 from tests.worlds.timeline import play, rows
 from tests.worlds.virtual_time import run

@@ -20,9 +20,9 @@ from app.extender.offer_store import CONFIG_MAP, KEY, OfferStore
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
 from scheduler_core.leadership.election import RELEASED_SECONDS, LeaseRecord
-from scheduler_core.offers.events import ObservedPod, Offered, PodGone
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, PodGone
 from tests.worlds.fake_api import failing, serve, until
 
 PATH = CONFIG_MAPS.path("longhorn-system", CONFIG_MAP)

@@ -23,7 +23,7 @@ from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOp
 from scheduler_core.extender.overbooking_monitor import SETTLE_TIME, OverbookingReport
 from scheduler_core.extender.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.pending_replicas import unlisted_volumes
+from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from tests import builders as make
 from tests.worlds.decision_runners import LaterRunner
 from tests.worlds.state_source import FakeStateSource

@@ -18,10 +18,9 @@ from scheduler_core.convert.admission import (
     admission_response,
     placement_patch,
 )
-from scheduler_core.convert.probe_objects import is_answered, probe_replica
+from scheduler_core.convert.installed_objects import is_answered, probe_replica
 from scheduler_core.errors import ObjectError
-from scheduler_core.model.longhorn import REVIEWED
-from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.longhorn import REVIEWED, Placement
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.placements import placement_review

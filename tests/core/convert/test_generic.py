@@ -12,7 +12,7 @@ from scheduler_core.convert.generic import (
     SCHEDULED_POD,
     SERVICE,
 )
-from scheduler_core.convert.pod_requests import MILLI
+from scheduler_core.convert.pod_constraints import MILLI
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.constraints import Cloud, CloudDisk, PodScheduling
 from scheduler_core.model.generic import Node, Service

@@ -8,19 +8,17 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.installed_objects import (
-    csi_driver_tracks_capacity,
-    installed_pod,
-    scheduling_failure,
-    service_address,
-)
-from scheduler_core.convert.probe_objects import (
     TAG,
     access_review,
+    csi_driver_tracks_capacity,
+    installed_pod,
     is_allowed,
     pod_progress,
     probe_class,
     probe_pod,
+    scheduling_failure,
     selected_node,
+    service_address,
 )
 from scheduler_core.model.installation import Permission
 from tests.manifests.ask_policy import OPT_OUT

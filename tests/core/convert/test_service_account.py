@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.service_account import owner_references
+from scheduler_core.convert.leadership import owner_references
 from scheduler_core.errors import ObjectError
 
 

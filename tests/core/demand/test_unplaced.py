@@ -16,8 +16,8 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import make_offer
-from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import resolve
 from tests.builders import (

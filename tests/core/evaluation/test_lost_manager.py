@@ -15,7 +15,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.placement_monitor import STUCK_AFTER, PlacementReport
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.volumes.pending_replicas import unlisted_volumes
+from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from tests import builders as make
 from tests.builders import GI, NOW, Object
 from tests.worlds.changes import changes_of

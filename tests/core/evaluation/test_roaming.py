@@ -15,8 +15,8 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.volumes_anywhere import MAX_ROAMING, ROAMING_LIFETIME
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.offers.events import PodGone
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import PodGone
 from tests import builders as make
 from tests.builders import NOW, Object
 from tests.worlds.changes import changes_of, empty_state

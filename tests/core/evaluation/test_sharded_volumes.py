@@ -14,10 +14,10 @@ from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import observed_pod
-from scheduler_core.longhorn.shards import shard_size
+from scheduler_core.longhorn.provisioned_volume import shard_size
 from scheduler_core.model.longhorn import DataLayout
-from scheduler_core.offers.events import Offered
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import Offered
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import GI, Object, explained, reasons, setting, state

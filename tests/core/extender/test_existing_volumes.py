@@ -12,8 +12,8 @@ from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.nudge import equivalence_key
 from scheduler_core.extender.offer import make_offer, observed_pod, offer_to_restore
-from scheduler_core.offers.events import Offered, RecordedOffer
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import Offered, RecordedOffer
 from scheduler_core.volumes.resolve import resolve
 from scheduler_core.volumes.volume_binding import MAX_MATCHES
 from tests import builders as make

@@ -22,8 +22,8 @@ from scheduler_core.extender.nudge import (
     previously_refused_pods,
 )
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.events import ObservedPod, Offered, Tick
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, Tick
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import Object

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import make_offer, offers_on_node
-from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, RecordedOffer
 from tests import builders as make
 from tests.builders import Object
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_core.convert.coordination import lease, new_lease, update_lease
+from scheduler_core.convert.leadership import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.leadership.election import (
     NEVER,

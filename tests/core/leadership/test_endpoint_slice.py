@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.discovery import endpoint_slice, new_slice, update_slice, version_precondition
+from scheduler_core.convert.leadership import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.leadership.endpoint_slice import (
     EXTENDER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.longhorn.disk_choice import ChoiceReason, DiskCandidate, possible_choices
+from scheduler_core.longhorn.placement import ChoiceReason, DiskCandidate, possible_choices
 from tests.worlds.longhorn import GIB, disk, node
 
 

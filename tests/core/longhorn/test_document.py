@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_core.longhorn.anti_affinity import TIER_ORDER, Tier
 from scheduler_core.longhorn.csi_capacity import free_size
-from scheduler_core.longhorn.disk_choice import DiskCandidate
+from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import (

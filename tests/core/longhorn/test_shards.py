@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import Provisioning, volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import Provisioning, shard_size, shards_as_replicas, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.shards import shard_size, shards_as_replicas
 from scheduler_core.model.kube import ClaimSpec
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, DataLayout, Volume
 from tests.builders import GI

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_core.longhorn.conformance.questions import QUESTIONS
 from scheduler_core.longhorn.conformance.scenario import read_cluster
-from scheduler_core.longhorn.node_readiness import one_manager_per_node
+from scheduler_core.longhorn.node_stage import one_manager_per_node
 from scheduler_core.longhorn.vectors import RUNNER, check
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "longhorn").glob("*.jsonl"))

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_core.offers.events import ObservedPod, Offered
 from scheduler_core.offers.handover_record import (
     MAX_BYTES,
     MAX_NAME_BYTES,
@@ -21,6 +20,7 @@ from scheduler_core.offers.handover_record import (
     unschedulable_digest,
 )
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 
 HEAD = RecordHead("extender-1_ab12cd34", 7)
 POD = ObservedPod("u-1", "default", "web-0", version=10, nominated_node="a", unschedulable="no space")

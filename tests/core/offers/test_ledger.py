@@ -12,27 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.extender.offered_nodes import nodes_with_most_free_space
-from scheduler_core.offers.events import (
-    Event,
-    LeadershipLost,
-    NodeSelected,
-    ObservedPod,
-    Offered,
-    OffersRestored,
-    PodGone,
-    RecordedOffer,
-    Tick,
-    Withdrawn,
-)
 from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import (
     HOLD_LIFETIME,
     NEVER,
     OFFER_LIFETIME,
     UNSCHEDULABLE_GRACE_PERIOD,
+    Event,
+    LeadershipLost,
+    NodeSelected,
+    ObservedPod,
     Offer,
+    Offered,
+    OffersRestored,
     Outcome,
     OutcomeKind,
+    PodGone,
+    RecordedOffer,
+    Tick,
+    Withdrawn,
 )
 
 POD = ObservedPod("u", "default", "web-0", version=10)

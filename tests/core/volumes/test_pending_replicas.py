@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.volumes.pending_replicas import decided_pods, pods_awaiting_replicas, unlisted_volumes
+from scheduler_core.volumes.existing_replicas import decided_pods, pods_awaiting_replicas, unlisted_volumes
 from tests import builders as make
 from tests.builders import Object
 

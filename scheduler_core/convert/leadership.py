@@ -1,17 +1,58 @@
-"""The EndpointSlice of a Service (discovery.k8s.io/v1): its wire type, its conversion to a model, and the bodies to
-write.
+"""What a leader reads and writes: the Lease of leader election (coordination.k8s.io/v1), the EndpointSlice of a Service
+(discovery.k8s.io/v1), and the process's ServiceAccount as the owner of both.
+
+Kubernetes removes an object once its owner is gone: an uninstallation that deletes the ServiceAccount leaves no Lease and no
+EndpointSlice.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Wire, decode_json
+from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.leadership.endpoint_slice import Endpoint, LeaderService, Slice
+
+lease: Final = Fields("Lease", LeaseRecord).decode
+"""The content of a Lease."""
+
+
+def new_lease(namespace: str, name: str, record: LeaseRecord) -> dict[str, Any]:
+    """The body that creates a Lease."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": _spec(record),
+    }
+
+
+def update_lease(raw: bytes, record: LeaseRecord) -> dict[str, Any]:
+    """The body that replaces the Lease read as `raw`, with its foreign labels and fields, and the version that the
+    record is based on.
+    """
+    body: dict[str, Any] = msgspec.json.decode(raw)
+    # The uid stays: without it, the API server takes a replace of a deleted Lease for a create (AllowCreateOnUpdate),
+    # whatever its resourceVersion.
+    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    metadata["resourceVersion"] = record.resource_version
+    return {**body, "metadata": metadata, "spec": {**(body.get("spec") or {}), **_spec(record)}}
+
+
+def _spec(record: LeaseRecord) -> dict[str, Any]:
+    return {
+        "holderIdentity": record.holder,
+        "leaseDurationSeconds": record.duration,
+        "acquireTime": record.acquired or None,
+        "renewTime": record.renewed or None,
+        "leaseTransitions": record.transitions,
+    }
+
 
 _TCP: Final = "TCP"
 
@@ -119,3 +160,46 @@ def _content(service: LeaderService, desired: Slice) -> dict[str, Any]:
         ],
         "ports": [{"name": service.port_name, "port": port, "protocol": _TCP}],
     }
+
+
+SELF_REVIEW: Final[Mapping[str, Any]] = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+"""The question as whom the API server knows the caller. Every authenticated user may ask it."""
+
+_PREFIX: Final = "system:serviceaccount:"
+
+
+class _UserInfo(Wire):
+    username: str = ""
+    uid: str = ""
+
+
+class _Status(Wire):
+    user_info: _UserInfo | None = None
+
+
+class SelfSubjectReview(Wire):
+    """authentication.k8s.io/v1 SelfSubjectReview."""
+
+    status: _Status | None = None
+
+
+def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
+    """The ownerReferences of an object that the caller creates in a namespace: its ServiceAccount, or none if the
+    caller is another user, or an account of another namespace.
+
+    Raises:
+        ObjectError: `raw` is no SelfSubjectReview
+    """
+    status = decode_json("SelfSubjectReview", raw, SelfSubjectReview).status
+    user = status.user_info if status is not None else None
+    if user is None or not user.uid or not user.username.startswith(_PREFIX):
+        return []
+    account_namespace, _, name = user.username.removeprefix(_PREFIX).partition(":")
+    # An owner must be in the object's namespace, or Kubernetes takes it for gone.
+    if account_namespace != namespace or not name:
+        return []
+    return [{"apiVersion": "v1", "kind": "ServiceAccount", "name": name, "uid": user.uid}]
+
+
+def with_owners(body: Mapping[str, Any], owners: list[dict[str, str]]) -> dict[str, Any]:
+    return {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
