@@ -1,13 +1,22 @@
-"""What the routes need; `bootstrap` puts it into the application once."""
+"""What the routes need: parts that `bootstrap` puts into the application once, and a request's body, which is read once,
+into one buffer, and never beyond the limit.
+
+A body of full nodes is tens of megabytes, and copying it takes longer than deciding. So everything later is a view of this
+buffer. The buffer grows with the bytes that arrive, an eighth ahead of them: a caller that announces much and sends nothing
+costs no memory. A body that stops arriving is cut off (`app/runtime/memory_budget.py`).
+"""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from fastapi import Depends, Request
+from starlette.requests import ClientDisconnect
 
+from app.api.errors import BodyTooLargeError, RequestError
 from app.decisions.evaluator import Evaluator
 from app.extender.decision_log import DecisionLog, RecentCallers
 from app.extender.metrics import Metrics
@@ -16,8 +25,9 @@ from app.extender.status_reporter import StatusSources
 from app.extender.verbs import Verbs
 from app.runtime.memory_budget import Lease, MemoryBudget
 
-if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
+if TYPE_CHECKING:
     from app.extender.lifecycle import ExtenderLifecycle
+
 
 _State = TypeVar("_State")
 
@@ -59,3 +69,57 @@ async def _lease(request: Request) -> AsyncIterator[Lease]:
 
 
 RequestLease = Annotated[Lease, Depends(_lease)]
+
+
+_SLICE: Final = 1 << 20
+
+
+async def read_body(request: Request, limit: int, lease: Lease) -> bytearray:
+    """Returns the whole body, which is UTF-8; `lease` is charged for it.
+
+    Raises:
+        BodyTooLargeError: it has or announces more than `limit` bytes
+        BudgetExceededError: all requests together need too much memory
+        RequestError: it is empty, incomplete, or not UTF-8
+        SlowBodyError: it comes too slowly
+    """
+    # The server refuses a Content-Length that is no number.
+    if int(request.headers.get("content-length", 0)) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    complete = False
+    try:
+        async with lease.receiving():
+            async for chunk in request.stream():
+                if len(body) + len(chunk) > limit:
+                    raise _too_large(limit)
+                # bytearray allocates an eighth more than it holds.
+                await lease.charge_arrived(len(chunk) + len(chunk) // 8)
+                body += chunk
+                lease.progress(len(chunk))
+        complete = True
+    except ClientDisconnect as error:
+        raise RequestError(f"the caller hung up after {len(body)} bytes") from error
+    finally:
+        # The traceback of an error would keep the body until it is answered.
+        if not complete:
+            body.clear()
+    if not body:
+        raise RequestError("the body is empty, expected JSON")
+    if not body.isascii():
+        _check_utf8(body)
+    return body
+
+
+def _too_large(limit: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"the body is larger than {limit} bytes; see serve --max-body")
+
+
+def _check_utf8(body: bytearray) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    view = memoryview(body)
+    for start in range(0, len(body), _SLICE):
+        try:
+            decoder.decode(bytes(view[start : start + _SLICE]), final=start + _SLICE >= len(body))
+        except UnicodeDecodeError as error:
+            raise RequestError(f"the body is not UTF-8: {error.reason} near byte {start + error.start}") from error

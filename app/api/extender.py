@@ -14,9 +14,8 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.body import read_body
-from app.api.dependencies import AppState, RequestLease, state_of
-from app.api.errors import FILTER_PATH
+from app.api.dependencies import AppState, RequestLease, read_body, state_of
+from app.api.errors import BODY_ERRORS, EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, FILTER_PATH, HOST_PRIORITY_LIST
 from app.api.extender_codec import (
     ExtenderArgs,
     PreemptionArgs,
@@ -29,7 +28,6 @@ from app.api.extender_codec import (
     preemption_result,
     priority_list,
 )
-from app.api.openapi import BODY_ERRORS, EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, HOST_PRIORITY_LIST
 from app.api.raw_nodes import Pieces
 from app.extender.verbs import FilterAnswer
 from app.runtime.decision_thread import Urgency

@@ -15,8 +15,7 @@ import msgspec
 import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 
-from app.api.body import read_body
-from app.api.dependencies import RequestLease, state_of
+from app.api.dependencies import RequestLease, read_body, state_of
 from app.api.errors import RequestError, install_error_handlers
 from app.extender.availability import Availability
 from app.extender.metrics import Metrics

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.dependencies import AppState, RequestLease, state_of
-from app.api.openapi import UNAVAILABLE, error_responses
+from app.api.errors import UNAVAILABLE, error_responses
 from app.runtime.decision_thread import Urgency
 from app.runtime.probes import CacheHealth, UnavailableError
 from app.schemas.decision_answer import DecisionListAnswer, DecisionParameters, decision_list_answer

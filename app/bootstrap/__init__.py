@@ -22,8 +22,7 @@ from app.api import state as state_routes
 from app.api.dependencies import AppState
 from app.api.page import routes as page_routes
 from app.api.page.rendering import compile_templates
-from app.decisions.evaluator import Evaluator
-from app.decisions.state_source import SnapshotState
+from app.decisions.evaluator import Evaluator, SnapshotState
 from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.extender.node_losses import NodeLosses

@@ -29,8 +29,7 @@ from scheduler_core.extender.status.node_rows import (
     group_by_zone,
     select_rows,
 )
-from scheduler_core.extender.status.placement_problems import placement_problems
-from scheduler_core.extender.status.report import StatusReport, status_report
+from scheduler_core.extender.status.report import StatusReport, placement_problems, status_report
 from scheduler_core.extender.status.row_order import DiskRow, RowOrder, disk_rows, sort_disks, sort_nodes
 from scheduler_core.model.quantity import format_bytes, format_count
 

@@ -22,7 +22,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions
 from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
-from scheduler_core.extender.status.waiting_rows import (
+from scheduler_core.extender.status.report import (
     NearestNode,
     WaitingRow,
     candidate_nodes,

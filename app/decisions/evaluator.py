@@ -1,4 +1,6 @@
-"""Evaluates pods against the current state, and fetches objects that a pod names and no watch has delivered yet."""
+"""Evaluates pods against the current state, and fetches objects that a pod names and no watch has delivered yet. The state
+comes from a snapshot file, or from the live cluster (`app/kube/cluster_cache.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from app.decisions.state_source import StateSource
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread, Urgency
 from scheduler_core.cluster.view import View
+from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.allowed_placements import await_allowed
 from scheduler_core.extender.decision import (
     NO_CONTENDERS,
     Competing,
@@ -29,11 +30,65 @@ from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
+from scheduler_core.extender.steering import await_allowed
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage_classes
+
+
+class StateSource(Protocol):
+    """Owner of the current state."""
+
+    def state(self) -> ClusterState:
+        """Returns the current state."""
+
+    async def fetch(self, missing: MissingObjectError) -> bool:
+        """Fetches an object that the state lacks; returns whether it exists.
+
+        Raises:
+            ResolutionError: the API server did not answer, or the object cannot be read
+        """
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Reads a pod of which the state has no such object; None if there is none. The state does not change: a watch
+        that is behind would end the pod in it once more.
+
+        Raises:
+            ResolutionError: the API server did not answer, or the pod cannot be read
+        """
+
+
+class LiveStateSource(StateSource, Protocol):
+    """A state that changes."""
+
+    def listening(self, *keys: tuple[str, Key]) -> AbstractContextManager[asyncio.Event]:
+        """Provides an event that is set when an object changes. An object is named by its field of the snapshot and its
+        key.
+        """
+
+    def subscribe(self, field: str, observer: Callable[[object | None, object | None], None]) -> None:
+        """Passes every later change of a field's objects to an observer, at the moment of the delivery."""
+
+
+class SnapshotState:
+    """The state of a snapshot, which never changes."""
+
+    def __init__(self, view: View) -> None:
+        self._state = ClusterState.of(view)
+
+    def state(self) -> ClusterState:
+        return self._state
+
+    async def fetch(self, missing: MissingObjectError) -> bool:
+        """Returns False: an object that the file lacks does not exist."""
+        del missing
+        return False
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        return self._state.view.snapshot.pods.get((namespace, name))
+
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
 MAX_FETCHES: Final = 8

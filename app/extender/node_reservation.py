@@ -21,8 +21,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from app.decisions.evaluator import Evaluator
-from app.decisions.state_source import LiveStateSource
+from app.decisions.evaluator import Evaluator, LiveStateSource
 from app.extender.availability import HungUp, check_caller
 from app.extender.metrics import Metrics
 from scheduler_core.errors import ResolutionError

@@ -21,8 +21,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from app.decisions.evaluator import Evaluator
-from app.decisions.state_source import StateSource
+from app.decisions.evaluator import Evaluator, StateSource
 from app.extender.refusals import RefusedPod, RefusedPods
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS

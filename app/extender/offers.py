@@ -21,8 +21,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from app.decisions.evaluator import Evaluator
-from app.decisions.state_source import LiveStateSource
+from app.decisions.evaluator import Evaluator, LiveStateSource
 from app.extender.availability import HungUp, check_caller
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore

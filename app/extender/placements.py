@@ -25,8 +25,7 @@ from typing import Final
 
 import structlog
 
-from app.decisions.evaluator import Evaluator
-from app.decisions.state_source import StateSource
+from app.decisions.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
 from app.runtime.turns import Turns
 from scheduler_core.caches import ChangeLog, nodes_changed_since

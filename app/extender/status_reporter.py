@@ -28,9 +28,14 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_part
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.status.candidate_order import sort_candidates
-from scheduler_core.extender.status.report import StatusReport, status_report
-from scheduler_core.extender.status.waiting_rows import WaitingRow, candidate_nodes, waiting_row
+from scheduler_core.extender.status.report import (
+    StatusReport,
+    WaitingRow,
+    candidate_nodes,
+    sort_candidates,
+    status_report,
+    waiting_row,
+)
 from scheduler_core.generic.current_predicates import UNSCHEDULABLE
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import NamespacedName

@@ -18,8 +18,7 @@ from scheduler_core.caches import ChangeLog
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View, add_member, discard_member, group_by_key
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.demand.derive import Demand, claim_demand, volume_demand
-from scheduler_core.demand.unplaced import Subject, UnplacedVolumes
+from scheduler_core.demand.derive import Demand, Subject, UnplacedVolumes, claim_demand, volume_demand
 from scheduler_core.model import kube
 from scheduler_core.volumes.resolve import PodVolume
 

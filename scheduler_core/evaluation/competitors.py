@@ -20,8 +20,7 @@ from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.derive import Demand
-from scheduler_core.demand.unplaced import claim_identity
+from scheduler_core.demand.derive import Demand, claim_identity
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.items import Items

@@ -18,9 +18,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
-from scheduler_core.demand.derive import Demand
+from scheduler_core.demand.derive import Demand, UnplacedVolumes, replica_count
 from scheduler_core.demand.index import DemandIndex
-from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     CompetitorGroups,

@@ -21,7 +21,7 @@ from typing import Final
 
 from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.unplaced import replica_count
+from scheduler_core.demand.derive import replica_count
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.fit import new_volumes, stale_safe

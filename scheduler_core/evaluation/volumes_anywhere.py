@@ -22,8 +22,7 @@ from typing import Final, NamedTuple
 
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.derive import Demand
-from scheduler_core.demand.unplaced import UNPLACED_LIFETIME, replica_count
+from scheduler_core.demand.derive import UNPLACED_LIFETIME, Demand, replica_count
 from scheduler_core.evaluation.competitors import (
     CompetitorGroups,
     Competitors,

@@ -19,8 +19,14 @@ from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.safety_sentences import failing_order, meeting_on, never_offered
-from scheduler_core.extender.volume_sentences import VolumeSentences, needed_space, tied_domain
+from scheduler_core.extender.volume_sentences import (
+    VolumeSentences,
+    failing_order,
+    meeting_on,
+    needed_space,
+    never_offered,
+    tied_domain,
+)
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first

@@ -31,9 +31,16 @@ from scheduler_core.evaluation.fit import allowed_masks, plan
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.volumes_anywhere import FITTING
-from scheduler_core.extender.allowed_placements import pending_allowances, with_coming_copies, with_placements
-from scheduler_core.extender.steering import Steering, disk_with_schedule, legal_disks
-from scheduler_core.extender.volumes_to_come import VolumesToCome, placed_identities
+from scheduler_core.extender.steering import (
+    Steering,
+    VolumesToCome,
+    disk_with_schedule,
+    legal_disks,
+    pending_allowances,
+    placed_identities,
+    with_coming_copies,
+    with_placements,
+)
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.model.quantity import format_bytes, format_count

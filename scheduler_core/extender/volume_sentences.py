@@ -1,4 +1,6 @@
-"""Sentences about a pod's volumes, for explanations of many nodes; what they take from the cluster is computed once."""
+"""Sentences about a pod's volumes, for explanations of many nodes: what they take from the cluster, which is computed once,
+and where they fit but Longhorn may miss that.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,10 @@ from functools import cached_property
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.replicas import replica_needs
+from scheduler_core.extender.decision import Packing
 from scheduler_core.model.listing import MAX_LISTED, join_first
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.verdict import Meeting
 from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
@@ -127,3 +131,35 @@ def tied_domain(volume: PodVolume) -> str:
 def _places(need: _Need, name: str) -> str:
     places = [f"1 on node {name}"] * need.on_node + [f"{need.elsewhere} on any node"] * (need.elsewhere > 0)
     return ", ".join(places)
+
+
+def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]) -> str:
+    """Says on which disks an unlucky order puts volumes, and which one is left over.
+
+    `placed`: volumes with the indexes of their disks; the last one has none.
+    """
+    if not placed:
+        return ""
+    steps = [f"{volume} on disk {disks[disk]}" for volume, disk in placed if disk is not None]
+    return f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}"
+
+
+def meeting_on(disks: Mapping[str, str], meeting: Meeting | None) -> str:
+    """Says which volumes may meet on a disk; `disks` has the names by UUID."""
+    if meeting is None:
+        return ""
+    return f"on outdated status all of these may go to disk {disks[meeting.disk]}: {join_first(meeting.volumes, ', ')}"
+
+
+def never_offered(packing: Packing, missing: Sequence[int], disks: Sequence[str]) -> str:
+    """Says that a packing mode never offers a node, and what would end that.
+
+    `missing`: the least bytes that each disk lacks for stale safety, in the order of their names; empty if unknown.
+    """
+    ends = ["--packing auto, best with the placement guard, which keeps Longhorn to the plan"]
+    lacking = [f"{format_bytes(size)} on disk {disk}" for size, disk in zip(missing, disks, strict=False) if size]
+    if lacking:
+        # A node that is order-safe need not be stale-safe.
+        at_most = "at most " if packing is Packing.ORDER_SAFE else ""
+        ends.append(f"{at_most}{format_bytes(sum(missing))} more space: {join_first(lacking, ', ')}")
+    return f"--packing {packing} never offers the node to these volumes; what would end that: {', or '.join(ends)}"

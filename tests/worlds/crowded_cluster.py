@@ -11,7 +11,7 @@ from scheduler_core.extender.decision import Competing, Contenders, Decision, Fi
 from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
-from scheduler_core.extender.status.waiting_rows import waiting_row
+from scheduler_core.extender.status.report import waiting_row
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered

@@ -19,9 +19,8 @@ from app.schemas.state import PlacementGuardState, ServiceState
 from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
-from scheduler_core.extender.status.report import StatusReport
-from scheduler_core.extender.status.row_page import RowPage, page_of
-from scheduler_core.extender.status.waiting_rows import WaitingRow, pods_on_node
+from scheduler_core.extender.status.report import StatusReport, WaitingRow, pods_on_node
+from scheduler_core.extender.status.row_order import RowPage, page_of
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
 from scheduler_core.predict.node_loss import NodeLossOutcome

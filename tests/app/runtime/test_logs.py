@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from app.decisions.evaluator import Evaluator, no_contenders
-from app.decisions.state_source import SnapshotState
+from app.decisions.evaluator import Evaluator, SnapshotState, no_contenders
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.logs import configure, flush

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
+from scheduler_core.demand.derive import UNPLACED_LIFETIME
 from scheduler_core.demand.index import DemandIndex
-from scheduler_core.demand.unplaced import UNPLACED_LIFETIME
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.state import ClusterState

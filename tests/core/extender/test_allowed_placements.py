@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import pytest
 
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.allowed_placements import await_allowed
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.steering import await_allowed
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.extender.status.node_rows import NodeRow, node_rows
-from scheduler_core.extender.status.placement_problems import placement_problems
+from scheduler_core.extender.status.report import placement_problems
 from scheduler_core.extender.status.row_order import RowOrder, disk_rows, sort_disks, sort_nodes
 from tests import builders as make
 from tests.builders import Object

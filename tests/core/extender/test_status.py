@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from scheduler_core.extender.capacity_report import CapacityReport
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.status.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
-from scheduler_core.extender.status.report import StatusReport, status_report
-from scheduler_core.extender.status.row_page import page_of
-from scheduler_core.extender.status.waiting_rows import WaitingRow, waiting_pods, waiting_row
+from scheduler_core.extender.status.report import StatusReport, WaitingRow, status_report, waiting_pods, waiting_row
+from scheduler_core.extender.status.row_order import page_of
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.builders import GI, Object
