@@ -32,6 +32,10 @@ def ended() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
+    for thread in threading.enumerate():
+        # What it logs is not the next test's.
+        if thread.name.startswith("plugin "):
+            thread.join(60)
 
 
 def test_the_example_decides() -> None:
