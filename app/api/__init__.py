@@ -4,8 +4,8 @@ extender          /filter, /prioritize, /preempt and /explain
 state             /state, and what /readyz answers
 extender_codec    kube-scheduler's messages, decoded and encoded
 raw_nodes         full nodes in a request's body, located and sent back as bytes
-body              reads a request's body, up to the limit
-openapi           OpenAPI descriptions of kube-scheduler's messages
-errors            errors as JSON answers
-dependencies      what the routes need
+errors            errors as JSON answers, and OpenAPI descriptions of kube-scheduler's messages
+dependencies      what the routes need: the application's parts, and a request's body up to the limit
+placement_review  the placement guard's reviews
+page              pages for people
 """

@@ -1,6 +1,5 @@
 """Reads the policy file, and decides which policy is in force.
 
-file        reads the file again whenever its content changes
 plugins     loads rules from outside the package, and contains their failures
-in_force    which policy is in force, and whether it can be evaluated
+in_force    reads the file again whenever its content changes; which policy is in force, and whether it can be evaluated
 """

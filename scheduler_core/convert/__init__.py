@@ -7,27 +7,21 @@ fields; it is pure: values in, values out.
 
 fields                  derives wire types and constructors from the paths at the fields of models
 snapshot_kinds          the kinds that a snapshot may hold, and how each is read
-kube                    nodes, pods, claims, volumes, snapshots, classes and attachments
-pod_disruption_budget   PodDisruptionBudgets, which predicted evictions read
+kube                    nodes, pods, claims, volumes, snapshots, classes, attachments and PodDisruptionBudgets
 longhorn                Longhorn's custom resources
 generic                 nodes, pods, services and controllers as the generic scheduler reads them
-pod_requests            a pod's requests and host ports, and their sums
-selectors               label selectors, affinity, spreading, taints and tolerations
-binding                 pending pods; Bindings and selected nodes as a scheduler writes them
+pod_constraints         a pod's requests and host ports; label selectors, affinity, spreading, taints and tolerations
+pod_template            objects of a file, as `kubectl apply` would write them, and the pod of a workload's template
+binding                 pending pods; Bindings, selected nodes and patches of a pod as a scheduler writes them
+admission               a replica's placement under review
 event                   Events about any object, as recorders write them
-pod_patch               patches of a pod: the nudge, the condition PodScheduled
 disk_schedule           DiskSchedules and related objects as the DiskSchedule controllers read and write them
 disk_schedule_owner     which program answers DiskSchedules
 redacted_disk_schedule  a DiskSchedule cut down to requests and answers
-coordination            the Lease of leader election
-installed_objects       pods, Services and Events as a diagnosis reads them
-probe_objects           what a diagnosis creates
-discovery               the EndpointSlice of the Service
-applied_objects         objects of a file, as `kubectl apply` would write them
-service_account         the ServiceAccount of the process, as an owner
+leadership              the Lease of leader election, the EndpointSlice of the Service, and the ServiceAccount that owns both
+installed_objects       what a diagnosis reads and creates
+kubectl_commands        the commands that carry out a remedy
 redact                  objects cut down to what decisions read, for bug reports
-object_header           name, version and finalizers of any object
 json_text               places in a JSON text, and keys that are written twice, for error messages
-tolerant_fields         values that may be anything, as faults quote them
-meta                    what all wire types share
+meta                    what all wire types share; name, version and finalizers of any object
 """

@@ -2,15 +2,14 @@
 rule cites the Go function of longhorn-manager that it mirrors.
 
 - What a decision reads: `settings`, `cluster` (a prepared snapshot), `replica_request` (the replica to place).
-- One small function per rule: `node_stage`, `disk_stage` and `space`, with `tags`, `node_readiness`, `linked_clone`
-  and `eviction` below them. `refusal_rules` lists all rules and what Longhorn reports for each.
-- The decision: `anti_affinity` orders the nodes in tiers, `disk_choice` chooses among candidates, `placement` composes
-  them, and `explain` names the first rule that refuses each node and disk.
-- Built on the decision: `new_volume_placement`, `replenish` (with `replenish_wait` and `disk_pressure`), `replica_reuse`, and
-  `volume_expansion`.
+- One small function per rule: `node_stage`, `disk_stage` and `space`, with `linked_clone` below them. `refusal_rules` lists
+  all rules and what Longhorn reports for each.
+- The decision: `anti_affinity` orders the nodes in tiers, `placement` composes the rules and chooses among candidates, and
+  `explain` names the first rule that refuses each node and disk.
+- Built on the decision: `new_volume_placement`, `replenish` (with `replenish_wait`) and `replica_reuse`.
 - What surrounds it: `provisioned_volume` (the volume a claim would get), `volume_validation` (what admission refuses),
-  `volume_readiness` (what is attached for no workload), `node_status` (what the node controller writes),
-  `csi_capacity` (CSI GetCapacity), `timestamps`.
+  `volume_readiness` (what is attached for no workload, what may not grow), `node_status` (what the node controller
+  writes), `csi_capacity` (CSI GetCapacity).
 - `vectors` replays recorded decisions of the real Longhorn, with the help of `conformance`.
 
 Where Longhorn leaves a choice to chance (Go's map order), the engine returns every possible outcome with the reason why

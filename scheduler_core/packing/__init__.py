@@ -4,9 +4,9 @@ The package answers three questions: whether the volumes fit the disks together,
 succeeds, and whether it does so on outdated status. The first two end with UNDECIDED when the search budget ends; all
 other answers are exact. All sizes are bytes.
 
-Callers use `feasible` (is there a packing), `spread` (the same for replicas that must stay apart), `order_safe` and
-`order_safe_batch` (can a placement order fail), `stale_safe` (can it fail on outdated status), `items` (volume sizes, prepared once) and `budget` (search steps, their fair division, the three answers). Inside,
-`fast_path` answers what needs no search. `exact_search` decides over the table of `patterns`, and
-`minimum_bin_slack` finds packings where that table would be too large. `blocking` solves the problem that order safety
+Callers use `feasible` (is there a packing), `spread` (the same for replicas that must stay apart), `order_safe` (can
+a placement order fail), `stale_safe` (can it fail on outdated status), `items` (volume sizes,
+prepared once) and `budget` (search steps, their fair division, the three answers). Inside, `exact_search` decides over the
+table of `patterns`, and finds packings where that table would be too large. `blocking` solves the problem that order safety
 comes down to. `giving_way` lets what is urgent go before a long computation, here and in other packages.
 """
