@@ -35,6 +35,8 @@ from scheduler_core.packing.giving_way import giving_way
 _WORK_SECONDS: Final = 0.001
 # A job that rests does not begin again for so long after a decision, because in a burst the next one is about to come.
 QUIET_SECONDS: Final = 0.25
+# After so long it rests, but waits for quiet no more: a page would show nothing new as long as a burst lasts.
+DEADLINE_SECONDS: Final = 60.0
 # The loop waits at most so long for the interpreter, each time that a socket or a timer wakes it; Python's default is five times as much.
 _SWITCH_SECONDS: Final = 0.001
 _Result = TypeVar("_Result")
@@ -86,9 +88,10 @@ class OnCallersThread:
 class _Job(Generic[_Result]):
     """Some work, and the future on the loop that waits for it."""
 
-    def __init__(self, work: Callable[[], _Result], urgency: Urgency, rest: float) -> None:
+    def __init__(self, work: Callable[[], _Result], urgency: Urgency, rest: float, deadline: float) -> None:
         self.urgency = urgency
         self.rest = rest
+        self.deadline = deadline
         self.began = 0.0  # when it began to work after its latest rest, or after what went first; 0 before it does
         self._work = work
         self._loop = asyncio.get_running_loop()
@@ -118,9 +121,14 @@ class _Job(Generic[_Result]):
 
 
 class DecisionThread:
-    """Owner of the thread and of the jobs that wait for it."""
+    """Owner of the thread and of the jobs that wait for it.
 
-    def __init__(self) -> None:
+    Args:
+        deadline: for how many seconds at most a job that rests waits for a quarter of a second without a decision
+    """
+
+    def __init__(self, deadline: float = DEADLINE_SECONDS) -> None:
+        self._deadline = deadline
         self._waiting: list[tuple[Urgency, int, _Job[Any]]] = []
         self._submitted = 0
         self._expected = 0
@@ -136,7 +144,7 @@ class DecisionThread:
             # A daemon does not keep the process from ending.
             self._thread = threading.Thread(target=self._run_jobs, name="decisions", daemon=True)
             self._thread.start()
-        job = _Job(work, urgency, rest)
+        job = _Job(work, urgency, rest, perf_counter() + self._deadline)
         with self._changed:
             self._submitted += 1
             heappush(self._waiting, (urgency, self._submitted, job))
@@ -186,7 +194,7 @@ class DecisionThread:
                     self._changed.wait()
                     continue
                 if not ready and rests_until:
-                    until = max(rests_until, self._latest_decision + QUIET_SECONDS)
+                    until = max(rests_until, min(self._latest_decision + QUIET_SECONDS, job.deadline))
                     if (left := until - perf_counter()) > 0:
                         self._changed.wait(left)
                         continue

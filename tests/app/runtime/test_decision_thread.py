@@ -9,7 +9,7 @@ from time import perf_counter
 
 import pytest
 
-from app.runtime.decision_thread import QUIET_SECONDS, DecisionThread, Urgency
+from app.runtime.decision_thread import DEADLINE_SECONDS, QUIET_SECONDS, DecisionThread, Urgency
 from scheduler_core.packing.giving_way import give_way
 
 pytestmark = pytest.mark.anyio
@@ -22,8 +22,8 @@ class _World:
         steps: the name of each step that was taken
     """
 
-    def __init__(self) -> None:
-        self.thread = DecisionThread()
+    def __init__(self, deadline: float = DEADLINE_SECONDS) -> None:
+        self.thread = DecisionThread(deadline)
         self.steps: list[str] = []
         self._go = threading.Event()
         self._runs = threading.Event()
@@ -186,6 +186,14 @@ async def test_work_that_rests_waits_while_decisions_are_frequent() -> None:
     began = perf_counter()
     assert await world.start("rests", 1, Urgency.IDLE, 1.0) == "rests"
     assert perf_counter() - began >= QUIET_SECONDS - 0.05
+
+
+async def test_a_job_that_rests_ends_in_a_burst_without_end() -> None:
+    """After its deadline it waits for quiet no more."""
+    world = _World(deadline=0.1)
+    job = world.start("rests", 3, Urgency.IDLE, 0.1)
+    while not job.done():
+        await world.start("decision", 1, Urgency.DECISION)
 
 
 def test_a_loop_that_has_ended_gets_no_result() -> None:
