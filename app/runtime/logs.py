@@ -4,8 +4,7 @@ a result has its log on standard error instead.
 Every field is bounded, because callers choose what some of them say.
 
 Lines are written by a thread of their own, through a bounded queue. A log reader that stalls fills the queue and stops
-the thread, never the event loop. Lines that find the queue full are dropped and counted. structlog's lines go to the queue
-without a record of `logging`, which costs as much as the rest of a line.
+the thread, never the event loop. Lines that find the queue full are dropped and counted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
 import structlog
@@ -55,7 +53,7 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
         if console
         else [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]
     )
-    handler = QueuedLogHandler(sys.stdout, renderer)
+    handler = QueuedLogHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -66,9 +64,13 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
     root.handlers = [handler]
     root.setLevel(level.upper())
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *shared],
-        logger_factory=_QueuedLogger,
-        wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
 
@@ -141,18 +143,15 @@ def _limit_text(text: str, limit: int) -> str:
 
 MAX_QUEUED_BYTES: Final = 4 * 1024**2
 _MAX_WRITE: Final = 64 * 1024
-# Each time that the thread wakes up, the event loop waits for the interpreter. So it gathers lines, at most `_MAX_WRITE` bytes.
-_GATHER_SECONDS: Final = 0.02
 # How long the end of the process waits for the last lines.
 _CLOSE_SECONDS: Final = 2.0
 
 
 class QueuedLogHandler(logging.Handler):
-    """A log handler that hands formatted lines to a thread; `renderer` makes a line of structlog's fields."""
+    """A log handler that hands formatted lines to a thread."""
 
-    def __init__(self, stream: TextIO, renderer: Sequence[structlog.typing.Processor]) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__()
-        self._renderer = renderer
         self.dropped = 0  # lines that were not written
         self._stream = stream
         self._descriptor = _descriptor(stream)
@@ -160,47 +159,30 @@ class QueuedLogHandler(logging.Handler):
         self._size = 0
         self._changed = threading.Condition()
         self._writing = False
-        self._flushing = False
         self._closed = False
         self._failure_reported = False
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queues the line of a record."""
+        """Queues one line."""
         try:
-            self._queue(self.format(record))
+            line = self.format(record).encode(errors="backslashreplace") + b"\n"
         except Exception:  # noqa: BLE001 # as logging: no line may end what logs it
             self.handleError(record)
-
-    def write(self, fields: structlog.typing.EventDict) -> None:
-        """Queues the line of structlog's fields."""
-        try:
-            line: Any = fields
-            for process in self._renderer:
-                line = process(None, "", line)
-            self._queue(line)
-        except Exception:  # noqa: BLE001 # as `emit`
-            self.handleError(logging.makeLogRecord({"msg": fields.get("event")}))
-
-    def _queue(self, text: str) -> None:
-        line = text.encode(errors="backslashreplace") + b"\n"
+            return
         with self._changed:
             if self._size + len(line) > MAX_QUEUED_BYTES:
                 self.dropped += 1
                 return
-            if not self._lines or self._size >= _MAX_WRITE:
-                self._changed.notify_all()
             self._lines.append(line)
             self._size += len(line)
+            self._changed.notify_all()
 
     def flush(self) -> None:
         """Waits until every queued line is written, bounded."""
         with self._changed:
-            self._flushing = True
-            self._changed.notify_all()
             self._changed.wait_for(lambda: not self._lines and not self._writing, timeout=_CLOSE_SECONDS)
-            self._flushing = False
 
     def close(self) -> None:
         """Ends the thread once every queued line is written. `logging` calls this at the end of the process."""
@@ -215,7 +197,6 @@ class QueuedLogHandler(logging.Handler):
                 self._changed.wait_for(lambda: self._lines or self._closed)
                 if not self._lines:
                     return
-                self._changed.wait_for(self._is_due, _GATHER_SECONDS)
                 batch = self._next_batch()
                 self._writing = True
             problem = self._write(b"".join(batch))
@@ -225,9 +206,6 @@ class QueuedLogHandler(logging.Handler):
                 self._changed.notify_all()
             if problem:
                 self._report(problem)
-
-    def _is_due(self) -> bool:
-        return self._closed or self._flushing or self._size >= _MAX_WRITE
 
     def _next_batch(self) -> list[bytes]:
         batch: list[bytes] = []
@@ -262,23 +240,6 @@ class QueuedLogHandler(logging.Handler):
             os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, text.encode())
         except (OSError, ValueError):
             return
-
-
-class _QueuedLogger:
-    """Hands structlog's fields to the handlers of the root logger, whichever these are now."""
-
-    disabled = False  # as `logging.Logger`
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-        self._root = logging.getLogger()
-        self.getEffectiveLevel = self._root.getEffectiveLevel
-        self.debug = self.info = self.warning = self.error = self.critical = self._write
-
-    def _write(self, **fields: Any) -> None:
-        for handler in self._root.handlers:
-            if isinstance(handler, QueuedLogHandler):
-                handler.write(fields)
 
 
 def _descriptor(stream: TextIO) -> int | None:
