@@ -1,6 +1,6 @@
 """The pods that have offers, and which of them have changed.
 
-a watch delivers a pod, or a claim → the pod is due → at the next request, or a little later, it is observed
+Data flow: a watch delivers a pod or a claim → the pod is due → at the next request, or 20 ms later, `offers` observes it.
 """
 
 from __future__ import annotations
