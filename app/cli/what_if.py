@@ -254,7 +254,11 @@ def what_if(
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
     before, after = _situations(source, changes)
-    prediction, order = _predict(before, after, rules.options, orders.seeds, query.longhorn_namespace)
+    # A table has no steps.
+    with_steps = output is not Output.TABLE or html is not None
+    prediction, order = _predict(
+        before, after, rules.options, orders.seeds, query.longhorn_namespace, with_steps=with_steps
+    )
     notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
     answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
@@ -299,14 +303,21 @@ def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situa
 
 
 def _predict(
-    before: Situation, after: Situation, options: FilterOptions, seeds: Sequence[str], longhorn_namespace: str
+    before: Situation,
+    after: Situation,
+    options: FilterOptions,
+    seeds: Sequence[str],
+    longhorn_namespace: str,
+    *,
+    with_steps: bool,
 ) -> tuple[Prediction, ShownOrder]:
     results = [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
     unlucky = unlucky_order(results)
     number = unlucky or 0
-    # The order that is shown is played again.
     history = OrderHistory(after.cluster)
-    run_order(after, options, seeded_choice(seeds[number]), history.observe)
+    if with_steps:
+        # The order that is shown is played again.
+        run_order(after, options, seeded_choice(seeds[number]), history.observe)
     remedies = [] if unlucky is None else _remedies(results[number], after, options, longhorn_namespace)
     order = ShownOrder(number, unlucky is not None, tuple(history.points()), remedies)
     return predict(before, after, results), order
