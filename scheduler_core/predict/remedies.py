@@ -178,19 +178,18 @@ class Trials:
 
     def _nodes_to_decide(self, before: PredictedCluster, steps: Sequence[Step]) -> list[str] | None:
         """Returns the nodes, None for all, that may be decided otherwise than without any step."""
-        # These are the nodes that the steps changed, and those whose change is taken back.
+        # These are the nodes of the steps, and those where a step of the trial before is taken back.
         first, latest = before.state, self._latest.state
         changed = nodes_changed_since(
             (first.profiles.changelog, first.demand.changelog), (latest.profiles.changelog, latest.demand.changelog)
         )
         if not self._one_by_one or changed is None or len(changed) > _MANY_NODES:
             return None
+        names = changed.union(step.node for step in steps)
         # Another pod's volume that begins to fit on its node, or ceases to, counts on other nodes.
-        if any(state.demand.by_node.get(name) for state in (first, latest) for name in changed):
+        if any(state.demand.by_node.get(name) for state in (first, latest) for name in names):
             return None
-        return [
-            name for name in sorted(changed.union(step.node for step in steps)) if name in self.cluster.scheduling.nodes
-        ]
+        return [name for name in sorted(names) if name in self.cluster.scheduling.nodes]
 
     def _reverse_changes(self) -> ChangesByObject:
         return {key: getattr(self.cluster.snapshot, key[0]).get(key[1]) for key in self._changed}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from scheduler_core.predict.remedy import Intervention, Step, move_step, step_ch
 from scheduler_core.predict.replica_moves import replica_moves
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS
-from tests.worlds.remedies import World, every_step, full_worlds, waiting, worlds
+from tests.worlds.remedies import World, draw_world, every_step, full_worlds, waiting, worlds
 
 
 @examples(50)
@@ -67,15 +68,28 @@ def test_deciding_about_changed_nodes_alone_finds_the_same(world: World, chance:
     steps = [*every_step(world.cluster, None)]
     for _ in range(12):
         chosen = chance.sample(steps, min(len(steps), chance.randint(1, 2)))
-        decision = trials.decide(chosen)
         plain = _plain_decision(world, chosen)
-        assert bool(decision.node) == bool(plain.node), chosen
-        if decision.decision is not None:
-            reasons = dict(zip(decision.decision.candidates, decision.decision.reasons, strict=True))
-            assert plain.decision is not None
-            assert (
-                reasons.items() <= dict(zip(plain.decision.candidates, plain.decision.reasons, strict=True)).items()
-            ), chosen
+        # The second time, no node changes.
+        for decision in (trials.decide(chosen), trials.decide(chosen)):
+            assert bool(decision.node) == bool(plain.node), chosen
+            if decision.decision is not None:
+                reasons = dict(zip(decision.decision.candidates, decision.decision.reasons, strict=True))
+                assert plain.decision is not None
+                assert (
+                    reasons.items() <= dict(zip(plain.decision.candidates, plain.decision.reasons, strict=True)).items()
+                ), chosen
+
+
+@pytest.mark.parametrize("seed", [5444, 7187, 10547])
+def test_what_a_step_does_for_another_pods_volume_counts_although_the_trial_before_made_it_too(seed: int) -> None:
+    """The volume gets room on its node, and then counts on no other."""
+    world = draw_world(Random(seed), elsewhere=0.0)  # noqa: S311 # repeatable, not secret
+    trials = Trials(waiting(world.cluster), world.cluster, OPTIONS, 10_000)
+    trials.decide(())
+    for step in every_step(world.cluster, None):
+        node = _plain_decision(world, [step]).node
+        assert bool(trials.decide([step]).node) == bool(node), step
+        assert bool(trials.decide([step]).node) == bool(node), step
 
 
 @examples(100)

@@ -175,7 +175,8 @@ def every_step(cluster: PredictedCluster, size: int | None) -> Iterator[Step]:
 
     `size` bytes of space, or as many as there are.
     """
-    for node in cluster.snapshot.longhorn_nodes.values():
+    # A persistent map has another order each time, and the same choices would mean other steps.
+    for _, node in sorted(cluster.snapshot.longhorn_nodes.items()):
         if cluster.snapshot.nodes[node.name].unschedulable:
             yield Step(RemedyKind.UNCORDON, node.name)
         yield Step(RemedyKind.ALLOW_NODE, node.name)
