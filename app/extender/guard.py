@@ -221,7 +221,7 @@ class PlacementGuard:
         contenders = self._context.contenders()
         if not isinstance(contenders, Competing):
             return []
-        alone = self._context.leads() and started >= self._behind_until and not self._is_unseen(wanted.node, started)
+        alone = self._context.leads() and started >= self._behind_until and not self._watch_lags(wanted.node, started)
         if not alone:
             contenders, _ = await asyncio.gather(self._contenders(wanted.node), self._read_written(wanted.node))
         while True:
@@ -247,7 +247,7 @@ class PlacementGuard:
         self._log(decision, wanted, written, self._clock() - started)
         return [] if refused else placement_patch(wanted, written, has_annotations=request.has_annotations)
 
-    def _is_unseen(self, node: str, now: float) -> bool:
+    def _watch_lags(self, node: str, now: float) -> bool:
         """Whether a watch should have shown an answer on a node by now."""
         on_node = (each for each in self._allowances.values() if each.placement.node == node)
         # The answer may be lost, and another process may have been asked.

@@ -154,7 +154,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def parse_slice(self) -> bool:
         """Parses a little of the input that waits; returns whether there is more."""
-        if self._ended():
+        if self._is_over():
             self._unparsed = memoryview(b"")
             return False
         one_piece = self._head_since is None and not self._message_complete and not self._chunked
@@ -162,11 +162,11 @@ class LimitedProtocol(HttpToolsProtocol):
         data, self._unparsed = self._unparsed[:size], self._unparsed[size:]
         self._content_bytes = 0
         self._feed(data)
-        if not self._ended():
+        if not self._is_over():
             self._check_sizes(len(data))
         return len(self._unparsed) > 0
 
-    def _ended(self) -> bool:
+    def _is_over(self) -> bool:
         return self._refusal is not None or self.transport.is_closing()
 
     def hold(self) -> None:

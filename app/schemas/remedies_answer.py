@@ -29,12 +29,12 @@ class RemedyStepAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RemedyAnswer:
-    """Steps after which a pod fits that fits nowhere now."""
+    """A step after which a pod fits that fits nowhere now."""
 
     text: str
-    kind: str  # that of the step that interferes most
-    size: int  # bytes to free, to add or to copy, over all steps
-    steps: tuple[RemedyStepAnswer, ...]
+    kind: str
+    size: int  # bytes to free, to add or to copy
+    steps: tuple[RemedyStepAnswer, ...]  # one; clients read a list
 
 
 def remedy_answer(cluster: PredictedCluster, remedy: Step, longhorn_namespace: str) -> RemedyAnswer:

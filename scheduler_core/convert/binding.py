@@ -31,7 +31,7 @@ class _SchedulingGate(Wire):
     name: str = ""
 
 
-def _is_gated(gates: list[_SchedulingGate] | None) -> bool:
+def _has_gates(gates: list[_SchedulingGate] | None) -> bool:
     return bool(gates)
 
 
@@ -60,7 +60,7 @@ class PendingPod:
     # Once it has a node, these are the defaults.
     scheduler_name: Annotated[str, "spec.schedulerName"] = "default-scheduler"
     created: Annotated[str, "metadata.creationTimestamp", _creation_time] = ""  # in a form that sorts by time
-    gated: Annotated[bool, "spec.schedulingGates", _is_gated] = False  # whether a scheduling gate holds it back
+    gated: Annotated[bool, "spec.schedulingGates", _has_gates] = False  # whether a scheduling gate holds it back
 
     @property
     def needs_node(self) -> bool:

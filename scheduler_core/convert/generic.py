@@ -124,7 +124,7 @@ def _cloud_disks(volumes: list[Any] | None) -> tuple[CloudDisk, ...]:
     return tuple(disks)
 
 
-def _requested(name: str, default: int) -> Callable[[Containers], int]:
+def _request_of(name: str, default: int) -> Callable[[Containers], int]:
     """What the containers request together, each that requests nothing this much."""
 
     def read(containers: Containers) -> int:
@@ -176,10 +176,10 @@ def _is_pod_ready(phase: str | None, entries: list[WireCondition] | None) -> boo
 _SCHEDULING: Final = Fields(
     "",
     PodScheduling,
-    cpu=_requested(CPU, 0),
-    memory=_requested(MEMORY, 0),
-    nonzero_cpu=_requested(CPU, DEFAULT_CPU_REQUEST),
-    nonzero_memory=_requested(MEMORY, DEFAULT_MEMORY_REQUEST),
+    cpu=_request_of(CPU, 0),
+    memory=_request_of(MEMORY, 0),
+    nonzero_cpu=_request_of(CPU, DEFAULT_CPU_REQUEST),
+    nonzero_memory=_request_of(MEMORY, DEFAULT_MEMORY_REQUEST),
     ports=classic_host_ports,
     disks=(_cloud_disks, list_of(_Volume)),
     constraints=(_shared_constraints, _CONSTRAINTS),

@@ -104,7 +104,7 @@ def reason_of_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
 
 def unready_volume(view: View, resolution: Resolution) -> Refused | None:
     """Returns why Longhorn attaches one of the existing volumes on no node now."""
-    for volume in _ordered(volume for volume in resolution.volumes if volume.bound):
+    for volume in _in_order(volume for volume in resolution.volumes if volume.bound):
         refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster)
         if refusal is not None:
             return reason_of(refusal)
@@ -118,14 +118,14 @@ def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
     """
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
-    for volume in _ordered(resolution.local):
+    for volume in _in_order(resolution.local):
         refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
         if refusal is not None:
             return reason_of(refusal)
     return None
 
 
-def _ordered(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
+def _in_order(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
     # Which of several reasons is returned must not depend on the claims' names.
     return requirements(volumes, ()).volumes
 

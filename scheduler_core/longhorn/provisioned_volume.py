@@ -99,7 +99,7 @@ def volume_for_claim(
     if error:
         raise ResolutionError(f"StorageClass of {subject}: {error}: correct the StorageClass or the claim")
     engine = parameters.get("dataEngine") or longhorn.V1
-    shared = _is_shared(claim, parameters)
+    shared = _has_many_writers(claim, parameters)
     backup = _backup(parameters, known, subject)
     layout = _data_layout(parameters) if settings.has_rule_since(SHARDED_VOLUMES) else None
     replica_count = parse_int(parameters.get("numberOfReplicas", "0"))
@@ -194,7 +194,7 @@ def _with_image(
 
 def _claim_error(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
     exclusive = EXCLUSIVE_ACCESS_MODE in claim.access_modes or parse_bool(parameters.get("exclusive", "false"))
-    if exclusive and _is_shared(claim, parameters):
+    if exclusive and _has_many_writers(claim, parameters):
         return f"share true does not go with a volume for one pod ({EXCLUSIVE_ACCESS_MODE}, or exclusive true)"
     # csi/controller_server.go:CreateVolume; a clone, or a volume that is restored from a snapshot, has its file system already.
     is_new = not (claim.source_claim or claim.source_snapshot)
@@ -204,7 +204,7 @@ def _claim_error(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
     return ""
 
 
-def _is_shared(claim: ClaimSpec, parameters: Mapping[str, str]) -> bool:
+def _has_many_writers(claim: ClaimSpec, parameters: Mapping[str, str]) -> bool:
     shared = not SHARED_ACCESS_MODES.isdisjoint(claim.access_modes)
     return shared or parse_bool(parameters.get("share", "false"))
 

@@ -114,7 +114,7 @@ def _data_layout(
     return DataLayout(data_chunks or 0, parity_chunks or 0, strip_size_kb or 0) if kind == SHARDED else None
 
 
-def _replicas_if_unsharded(layout: str | None, number: int | None) -> int:
+def _replicas_without_shards(layout: str | None, number: int | None) -> int:
     return 0 if layout == SHARDED else number or 0
 
 
@@ -125,7 +125,7 @@ class Volume:
     name: Annotated[str, "metadata.name"]
     size: Annotated[int, "spec.size", read_size] = 0
     # spec.numberOfReplicas, 0 for a sharded volume that exists: its shards are objects of their own.
-    number_of_replicas: Annotated[int, "spec.dataLayout.type", "spec.numberOfReplicas", _replicas_if_unsharded] = 0
+    number_of_replicas: Annotated[int, "spec.dataLayout.type", "spec.numberOfReplicas", _replicas_without_shards] = 0
     data_engine: Annotated[str, "spec.dataEngine"] = V1
     data_locality: Annotated[str, "spec.dataLocality"] = DISABLED
     access_mode: Annotated[str, "spec.accessMode"] = "rwo"
